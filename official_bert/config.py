@@ -1,0 +1,318 @@
+"""A run's values: frozen dataclasses, a strict YAML loader, dotted overrides, and the flags of 2018 as aliases.
+
+Precedence, highest first: `--set a.b=c`, a 2018 flag given on the command line, the YAML, its `base:`.
+A task's own values stand under `options:` and are checked by the `Options` dataclass in the task's file.
+"""
+
+import dataclasses
+import json
+import os
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The encoder's size, under the keys of 2018's `bert_config.json`; the defaults are BERT-base, uncased."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: Literal["gelu", "gelu_erf", "relu", "tanh", "linear"] = "gelu"  # gelu: the tanh form, as in 2018
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_epsilon: float = 1e-12
+
+    def __post_init__(self):
+        for key in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size",
+                    "max_position_embeddings", "type_vocab_size"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"model.{key}: expected at least 1, got {getattr(self, key)}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(f"model.hidden_size: expected a multiple of num_attention_heads "
+                             f"({self.num_attention_heads}), got {self.hidden_size}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """The vocabulary and whether text is lower-cased (and stripped of accents) before it is split."""
+
+    vocab_file: str = ""  # one WordPiece a line
+    do_lower_case: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """The optimizer and its learning-rate schedule; the defaults are those of 2018's pre-training."""
+
+    name: Literal["adamw", "adamw_bias_corrected", "lamb"] = "adamw"  # adamw: as in 2018, without bias correction
+    learning_rate: float = 1e-4  # peak, reached at the end of the warm-up
+    schedule: Literal["linear", "polynomial", "constant"] = "linear"  # after the warm-up, towards end_learning_rate
+    power: float = 1.0  # of the polynomial schedule
+    end_learning_rate: float = 0.0
+    warmup_steps: int = 0
+    warmup_proportion: float = 0.0  # share of all steps, used where warmup_steps is 0
+    weight_decay_rate: float = 0.01  # not on LayerNorm and biases
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-6
+    clip_norm: float = 1.0  # of the global gradient; 0 switches clipping off
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How long, in which batches and in which precision a run trains, and what it keeps."""
+
+    batch_size: int = 32  # sequences a step over all replicas and accumulation steps
+    eval_batch_size: int = 32
+    steps: int = 0  # optimizer steps; 0 where epochs says it
+    epochs: float = 0.0  # passes over the training data (fine-tuning)
+    accumulation_steps: int = 1  # micro-batches a step
+    steps_per_loop: int = 100  # at most so many steps before the host regains control
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    xla: bool = False  # compile the step with XLA
+    recompute: bool = False  # activation checkpointing: less memory, about a third more work
+    save_every: int = 1000  # steps between checkpoints
+    keep_checkpoints: int = 3  # the last so many; the best one is kept besides
+    eval_every: int = 0  # steps between evaluations; 0: at the end only
+    eval_steps: int = 0  # batches of one evaluation; 0: all
+    log_every: int = 50  # steps between lines of the log
+    skip_gradient_norm: float = 0.0  # steps whose global gradient norm exceeds it are skipped and counted; 0: none
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that says what a run does; where it runs and where its files lie are flags."""
+
+    task: str = "pretraining"  # a file in official_bert/tasks/
+    seed: int = 12345  # data order, initial weights, dropout
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+    options: dict = dataclasses.field(default_factory=dict)  # the task's own, see its `Options`
+
+
+# The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
+FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
+    "train_batch_size": "training.batch_size",
+    "eval_batch_size": "training.eval_batch_size",
+    "learning_rate": "optimizer.learning_rate",
+    "num_train_steps": "training.steps",
+    "num_train_epochs": "training.epochs",
+    "num_warmup_steps": "optimizer.warmup_steps",
+    "warmup_proportion": "optimizer.warmup_proportion",
+    "save_checkpoints_steps": "training.save_every",
+    "iterations_per_loop": "training.steps_per_loop",
+    "max_eval_steps": "training.eval_steps",
+    "vocab_file": "tokenizer.vocab_file",
+    "do_lower_case": "tokenizer.do_lower_case",
+    "max_seq_length": "options.max_seq_length",
+    "max_predictions_per_seq": "options.max_predictions_per_seq",
+    "doc_stride": "options.doc_stride",
+    "max_query_length": "options.max_query_length",
+    "max_answer_length": "options.max_answer_length",
+    "n_best_size": "options.n_best_size",
+    "null_score_diff_threshold": "options.null_score_diff_threshold",
+    "version_2_with_negative": "options.version_2_with_negative",
+})
+
+
+def build(cls: type[T], values: Any, where: str = "config") -> T:
+    """Makes dataclass `cls` from a parsed YAML mapping.
+
+    Raises ValueError, naming the dotted key, for unknown keys and for values of another type.
+    """
+    kinds = typing.get_type_hints(cls)
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where}: expected a mapping, got {values!r}")
+    if unknown := sorted(set(map(str, values)) - set(kinds)):
+        raise ValueError(f"{where}: unknown keys {unknown}; known: {sorted(kinds)}")
+    return cls(**{key: _typed(kinds[key], value, f"{where}.{key}") for key, value in values.items()})
+
+
+def _typed(kind: Any, value: Any, where: str) -> Any:
+    """`value` as `kind`, strictly: YAML reads 2e-1 as a string and yes as a bool, and neither is let through."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return build(kind, value, where)  # type: ignore[arg-type]
+    if origin in (list, tuple):
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{where}: expected a list, got {value!r}")
+        return tuple(_typed(parts[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    if origin is Literal:
+        if not any(type(value) is type(part) and value == part for part in parts):
+            raise ValueError(f"{where}: expected one of {list(parts)}, got {value!r}")
+        return value
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not (kind := origin or kind):
+        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}{_hint(kind, value)}")
+    return value
+
+
+def _hint(kind: type, value: Any) -> str:
+    """What the user probably meant by a string that should be a number."""
+    if kind is not float or not isinstance(value, str):
+        return ""
+    try:
+        return f" (write {float(value)!r}: YAML wants a dot in a number with an exponent)" if float(value) else ""
+    except ValueError:
+        return ""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping, of which plain YAML keeps the last in silence."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise ValueError(f"{self.name}:{key_node.start_mark.line + 1}: key {key!r} stands twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: str, _seen: tuple[str, ...] = ()) -> dict:
+    """The mapping in a YAML file, laid over that of its `base:` (a path or a list of paths beside the file)."""
+    path = os.path.normpath(path)
+    if path in _seen:
+        raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")
+    try:
+        with open(path, encoding="utf-8") as file:
+            loader = _StrictLoader(file)
+            loader.name = path
+            values = loader.get_single_data() or {}
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such configuration file" + (f" (base of {_seen[-1]})" if _seen else "")) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected a mapping, got {values!r}")
+    bases = values.pop("base", [])
+    merged: dict = {}
+    for base in [bases] if isinstance(bases, str) else bases:
+        merged = merge(merged, read_yaml(os.path.join(os.path.dirname(path), base), (*_seen, path)))
+    return merge(merged, values)
+
+
+def merge(below: Mapping, above: Mapping) -> dict:
+    """`above` laid over `below`; mappings merge key by key, everything else is replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def parse_override(text: str) -> dict:
+    """`a.b=c` as {"a": {"b": c}}; c is read as YAML, except that 2e-5 is the number that it looks like."""
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise ValueError(f"--set {text}: expected key=value with a dotted key, as in optimizer.learning_rate=1e-4")
+    try:
+        parsed = yaml.safe_load(value) if value else ""
+    except yaml.YAMLError:
+        raise ValueError(f"--set {text}: {value!r} is not a YAML value") from None
+    if isinstance(parsed, str):
+        try:
+            parsed = float(parsed) if any(digit in parsed for digit in "0123456789") else parsed
+        except ValueError:
+            pass
+    return nest({key: parsed})
+
+
+def nest(dotted: Mapping[str, Any]) -> dict:
+    """{"a.b": c} as {"a": {"b": c}}."""
+    nested: dict = {}
+    for key, value in dotted.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        nested = merge(nested, value)
+    return nested
+
+
+def read_bert_config(path: str) -> dict:
+    """The `model:` mapping in a 2018 `bert_config.json`; its keys that no BERT variable depends on are left out."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such bert_config.json") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(values, dict) or "hidden_size" not in values:
+        raise ValueError(f"{path}: expected a BERT configuration with hidden_size, got {str(values)[:80]}")
+    known = {field.name for field in dataclasses.fields(ModelConfig)}
+    # 2018's BertConfig has 16 segment types where the file says nothing.
+    return {"type_vocab_size": 16} | {key: value for key, value in values.items() if key in known}
+
+
+def load_config(path: str | None = None, *, bert_config_file: str | None = None,
+                flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = ()) -> Config:
+    """The run's configuration, after precedence; `flags` are 2018 flags given on the command line, by name.
+
+    Raises ValueError, naming file and key, for whatever is unknown or of the wrong type.
+    """
+    values = read_yaml(path) if path else {}
+    if bert_config_file:
+        values = merge(values, {"model": read_bert_config(bert_config_file)})
+    values = merge(values, nest({FLAG_KEYS[name]: value for name, value in (flags or {}).items()}))
+    for override in overrides:
+        values = merge(values, parse_override(override))
+    return build(Config, values, "config")
+
+
+def to_dict(config: Any) -> dict:
+    """A configuration as plain YAML types."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def save_config(config: Config, path: str) -> None:
+    """Writes the resolved YAML beside `path` and renames it, so that no half file is ever read."""
+    temporary = f"{path}.tmp.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        yaml.safe_dump(to_dict(config), file, sort_keys=False, allow_unicode=True)
+    os.replace(temporary, path)
+
+
+def differences(old: Mapping, new: Mapping, where: str = "") -> list[str]:
+    """The dotted keys in which two plain configurations differ, as `key: old -> new`."""
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        name, before, after = f"{where}{key}", old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{name}.")
+        elif before != after:
+            found.append(f"{name}: {before!r} -> {after!r}")
+    return found
+
+
+def given_flags(flag_values: Any, names: Sequence[str] = tuple(FLAG_KEYS)) -> dict[str, Any]:
+    """The 2018 flags among `names` that stand on the command line, by name (absl's `FLAGS` as `flag_values`)."""
+    return {name: flag_values[name].value for name in names if name in flag_values and flag_values[name].present}
+
+
+def run_main(main: Any) -> None:
+    """Runs an absl main; a user's mistake (ValueError, OSError) becomes one line and exit status 1."""
+    from absl import app  # not at import: library users of this module need no absl
+
+    def checked_main(arguments):
+        try:
+            return main(arguments)
+        except (ValueError, OSError) as error:
+            message = " ".join(str(error).split())
+            raise SystemExit(f"error: {message}") from None
+    app.run(checked_main)
