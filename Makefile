@@ -1,0 +1,42 @@
+# `make demo` and `make test` are all that a fresh machine needs; each makes .venv when it is missing.
+PYTHON ?= python3.11
+BIN := .venv/bin
+CORPUS ?=
+
+.PHONY: help install demo test test-slow lint clean
+help:
+	@echo "make demo       text -> records -> pre-training -> exported model, on a corpus that needs no download"
+	@echo "                make demo CORPUS='path/*.txt' takes yours"
+	@echo "make test       the tests, at most 10 minutes on 2 cores"
+	@echo "make test-slow  what takes longer or needs more tools"
+	@echo "make lint       ruff and mypy"
+
+# uv (from PyPI) resolves and installs in seconds what takes pip minutes.
+.venv/.installed: requirements.txt requirements-dev.txt $(wildcard requirements-serving.txt)
+	@echo "Installing into .venv (a few minutes, about 3 GB) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))' 2>/dev/null \
+	  || { echo "error: Python 3.11, 3.12 or 3.13 wanted; give it as make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv 2>&1 | grep -v '^WARNING: Location' || true
+	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet $(addprefix -r ,$(filter-out requirements.txt,$^))
+	@touch $@
+
+install: .venv/.installed
+
+demo: .venv/.installed
+	@$(BIN)/python tools/demo.py --corpus='$(CORPUS)'
+
+test: .venv/.installed
+	@$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+test-slow: .venv/.installed
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: .venv/.installed
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf demo build *.egg-info
+
+-include $(wildcard make/*.mk)

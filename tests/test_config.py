@@ -1,0 +1,111 @@
+import json
+
+import pytest
+import yaml
+
+from official_bert import config as configuration
+from official_bert.config import Config, ModelConfig, build, differences, load_config, merge, save_config, to_dict
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_precedence_is_set_then_flag_then_yaml_then_base(tmp_path):
+    write(tmp_path / "base.yaml", "seed: 1\nmodel: {hidden_size: 24, num_attention_heads: 2}\n"
+                                  "training: {batch_size: 1, steps: 1}\noptimizer: {learning_rate: 0.1}\n")
+    path = write(tmp_path / "run.yaml", "base: base.yaml\nmodel: {hidden_size: 32}\n"
+                                        "training: {batch_size: 2, steps: 2}\n")
+    found = load_config(path, flags={"train_batch_size": 3, "learning_rate": 0.5},
+                        overrides=["training.batch_size=4"])
+    assert (found.training.batch_size, found.training.steps, found.seed) == (4, 2, 1)
+    assert (found.optimizer.learning_rate, found.model.hidden_size, found.model.num_attention_heads) == (0.5, 32, 2)
+
+
+def test_several_bases_are_laid_over_each_other_in_order(tmp_path):
+    write(tmp_path / "a.yaml", "seed: 1\nmodel: {num_hidden_layers: 1}\n")
+    write(tmp_path / "b.yaml", "seed: 2\n")
+    found = load_config(write(tmp_path / "run.yaml", "base: [a.yaml, b.yaml]\n"))
+    assert (found.seed, found.model.num_hidden_layers) == (2, 1)
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("model: {hidden_siz: 3}", "config.model: unknown keys ['hidden_siz']"),
+    ("optimizer: {learning_rate: 2e-5}", "config.optimizer.learning_rate: expected float, got '2e-5'"),
+    ("training: {steps: yes}", "config.training.steps: expected int, got True"),
+    ("training: {xla: 1}", "config.training.xla: expected bool, got 1"),
+    ("training: {precision: half}", "expected one of ['float32', 'bfloat16', 'float16'], got 'half'"),
+    ("model: {hidden_size: 30, num_attention_heads: 4}", "multiple of num_attention_heads (4), got 30"),
+    ("seed: 1\nseed: 2", "run.yaml:2: key 'seed' stands twice"),
+    ("model: [1]", "config.model: expected a mapping, got [1]"),
+    ("base: nowhere.yaml", "nowhere.yaml: no such configuration file"),
+    ("base: run.yaml", "leads back to this file"),
+    ("{", "run.yaml: not valid YAML"),
+])
+def test_mistakes_are_named(tmp_path, text, told):
+    with pytest.raises(ValueError) as error:
+        load_config(write(tmp_path / "run.yaml", text))
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("a.b=1", 1), ("a.b=2e-5", 2e-5), ("a.b=true", True), ("a.b=x1", "x1"),
+                                             ("a.b=[1, 2]", [1, 2]), ("a.b=", "")])
+def test_an_override_is_a_dotted_key_and_a_yaml_value(text, value):
+    assert configuration.parse_override(text) == {"a": {"b": value}}
+
+
+@pytest.mark.parametrize("text", ["a.b", "=1", "a..b=1"])
+def test_a_bad_override_is_refused(text):
+    with pytest.raises(ValueError, match="expected key=value"):
+        configuration.parse_override(text)
+
+
+def test_bert_config_json_gives_the_model(tmp_path, golden):
+    found = load_config(bert_config_file=str(golden / "tf1_bert" / "bert_config.json"))
+    assert (found.model.hidden_size, found.model.type_vocab_size, found.model.initializer_range) == (32, 16, 0.2)
+    google = {"hidden_size": 768, "directionality": "bidi", "pooler_type": "first_token_transform"}
+    path = write(tmp_path / "bert_config.json", json.dumps(google))
+    assert load_config(bert_config_file=path).model == ModelConfig(type_vocab_size=16)
+
+
+def test_saved_yaml_gives_the_same_config_again(tmp_path):
+    saved = load_config(overrides=["options.labels=[a, b]", "optimizer.learning_rate=3e-5"])
+    save_config(saved, str(tmp_path / "config.yaml"))
+    assert load_config(str(tmp_path / "config.yaml")) == saved
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_differences_name_the_keys():
+    changed = merge(to_dict(Config()), {"training": {"steps": 9}})
+    assert differences(to_dict(Config()), changed) == ["training.steps: 0 -> 9"]
+
+
+def test_every_2018_flag_leads_to_a_key():
+    for flag, key in configuration.FLAG_KEYS.items():
+        section, name = key.split(".")
+        assert section == "options" or name in to_dict(Config())[section], flag
+
+
+def test_every_config_in_the_repository_loads(root):
+    from official_bert.training.task import load_task
+    paths = sorted((root / "configs").rglob("*.yaml"))
+    assert paths
+    for path in paths:
+        found = load_config(str(path))
+        if "model" not in path.parts:
+            load_task(found)
+
+
+def test_every_key_is_varied_or_read(root):
+    """An option earns its place: its name stands in code outside config.py."""
+    code = "\n".join(path.read_text(encoding="utf-8") for folder in ("official_bert", "tools")
+                     for path in (root / folder).rglob("*.py") if path.name != "config.py")
+    for section in ("model", "tokenizer", "optimizer", "training"):
+        for key in to_dict(Config())[section]:
+            assert key in code, f"{section}.{key} is read nowhere"
+
+
+def test_yaml_floats_of_defaults_survive(tmp_path):
+    text = yaml.safe_dump(to_dict(Config()))
+    assert build(Config, yaml.safe_load(text)) == Config()
