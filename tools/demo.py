@@ -1,0 +1,169 @@
+"""The whole path in one command: text -> vocabulary -> records -> pre-training -> SavedModel -> three filled blanks.
+
+Without `--corpus` the text is the prose of Python's own language reference, which every CPython carries. Each step is
+a command of this project, printed before it runs, so that this is also a tour of them.
+"""
+
+import collections
+import glob
+import json
+import math
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+import matplotlib
+import numpy as np
+from absl import flags
+
+from official_bert.config import run_main
+from official_bert.data import records
+from official_bert.text.tokenization import FullTokenizer
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("corpus", "", "Text files (globs with commas) to use instead of Python's language reference.")
+flags.DEFINE_string("output_dir", "demo", "Everything that the demo makes lies here.")
+flags.DEFINE_string("config", "configs/pretrain/demo.yaml", "Model and training of the demo.")
+flags.DEFINE_multi_string("set", [], "Overrides of the configuration, as in run_pretraining.")
+
+ROOT = pathlib.Path(__file__).parent.parent
+HELD_OUT_EVERY = 12  # one document in so many is never trained on
+FEWEST_DOCUMENTS = 4 * HELD_OUT_EVERY
+CUT_AFTER = 40  # sentences: a corpus of fewer documents is cut into pieces of this length
+
+
+def reference_documents() -> list[str]:
+    """The sections of Python's language reference as prose: code, grammar and what topics repeat is left out."""
+    from pydoc_data.topics import topics
+    seen: set[str] = set()
+    documents = []
+    for name in sorted(topics, key=lambda name: (-len(topics[name]), name)):
+        for section in re.split(r"\n[^\n]+\n[*=\-~\"^]{4,}\n", "\n" + topics[name]):
+            paragraphs = [" ".join(re.sub(r"^\s*[*\d.]+ ", "", block).split()) for block in re.split(r"\n\s*\n", section)
+                          if not re.search(r"::=|>>>|\|$", block, re.MULTILINE)]
+            prose = [text for text in dict.fromkeys(paragraphs)
+                     if text not in seen and re.search(r"([a-z]{2,},? [a-z]+ ){2}.*[.:;)]$", text)]
+            seen.update(prose)
+            if len(prose) >= 3:
+                documents.append("\n".join(prose))
+    return documents
+
+
+def run(*command: str) -> None:
+    """Runs a command of this project as a user would, its output shown."""
+    print(f"\n$ python {shlex.join(command)}", flush=True)
+    finished = subprocess.run([sys.executable, *command], cwd=ROOT, check=False)
+    if finished.returncode:
+        raise SystemExit(finished.returncode)
+
+
+def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathlib.Path) -> list[list[str]]:
+    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns the held-out ones."""
+    documents = [text.split("\n") for text in prepared.read_text(encoding="utf-8").strip().split("\n\n")]
+    if len(documents) < FEWEST_DOCUMENTS:
+        documents = [document[start:start + CUT_AFTER] for document in documents
+                     for start in range(0, len(document), CUT_AFTER)]
+    chosen = documents[HELD_OUT_EVERY - 1::HELD_OUT_EVERY]
+    if not chosen:
+        raise ValueError(f"{prepared}: expected at least {HELD_OUT_EVERY * CUT_AFTER} sentences, "
+                         f"got {sum(map(len, documents))}")
+    kept = [document for index, document in enumerate(documents) if (index + 1) % HELD_OUT_EVERY]
+    for path, part in ((train, kept), (held_out, chosen)):
+        path.write_text("\n\n".join("\n".join(document) for document in part) + "\n", encoding="utf-8")
+    print(f"{len(kept)} documents to train on, {len(chosen)} held out")
+    return chosen
+
+
+def unigram_loss(train_pattern: str, held_out_pattern: str, vocab_size: int) -> float:
+    """Masked-LM loss in nats on the held-out records of the distribution of words in the training records."""
+    counts, held_out = np.ones(vocab_size), np.zeros(vocab_size)  # one of each: no held-out word has probability 0
+    for pattern, into in ((train_pattern, counts), (held_out_pattern, held_out)):
+        for instance in records.read_instances(sorted(glob.glob(pattern))):
+            chosen = instance["masked_lm_ids"][instance["masked_lm_weights"] > 0]
+            np.add.at(into, chosen, 1)
+    return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
+
+
+def draw_losses(log: pathlib.Path, unigram: float, path: pathlib.Path) -> float:
+    """Draws training and held-out losses of a run's JSON-lines log; returns the last held-out masked-LM loss."""
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    curves = collections.defaultdict(list)
+    for line in log.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        for name in ("train/mlm_loss", "eval/mlm_loss"):
+            if name in row:
+                curves[name].append((row["step"], row[name]))
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for name, label in (("train/mlm_loss", "training"), ("eval/mlm_loss", "held out")):
+        axes.plot(*zip(*curves[name]), label=label, marker="." if name.startswith("eval") else None)
+    axes.axhline(unigram, color="grey", linestyle="--", label="unigram distribution, held out")
+    axes.set(xlabel="step", ylabel="masked-LM loss (nats)", title="Pre-training")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    return curves["eval/mlm_loss"][-1][1]
+
+
+def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int = 3) -> list[tuple[str, str]]:
+    """(sentence with one [MASK], the word that stood there), spread over the held-out documents."""
+    found = []
+    for document in documents:
+        for sentence in document:
+            words = sentence.split()
+            whole = [index for index, word in enumerate(words[2:], 2)
+                     if word.isalpha() and len(word) > 3 and len(tokenizer.tokenize(word)) == 1]
+            if 8 <= len(words) <= 20 and whole:
+                middle = whole[len(whole) // 2]
+                found.append((" ".join([*words[:middle], "[MASK]", *words[middle + 1:]]), words[middle]))
+                break
+    step = max(1, len(found) // count)
+    return found[::step][:count]
+
+
+def main(_) -> None:
+    """Runs every step and prints the held-out loss beside that of the unigram distribution."""
+    begin = time.monotonic()
+    output = pathlib.Path(FLAGS.output_dir).absolute()
+    output.mkdir(parents=True, exist_ok=True)
+    names = ("corpus.txt", "train.txt", "held_out.txt", "vocab.txt")
+    prepared, train, held_out, vocab = (output / name for name in names)
+    raw = FLAGS.corpus
+    if not raw:
+        raw = str(output / "reference.jsonl")
+        rows = (json.dumps({"text": text}) for text in reference_documents())
+        pathlib.Path(raw).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    run("tools/prepare_corpus.py", f"--input_file={raw}", f"--output_file={prepared}")
+    documents = split_documents(prepared, train, held_out)
+    run("tools/build_vocab.py", f"--input_file={train}", f"--output_file={vocab}", "--vocab_size=4000",
+        "--do_lower_case=True")
+    for text, seed, dupes in ((train, 1, 20), (held_out, 2, 4)):
+        run("tools/create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={vocab}",
+            f"--output_file={text.with_suffix('.tfrecord')}", "--max_seq_length=64", "--max_predictions_per_seq=10",
+            f"--dupe_factor={dupes}", f"--random_seed={seed}")
+    tokenizer = FullTokenizer(str(vocab))
+    unigram = unigram_loss(str(train.with_suffix(".tfrecord")), str(held_out.with_suffix(".tfrecord")),
+                           len(tokenizer.vocab))
+    model = output / "model"
+    run("-m", "official_bert.run_pretraining", f"--config={FLAGS.config}", f"--vocab_file={vocab}",
+        f"--input_file={train.with_suffix('.tfrecord')}", f"--eval_input_file={held_out.with_suffix('.tfrecord')}",
+        f"--output_dir={model}", f"--set=model.vocab_size={len(tokenizer.vocab)}",
+        *(f"--set={override}" for override in FLAGS.set))
+    loss = draw_losses(model / "log.jsonl", unigram, output / "loss.png")
+    run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={output / 'exported'}")
+    blanks = make_blanks(documents, tokenizer)
+    run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={output / 'exported'}",
+        *(text for text, _ in blanks))
+    print("\nThe texts had: " + ", ".join(word for _, word in blanks))
+    print(f"Held-out masked-LM loss {loss:.2f} nats (perplexity {math.exp(loss):.0f}); "
+          f"unigram distribution {unigram:.2f} ({math.exp(unigram):.0f}); {unigram - loss:.2f} nats below")
+    print(f"Loss curve: {os.path.relpath(output / 'loss.png')}; exported model: {os.path.relpath(output / 'exported')}; "
+          f"{(time.monotonic() - begin) / 60:.1f} minutes in all")
+
+
+if __name__ == "__main__":
+    run_main(main)
