@@ -1,0 +1,194 @@
+"""The tokenizer of 2018 (`tokenization.py`): clean, lower-case, split at punctuation, then WordPiece.
+
+Plain Python, exact and readable: what the fast forms (`text/fast_tokenization`, `text/graph`) are tested against.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+
+from official_bert.text.vocab import load_vocab
+
+UNKNOWN = "[UNK]"
+MAX_WORD_LENGTH = 200  # characters; a longer word is one [UNK]
+
+# 2018 `_is_chinese_char`: the blocks of CJK ideographs, whose words are not set apart by spaces.
+CJK_RANGES = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
+              (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F))
+
+
+def is_whitespace(char: str) -> bool:
+    """2018 `_is_whitespace`: space, tab, newline, carriage return and space separators."""
+    return char in " \t\n\r" or unicodedata.category(char) == "Zs"
+
+
+def is_control(char: str) -> bool:
+    """2018 `_is_control`, which deletes formats such as the soft hyphen too, with U+0000 and U+FFFD."""
+    return char not in "\t\n\r" and (unicodedata.category(char) in ("Cc", "Cf") or char == "\ufffd")
+
+
+def is_punctuation(char: str) -> bool:
+    """2018 `_is_punctuation`: the Unicode class, and all ASCII that is no letter or digit, such as $ and ~."""
+    return "!" <= char <= "/" or ":" <= char <= "@" or "[" <= char <= "`" or "{" <= char <= "~" \
+        or unicodedata.category(char).startswith("P")
+
+
+def is_cjk(char: str) -> bool:
+    """2018 `_is_chinese_char`; Hangul and kana are not among them."""
+    code = ord(char)
+    return code >= 0x3400 and any(first <= code <= last for first, last in CJK_RANGES)
+
+
+class _CleanTable(dict):
+    """For `str.translate`: deletes controls, makes whitespace a space, and sets CJK ideographs apart."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        self[code] = "" if is_control(char) else " " if is_whitespace(char) else f" {char} " if is_cjk(char) else char
+        return self[code]
+
+
+class _SplitTable(dict):
+    """For `str.translate`: sets punctuation apart and, for lower-casing models, deletes accents."""
+
+    def __init__(self, strip_accents: bool):
+        super().__init__()
+        self.strip_accents = strip_accents
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        accent = self.strip_accents and unicodedata.category(char) == "Mn"
+        self[code] = "" if accent else f" {char} " if is_punctuation(char) else char
+        return self[code]
+
+
+class BasicTokenizer:
+    """Text to words (2018 `BasicTokenizer`). Special tokens in the text are split like other text: `[`, `mask`, `]`."""
+
+    def __init__(self, do_lower_case: bool = True):
+        self.do_lower_case = do_lower_case
+        self._clean = _CleanTable()
+        self._split = _SplitTable(do_lower_case)
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words of `text`, normalised."""
+        text = text.translate(self._clean)
+        if self.do_lower_case:
+            text = unicodedata.normalize("NFD", text.lower())
+        return text.translate(self._split).split()
+
+    def tokenize_with_offsets(self, text: str) -> list[list[tuple[str, int, int]]]:
+        """The words of `text`, each as its normalised characters with the part of `text` that they come from.
+
+        A character is (character, start, end); what is deleted after it (accents, soft hyphens inside a word) counts
+        as part of it, what is deleted before or after the word does not.
+        """
+        words: list[list[tuple[str, int, int]]] = [[]]
+        for char, start, end in self._normalised(text):
+            if char.isspace():
+                words.append([])
+            elif self._split[ord(char)] == "":
+                if words[-1]:  # an accent belongs to the character that it stands on
+                    base, base_start, base_end = words[-1][-1]
+                    words[-1][-1] = (base, base_start, max(base_end, end))
+            elif is_punctuation(char):
+                words += [[(char, start, end)], []]
+            else:
+                words[-1].append((char, start, end))
+        return [word for word in words if word]
+
+    def _normalised(self, text: str) -> list[tuple[str, int, int]]:
+        """Cleaned, lower-cased and decomposed characters of `text` with their places in it."""
+        chars = [(char, index, index + 1) for index, original in enumerate(text)
+                 for char in original.translate(self._clean)]
+        if not self.do_lower_case:
+            return chars
+        # Lower-casing looks at neighbours (a final sigma), but changes lengths by each character alone.
+        lowered = iter("".join(char for char, _, _ in chars).lower())
+        chars = [(char, start, end) for original, start, end in chars
+                 for _ in original.lower() for char in unicodedata.normalize("NFD", next(lowered))]
+        return _in_canonical_order(chars)
+
+
+def _in_canonical_order(chars: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Decomposed characters with each run of combining ones sorted by class, as NFD demands of the whole text."""
+    ordered: list[tuple[str, int, int]] = []
+    run: list[tuple[str, int, int]] = []
+    for item in chars:
+        if unicodedata.combining(item[0]):
+            run.append(item)
+            continue
+        ordered += sorted(run, key=lambda mark: unicodedata.combining(mark[0]))
+        ordered.append(item)
+        run = []
+    return ordered + sorted(run, key=lambda mark: unicodedata.combining(mark[0]))
+
+
+class FullTokenizer:
+    """Text to WordPieces and their ids (2018 `FullTokenizer`).
+
+    Attributes: `vocab` {token: id} in the order of the file, `inv_vocab` {id: token}, `vocab_file`, `do_lower_case`.
+    Raises ValueError for a vocabulary that cannot be used, see `load_vocab`.
+    """
+
+    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+        self.vocab_file = vocab_file
+        self.do_lower_case = do_lower_case
+        self.vocab = load_vocab(vocab_file)
+        self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        self.basic_tokenizer = BasicTokenizer(do_lower_case)
+        self._longest = max(map(len, self.vocab))  # no piece of a word can be longer
+
+    def tokenize(self, text: str) -> list[str]:
+        """The WordPieces of `text`; pieces that continue a word begin with ##."""
+        return [piece for word in self.basic_tokenizer.tokenize(text) for piece in self.split_word(word)]
+
+    def tokenize_with_offsets(self, text: str) -> list[tuple[str, int, int]]:
+        """`tokenize` as (token, start, end): `text[start:end]`, normalised, is the token without its ##.
+
+        Offsets count code points of `text`, the end excluded. [UNK] has the whole word; accents belong to the
+        character that they stand on; pieces of one character (a Hangul syllable decomposed) all have that character.
+        """
+        tokens = []
+        for word in self.basic_tokenizer.tokenize_with_offsets(text):
+            first = 0
+            for piece in self.split_word("".join(char for char, _, _ in word)):
+                length = len(word) if piece == UNKNOWN else len(piece) - 2 * bool(first)
+                spans = word[first:first + length]
+                tokens.append((piece, min(start for _, start, _ in spans), max(end for _, _, end in spans)))
+                first += length
+        return tokens
+
+    def split_word(self, word: str) -> list[str]:
+        """The WordPieces of one word: from the left, the longest piece in the vocabulary (2018 `WordpieceTokenizer`)."""
+        if len(word) > MAX_WORD_LENGTH:
+            return [UNKNOWN]
+        pieces: list[str] = []
+        start = 0
+        while start < len(word):
+            prefix = "##" if start else ""
+            for end in range(min(len(word), start + self._longest), start, -1):
+                if (piece := prefix + word[start:end]) in self.vocab:
+                    break
+            else:
+                return [UNKNOWN]
+            pieces.append(piece)
+            start = end
+        return pieces
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """The ids of `tokens`; raises ValueError for one that is not in the vocabulary."""
+        try:
+            return [self.vocab[token] for token in tokens]
+        except KeyError as error:
+            raise ValueError(f"{self.vocab_file}: token {error.args[0]!r} is not in the vocabulary") from None
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of `ids`; raises ValueError for an id beyond the vocabulary."""
+        try:
+            return [self.inv_vocab[int(index)] for index in ids]
+        except KeyError as error:
+            raise ValueError(f"{self.vocab_file}: expected ids below {len(self.vocab)}, got {error.args[0]}") from None
+
+    def special_id(self, token: str) -> int:
+        """The id of a special token such as [MASK]."""
+        return self.convert_tokens_to_ids([token])[0]

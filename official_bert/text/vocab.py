@@ -1,0 +1,43 @@
+"""Vocabulary files: one WordPiece a line, whose number, from 0, is the id."""
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def load_vocab(path: str) -> dict[str, int]:
+    """The vocabulary as {token: id}, in the order of the file (2018 `load_vocab`).
+
+    An empty line keeps its id (the published Chinese vocabulary has one); those at the end of the file are ignored.
+    Raises ValueError for a file that is missing, not UTF-8 or empty, that lacks a special token, or that repeats an
+    entry: 2018 silently gave the word the id of its last line, and left the embeddings of the others unused.
+    """
+    vocab: dict[str, int] = {}
+    for index, token in enumerate(_read_lines(path)):
+        if token in vocab:
+            raise ValueError(f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; "
+                             f"it stands in line {vocab[token] + 1} already")
+        vocab[token] = index
+    if missing := [token for token in SPECIAL_TOKENS if token not in vocab]:
+        raise ValueError(f"{path}: expected a BERT vocabulary with {' '.join(SPECIAL_TOKENS)}, "
+                         f"got {len(vocab)} entries without {' '.join(missing)}")
+    return vocab
+
+
+def _read_lines(path: str) -> list[str]:
+    """The file's lines, stripped, without the empty ones at its end."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such vocabulary file") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path}: expected a vocabulary file, got a folder") from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: not valid UTF-8 at byte {error.start} of the file") from None
+    # Only \n ends an entry: U+2028 and other line separators are entries of published vocabularies.
+    lines = [line.strip() for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
