@@ -159,7 +159,7 @@ class FullTokenizer:
         return tokens
 
     def split_word(self, word: str) -> list[str]:
-        """The WordPieces of one word: from the left, the longest piece in the vocabulary (2018 `WordpieceTokenizer`)."""
+        """The WordPieces of one word: from the left, the longest in the vocabulary (2018 `WordpieceTokenizer`)."""
         if len(word) > MAX_WORD_LENGTH:
             return [UNKNOWN]
         pieces: list[str] = []

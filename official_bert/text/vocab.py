@@ -32,7 +32,7 @@ def _read_lines(path: str) -> list[str]:
     except IsADirectoryError:
         raise ValueError(f"{path}: expected a vocabulary file, got a folder") from None
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path}:{line}: not valid UTF-8 at byte {error.start} of the file") from None

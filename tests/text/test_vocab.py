@@ -1,0 +1,58 @@
+"""Vocabulary files: ids are line numbers, and what cannot be meant is refused by its line."""
+
+import pytest
+
+from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.vocab import SPECIAL_TOKENS, load_vocab
+
+SPECIAL = "\n".join(SPECIAL_TOKENS) + "\n"
+
+
+def write(tmp_path, text, encoding="utf-8"):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(text.encode(encoding) if isinstance(text, str) else text)
+    return str(path)
+
+
+def test_ids_are_the_lines_of_the_file(golden):
+    lines = (golden / "vocab_uncased.txt").read_text(encoding="utf-8").splitlines()
+    vocab = load_vocab(str(golden / "vocab_uncased.txt"))
+    assert list(vocab) == lines and list(vocab.values()) == list(range(3000))
+    assert [vocab[token] for token in SPECIAL_TOKENS] == [0, 11, 12, 13, 14]
+
+
+def test_an_empty_line_and_line_separators_keep_their_ids(tmp_path):
+    vocab = load_vocab(write(tmp_path, SPECIAL + "\u2028\na\u0085b\nlast\n\n\n"))
+    assert vocab == dict(zip(SPECIAL_TOKENS, range(5))) | {"": 5, "a\u0085b": 6, "last": 7}
+
+
+def test_windows_line_ends_and_byte_order_mark_are_no_part_of_an_entry(tmp_path):
+    assert list(load_vocab(write(tmp_path, SPECIAL.replace("\n", "\r\n"), "utf-8-sig"))) == list(SPECIAL_TOKENS)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (SPECIAL + "a\nb\na\n", r"vocab.txt:8: vocabulary entry 'a' is repeated; it stands in line 6 already"),
+    (SPECIAL.replace("[MASK]\n", ""), r"vocab.txt: expected .*, got 4 entries without \[MASK\]"),
+    ("", r"got 0 entries without \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
+    (SPECIAL.encode() + b"a\n\xff\n", r"vocab.txt:7: not valid UTF-8 at byte 33 of the file")])
+def test_a_vocabulary_that_cannot_be_meant_is_refused(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        FullTokenizer(write(tmp_path, text))
+
+
+def test_a_missing_vocabulary_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere.txt: no such vocabulary file"):
+        load_vocab(str(tmp_path / "nowhere.txt"))
+    with pytest.raises(ValueError, match="got a folder"):
+        load_vocab(str(tmp_path))
+
+
+def test_ids_and_tokens_convert_both_ways_and_strangers_are_errors(golden):
+    tokenizer = FullTokenizer(str(golden / "vocab_cased.txt"), do_lower_case=False)
+    tokens = tokenizer.tokenize("The harbour ledger")
+    assert tokenizer.convert_ids_to_tokens(tokenizer.convert_tokens_to_ids(tokens)) == tokens
+    assert tokenizer.special_id("[MASK]") == 14
+    with pytest.raises(ValueError, match="token 'no such piece' is not in the vocabulary"):
+        tokenizer.convert_tokens_to_ids(["the", "no such piece"])
+    with pytest.raises(ValueError, match="expected ids below 3000, got 3000"):
+        tokenizer.convert_ids_to_tokens([1, 3000])
