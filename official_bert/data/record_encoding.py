@@ -1,0 +1,189 @@
+"""TFRecord framing and `tf.train.Example` bytes, compiled: what makes writing records cheap and their bytes fixed.
+
+The bytes are those of protobuf's deterministic serialization (map keys in ascending order), so that the same values
+give the same file on every run; the 2018 files differed from run to run. No TensorFlow is imported here.
+
+All kernels of this file call only each other: Numba's cache notices changes of a function's own file alone.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+
+CRC32C_POLYNOMIAL = np.uint32(0x82F63B78)  # reflected Castagnoli polynomial
+CRC_MASK_DELTA = np.uint64(0xA282EAD8)  # TFRecord stores rotated CRCs, so that a CRC of CRCs stays useful
+FRAME_BYTES = 16  # length (8), its CRC (4), the record's CRC (4)
+MAP_ENTRY, KEY, VALUE, VALUES = 0x0A, 0x0A, 0x12, 0x0A  # protobuf tags: field number and "length follows"
+FLOAT_LIST, INT64_LIST = 0x12, 0x1A
+
+
+@functools.cache
+def crc_tables() -> np.ndarray:
+    """[8,256] tables of CRC-32C for eight bytes at a time."""
+    tables = np.zeros((8, 256), np.uint32)
+    values = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        values = np.where(values & 1, (values >> 1) ^ CRC32C_POLYNOMIAL, values >> 1).astype(np.uint32)
+    tables[0] = values
+    for row in range(1, 8):
+        tables[row] = (tables[row - 1] >> 8) ^ tables[0][tables[row - 1] & 0xFF]
+    return tables
+
+
+@njit(cache=True, nogil=True)
+def masked_crc(data, start, stop, tables):
+    """The rotated CRC-32C of `data[start:stop]` (uint8), as TFRecord files hold it."""
+    crc = np.uint64(0xFFFFFFFF)
+    byte = np.uint64(0xFF)
+    position = np.uintp(start)
+    while position + np.uintp(8) <= np.uintp(stop):
+        low = crc ^ (np.uint64(data[position]) | np.uint64(data[position + np.uintp(1)]) << np.uint64(8)
+                     | np.uint64(data[position + np.uintp(2)]) << np.uint64(16)
+                     | np.uint64(data[position + np.uintp(3)]) << np.uint64(24))
+        crc = np.uint64(tables[7, low & byte] ^ tables[6, low >> np.uint64(8) & byte]
+                        ^ tables[5, low >> np.uint64(16) & byte] ^ tables[4, low >> np.uint64(24)]
+                        ^ tables[3, data[position + np.uintp(4)]] ^ tables[2, data[position + np.uintp(5)]]
+                        ^ tables[1, data[position + np.uintp(6)]] ^ tables[0, data[position + np.uintp(7)]])
+        position += np.uintp(8)
+    while position < np.uintp(stop):
+        crc = np.uint64(tables[0, (crc ^ data[position]) & byte]) ^ crc >> np.uint64(8)
+        position += np.uintp(1)
+    crc ^= np.uint64(0xFFFFFFFF)
+    rotated = crc >> np.uint64(15) | crc << np.uint64(17)
+    return rotated + CRC_MASK_DELTA & np.uint64(0xFFFFFFFF)
+
+
+@njit(cache=True, nogil=True)
+def _varint_size(value):
+    size = 1
+    while value >= 128:
+        value >>= 7
+        size += 1
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _put_varint(out, position, value):
+    while value >= 128:
+        out[position] = np.uint8((value & 127) | 128)
+        value >>= 7
+        position += 1
+    out[position] = np.uint8(value)
+    return position + 1
+
+
+@njit(cache=True, nogil=True)
+def _put_little_endian(out, position, value, size):
+    for shift in range(size):
+        out[position + shift] = np.uint8((value >> (8 * shift)) & 255)
+    return position + size
+
+
+@njit(cache=True, nogil=True)
+def _message_sizes(row, columns, is_float, key_ends, sizes):
+    """Fills sizes[f] = (values, list, feature, map entry) in bytes; returns that of the `Features` message."""
+    total = 0
+    for f in range(len(is_float)):
+        first, last = columns[f], columns[f + 1]
+        payload = 4 * (last - first)
+        if not is_float[f]:
+            payload = last - first
+            for column in range(first, last):
+                value = row[column]
+                payload += (value >= 1 << 7) + (value >= 1 << 14) + (value >= 1 << 21) + (value >= 1 << 28)
+        key_size = key_ends[f + 1] - key_ends[f]
+        sizes[f, 0] = payload
+        sizes[f, 1] = 1 + _varint_size(payload) + payload
+        sizes[f, 2] = 1 + _varint_size(sizes[f, 1]) + sizes[f, 1]
+        sizes[f, 3] = 2 + _varint_size(key_size) + key_size + _varint_size(sizes[f, 2]) + sizes[f, 2]
+        total += 1 + _varint_size(sizes[f, 3]) + sizes[f, 3]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _put_values(out, position, row, first, last, is_float):
+    for column in range(first, last):
+        value = row[column]
+        if is_float:
+            position = _put_little_endian(out, position, value, 4)
+        elif value < 128:
+            out[position] = np.uint8(value)
+            position += 1
+        else:
+            position = _put_varint(out, position, value)
+    return position
+
+
+@njit(cache=True, nogil=True)
+def _put_feature(out, position, row, first, last, is_float, key, sizes):
+    out[position] = MAP_ENTRY
+    position = _put_varint(out, position + 1, sizes[3])
+    out[position] = KEY
+    position = _put_varint(out, position + 1, len(key))
+    out[position:position + len(key)] = key
+    position += len(key)
+    out[position] = VALUE
+    position = _put_varint(out, position + 1, sizes[2])
+    out[position] = FLOAT_LIST if is_float else INT64_LIST
+    position = _put_varint(out, position + 1, sizes[1])
+    out[position] = VALUES
+    position = _put_varint(out, position + 1, sizes[0])
+    return _put_values(out, position, row, first, last, is_float)
+
+
+@njit(cache=True, nogil=True)
+def put_examples(out, rows, columns, is_float, keys, key_ends, tables, framed):
+    """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as Examples; returns the bytes written."""
+    sizes = np.empty((len(is_float), 4), np.int64)
+    position = 0
+    for n in range(len(rows)):
+        row = rows[n]
+        features = _message_sizes(row, columns, is_float, key_ends, sizes)
+        length = 1 + _varint_size(features) + features
+        if framed:
+            _put_little_endian(out, position, length, 8)
+            _put_little_endian(out, position + 8, masked_crc(out, position, position + 8, tables), 4)
+            position += 12
+        start = position
+        out[position] = MAP_ENTRY
+        position = _put_varint(out, position + 1, features)
+        for f in range(len(is_float)):
+            key = keys[key_ends[f]:key_ends[f + 1]]
+            position = _put_feature(out, position, row, columns[f], columns[f + 1], is_float[f], key, sizes[f])
+        if framed:
+            position = _put_little_endian(out, position, masked_crc(out, start, position, tables), 4)
+    return position
+
+
+class ExampleEncoder:
+    """Turns rows of values into the bytes of Examples, for one table of features.
+
+    A row holds every feature's values one after the other, in ascending order of the features' names: `columns[name]`
+    is the slice of each. Rows are int32; a float feature's columns hold the bits of its float32 values.
+    """
+
+    def __init__(self, names: Sequence[str], lengths: Sequence[int], are_float: Sequence[bool]):
+        table = sorted(zip(names, lengths, are_float))
+        ends = np.cumsum([0] + [length for _, length, _ in table]).astype(np.int64)
+        encoded = [name.encode() for name, _, _ in table]
+        self.columns = {name: slice(int(first), int(last)) for (name, _, _), first, last in zip(table, ends, ends[1:])}
+        self.width = int(ends[-1])
+        self._key_ends = np.cumsum([0] + [len(key) for key in encoded]).astype(np.int64)
+        self._keys = np.frombuffer(b"".join(encoded), np.uint8)
+        self._ends = ends
+        self._is_float = np.array([is_float for _, _, is_float in table], np.bool_)
+
+    @property
+    def most_bytes(self) -> int:
+        """An upper bound of one framed record's size: five bytes a value, and the messages around them."""
+        return FRAME_BYTES + 6 + 5 * self.width + len(self._keys) + 26 * len(self._is_float)
+
+    def encode(self, rows: np.ndarray, out: np.ndarray, framed: bool = True) -> int:
+        """Writes `rows` [n, width] into `out` (uint8, at least n * most_bytes); returns the bytes written.
+
+        `framed` adds TFRecord's lengths and CRCs. Values of integer features must not be negative.
+        """
+        assert rows.shape[1] == self.width and len(out) >= len(rows) * self.most_bytes
+        return put_examples(out, rows, self._ends, self._is_float, self._keys, self._key_ends, crc_tables(), framed)

@@ -1,0 +1,252 @@
+"""The records of pre-training: one table of features that both writes and parses `tf.train.Example`.
+
+Files are TFRecord files, plain or gzip. TensorFlow is imported by the functions that parse, not by those that write.
+"""
+
+import contextlib
+import dataclasses
+import gzip
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from official_bert.data.record_encoding import ExampleEncoder, crc_tables, masked_crc
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+SCHEMA_VERSION = 1  # of the unmasked records, in each of them
+HEADER_BYTES, FOOTER_BYTES = 12, 4
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """One feature of every record: its name, how many values it holds, and whether they are floats or integers."""
+
+    name: str
+    length: int
+    is_float: bool = False
+
+
+def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> tuple[Feature, ...]:
+    """The seven features of 2018's `write_instance_to_example_files`.
+
+    `next_sentence_labels` is 1 where the second segment is a random one; positions, ids and weights of predictions
+    that a record does not use are 0.
+    """
+    S, P = max_seq_length, max_predictions_per_seq
+    return (Feature("input_ids", S), Feature("input_mask", S), Feature("segment_ids", S),
+            Feature("masked_lm_positions", P), Feature("masked_lm_ids", P),
+            Feature("masked_lm_weights", P, is_float=True), Feature("next_sentence_labels", 1))
+
+
+def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
+    """The features of records that are masked while they are read (`data/dynamic_masking`).
+
+    `word_starts` is 1 where a word of the text begins and 0 at its further pieces, at [CLS], [SEP] and padding;
+    `schema_version` is SCHEMA_VERSION.
+    """
+    S = max_seq_length
+    return (Feature("input_ids", S), Feature("input_mask", S), Feature("segment_ids", S), Feature("word_starts", S),
+            Feature("next_sentence_labels", 1), Feature("schema_version", 1))
+
+
+def make_encoder(features: Sequence[Feature]) -> ExampleEncoder:
+    """The compiled encoder of records with these features."""
+    return ExampleEncoder([feature.name for feature in features], [feature.length for feature in features],
+                          [feature.is_float for feature in features])
+
+
+def encode_example(features: Sequence[Feature], values: Mapping[str, Any]) -> bytes:
+    """One record's `tf.train.Example`, the same bytes for the same values. ValueError where a length is not right."""
+    encoder = make_encoder(features)
+    row = np.zeros((1, encoder.width), np.int32)
+    for feature in features:
+        value = np.asarray(values[feature.name], np.float32 if feature.is_float else np.int32).reshape(-1)
+        if len(value) != feature.length or (not feature.is_float and value.min(initial=0) < 0):
+            raise ValueError(f"{feature.name}: expected {feature.length} values, none negative, got {value.tolist()}")
+        row[0, encoder.columns[feature.name]] = value.view(np.int32)
+    out = np.empty(encoder.most_bytes, np.uint8)
+    return out[:encoder.encode(row, out, framed=False)].tobytes()
+
+
+def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict[str, "tf.Tensor"]:
+    """Parses a batch of records in the graph: [B] strings -> int32 or float32 [B,length] by feature name.
+
+    TensorFlow raises InvalidArgumentError, naming the feature, where a record has other lengths.
+    """
+    import tensorflow as tf
+    spec = {feature.name: tf.io.FixedLenFeature([feature.length], tf.float32 if feature.is_float else tf.int64)
+            for feature in features}
+    parsed = tf.io.parse_example(serialized, spec)
+    return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in parsed.items()}
+
+
+def parse_pretraining(serialized: "tf.Tensor", max_seq_length: int,
+                      max_predictions_per_seq: int) -> dict[str, "tf.Tensor"]:
+    """Parses a batch of masked records, see `pretraining_features`."""
+    return parse_examples(serialized, pretraining_features(max_seq_length, max_predictions_per_seq))
+
+
+def parse_unmasked(serialized: "tf.Tensor", max_seq_length: int) -> dict[str, "tf.Tensor"]:
+    """Parses a batch of records without masks, see `unmasked_features`."""
+    return parse_examples(serialized, unmasked_features(max_seq_length))
+
+
+def feature_lengths(path: str) -> dict[str, int]:
+    """How many values each feature of a file's first record holds; ValueError where there is no such record."""
+    import tensorflow as tf
+    first = next(read_records(path), None)
+    if first is None:
+        raise ValueError(f"{path}: expected records, the file holds none")
+    try:
+        example = tf.train.Example.FromString(first)
+    except Exception:  # protobuf's DecodeError has no public home
+        raise ValueError(f"{path}: record 0 is not a tf.train.Example") from None
+    return {name: len(getattr(value, value.WhichOneof("kind") or "int64_list").value)
+            for name, value in sorted(example.features.feature.items())}
+
+
+def file_features(path: str) -> tuple[Feature, ...]:
+    """Which of the two tables the file's first record follows, with its lengths; ValueError where neither."""
+    lengths = feature_lengths(path)
+    S = lengths.get("input_ids", 0)
+    tables = (unmasked_features(S), pretraining_features(S, lengths.get("masked_lm_ids", 0)))
+    for table in tables:
+        if lengths == {feature.name: feature.length for feature in table}:
+            return table
+    wanted = " or ".join(str(sorted(feature.name for feature in table)) for table in tables)
+    raise ValueError(f"{path}: expected records with {wanted}, got {lengths}")
+
+
+def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
+    """Every record of the files as arrays by feature name; errors name the file and the record's number."""
+    for path in paths:
+        features = file_features(path)
+        for first, batch in _batches(read_records(path), 1024):
+            values = _parse_named(path, first, batch, features)
+            for row in range(len(batch)):
+                yield {name: value[row] for name, value in values.items()}
+
+
+def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature]) -> dict[str, np.ndarray]:
+    """`parse_examples` in NumPy; where a record of the batch does not fit, ValueError with its number."""
+    import tensorflow as tf
+    try:
+        return {name: value.numpy() for name, value in parse_examples(tf.constant(batch), features).items()}
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+        if len(batch) > 1:
+            for row, record in enumerate(batch):
+                _parse_named(path, first + row, [record], features)
+        raise ValueError(f"{path}: record {first}: expected {[(f.name, f.length) for f in features]}: "
+                         f"{error.message}") from None
+
+
+def _batches(items: Iterable[bytes], size: int) -> Iterator[tuple[int, list[bytes]]]:
+    """(number of the first, items) of each batch."""
+    batch: list[bytes] = []
+    first = 0
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield first, batch
+            first, batch = first + size, []
+    if batch:
+        yield first, batch
+
+
+def read_records(path: str) -> Iterator[bytes]:
+    """The records of a TFRecord file, plain or gzip, each checked against its CRC.
+
+    ValueError names the file and the number (from 0) of a truncated or corrupted record.
+    """
+    with _open_any(path) as file:
+        number = 0
+        while header := _read(file, HEADER_BYTES, path, number):
+            where = f"{path}: record {number}"
+            if len(header) < HEADER_BYTES:
+                raise ValueError(f"{where} is truncated: {len(header)} bytes of its header are left")
+            length, crc = struct.unpack("<QI", header)
+            if crc != _crc(header[:8]):
+                raise ValueError(f"{where} is corrupted: its length does not match its checksum (is it a TFRecord?)")
+            body = _read(file, length + FOOTER_BYTES, path, number)
+            if len(body) < length + FOOTER_BYTES:
+                raise ValueError(f"{where} is truncated: expected {length + FOOTER_BYTES} bytes, {len(body)} are left")
+            if struct.unpack_from("<I", body, length)[0] != _crc(body[:length]):
+                raise ValueError(f"{where} is corrupted: its bytes do not match their checksum")
+            yield body[:length]
+            number += 1
+
+
+def _open_any(path: str):
+    """The file opened for reading, uncompressed where it starts as gzip does."""
+    with open(path, "rb") as file:
+        is_gzip = file.read(2) == GZIP_MAGIC
+    return gzip.open(path, "rb") if is_gzip else open(path, "rb")
+
+
+def _read(file, size: int, path: str, number: int) -> bytes:
+    """Up to `size` bytes; what gzip says of a broken stream becomes a ValueError that names the record."""
+    try:
+        return file.read(size)
+    except (EOFError, OSError) as error:
+        raise ValueError(f"{path}: record {number} is truncated or corrupted: {error}") from None
+
+
+def _crc(data: bytes) -> int:
+    return int(masked_crc(np.frombuffer(data, np.uint8), 0, len(data), crc_tables()))
+
+
+def count_records(path: str) -> int:
+    """How many records a file holds; ValueError as in `read_records`, without a look at the bytes of plain files."""
+    with _open_any(path) as file:
+        if isinstance(file, gzip.GzipFile):
+            return sum(1 for _ in read_records(path))
+        size, position, number = os.fstat(file.fileno()).st_size, 0, 0
+        while position < size:
+            header = file.read(HEADER_BYTES)
+            if len(header) < HEADER_BYTES or struct.unpack_from("<I", header, 8)[0] != _crc(header[:8]):
+                break
+            position += HEADER_BYTES + struct.unpack_from("<Q", header)[0] + FOOTER_BYTES
+            if position > size:
+                break
+            file.seek(position)
+            number += 1
+    if position != size:
+        raise ValueError(f"{path}: record {number} is truncated or corrupted")
+    return number
+
+
+def frame(record: bytes) -> bytes:
+    """A record as it stands in a TFRecord file."""
+    header = struct.pack("<Q", len(record))
+    return header + struct.pack("<I", _crc(header)) + record + struct.pack("<I", _crc(record))
+
+
+@contextlib.contextmanager
+def written_beside(path: str) -> Iterator[str]:
+    """A temporary path beside `path`, flushed to the disk and renamed at the end; removed if an error comes first."""
+    temporary = f"{path}.tmp.{os.getpid()}"
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def write_tfrecords(path: str, records: Iterable[bytes], compress: bool = False) -> int:
+    """Writes records beside `path` and renames; returns how many. The same records give the same bytes, gzip too."""
+    count = 0
+    with (written_beside(path) as temporary, open(temporary, "wb") as raw,
+          gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if compress else contextlib.nullcontext(raw) as file):
+        for record in records:
+            file.write(frame(record))
+            count += 1
+    return count
