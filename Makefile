@@ -12,16 +12,18 @@ help:
 	@echo "make lint       ruff and mypy"
 
 # uv (from PyPI) resolves and installs in seconds what takes pip minutes.
-.venv/.installed: requirements.txt requirements-dev.txt $(wildcard requirements-serving.txt)
+.venv/.installed: requirements.txt requirements-dev.txt $(wildcard requirements-serving.txt) pyproject.toml
 	@echo "Installing into .venv (a few minutes, about 3 GB) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))' 2>/dev/null \
 	  || { echo "error: Python 3.11, 3.12 or 3.13 wanted; give it as make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv 2>&1 | grep -v '^WARNING: Location' || true
-	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet $(addprefix -r ,$(filter-out requirements.txt,$^))
+	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet $(addprefix -r ,$(filter-out requirements.txt pyproject.toml,$^))
+	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $@
 
 install: .venv/.installed
+
 
 demo: .venv/.installed
 	@$(BIN)/python tools/demo.py --corpus='$(CORPUS)'

@@ -1,0 +1,167 @@
+"""Raw text to documents of paragraphs: WikiExtractor folders, JSON lines, plain text, hard-wrapped books.
+
+What is kept is running text, as in the paper (3.1: "we extract only the text passages and ignore lists, tables, and
+headers"): a paragraph counts as such when it ends as a sentence does, or is long.
+"""
+
+import glob
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import sentencex
+
+Format = Literal["auto", "wikiextractor", "jsonl", "text", "book"]
+FORMATS = ("auto", "wikiextractor", "jsonl", "text", "book")
+SAMPLE_LINES = 400  # by which the format of a file is told
+
+# Ends of sentences in the scripts that have one, and what may close after them.
+_SENTENCE_END = re.compile(r"[.!?…。！？．｡।॥؟۔։።᙮:;]['\"”’»›)\]}＂」』】）\s]*$")
+_LIST_MARK = re.compile(r"^\s*([*#•·▪◦‣–—-]\s|\(?\d{1,3}[.)]\s|\|)")
+_LETTERS = re.compile(r"[^\W\d_]")
+LONG_PARAGRAPH = 200  # characters: so long a paragraph is running text, however it ends (Thai has no full stop)
+SHORTEST_WIKIPEDIA_PARAGRAPH = 8  # words: below it stand headings, to which WikiExtractor gives a full stop
+SHORTEST_PARAGRAPH = 10  # characters: what is left of a list or a caption
+
+
+def find_files(patterns: str) -> list[str]:
+    """The files that a list of paths, folders and globs with commas between them names, sorted within each.
+
+    Raises ValueError naming the pattern that matches nothing.
+    """
+    found: list[str] = []
+    for pattern in filter(None, patterns.split(",")):
+        if os.path.isdir(pattern):
+            pattern = os.path.join(glob.escape(pattern), "**", "*")
+        paths = sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
+        if not paths:
+            raise ValueError(f"no input file matches {pattern!r}")
+        found += paths
+    if not found:
+        raise ValueError("no input file given")
+    return list(dict.fromkeys(found))
+
+
+def read_lines(path: str, on_bad_text: Literal["error", "replace"] = "error") -> Iterator[str]:
+    """The lines of a UTF-8 file without their ends; a byte-order mark and carriage returns are taken off.
+
+    Raises ValueError naming file and byte offset where the text is not UTF-8, unless it is to be replaced (U+FFFD).
+    """
+    offset = 0
+    with open(path, "rb") as file:
+        for line in file:
+            data = line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line
+            try:
+                text = data.decode("utf-8", errors="replace" if on_bad_text == "replace" else "strict")
+            except UnicodeDecodeError as error:
+                byte = offset + len(line) - len(data) + error.start
+                raise ValueError(f"{path}: not valid UTF-8 at byte {byte} (0x{data[error.start]:02x}); "
+                                 f"--on_bad_text=replace goes on") from None
+            offset += len(line)
+            yield text.rstrip("\r\n")
+
+
+def detect_format(lines: Iterable[str]) -> Format:
+    """The format of a file by its first lines: hard-wrapped books end most lines in the middle of a sentence."""
+    sample = [line for line in lines if line.strip()]
+    if not sample:
+        return "text"
+    if sample[0].startswith("<doc "):
+        return "wikiextractor"
+    if sample[0].lstrip().startswith("{"):
+        return "jsonl"
+    ends = sum(bool(_SENTENCE_END.search(line)) for line in sample) / len(sample)
+    lengths = sorted(map(len, sample))
+    wrapped = len(sample) >= 10 and lengths[len(sample) // 2] >= 40 and lengths[len(sample) * 95 // 100] <= 100
+    return "book" if wrapped and ends < 0.6 else "text"
+
+
+def read_documents(path: str, form: Format = "auto", on_bad_text: Literal["error", "replace"] = "error",
+                   text_key: str = "text") -> Iterator[list[str]]:
+    """The documents of one file, each as its paragraphs in order.
+
+    A WikiExtractor article and a JSON line are a document each; so is a whole file of plain text or a book.
+    Raises ValueError naming file and line for a JSON line that is none or lacks `text_key`.
+    """
+    lines = read_lines(path, on_bad_text)
+    if form == "auto":
+        form = detect_format(line for line, _ in zip(read_lines(path, on_bad_text), range(SAMPLE_LINES)))
+    if form == "wikiextractor":
+        yield from _read_wikiextractor(lines)
+    elif form == "jsonl":
+        yield from _read_json_lines(lines, path, text_key)
+    else:
+        yield list(_unwrap(lines)) if form == "book" else list(lines)
+
+
+def _read_wikiextractor(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Articles between `<doc ...>` and `</doc>`, without titles and headings."""
+    document: list[str] = []
+    title = False
+    for line in lines:
+        if line.startswith("<doc "):
+            document, title = [], True
+        elif line.startswith("</doc>"):
+            yield document
+        elif title:
+            title = not line.strip()
+        elif len(line.split()) >= SHORTEST_WIKIPEDIA_PARAGRAPH:
+            document.append(line)
+
+
+def _read_json_lines(lines: Iterable[str], path: str, text_key: str) -> Iterator[list[str]]:
+    """One document a line, its paragraphs separated by line breaks in the value of `text_key`."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: not valid JSON: {error}") from None
+        if not isinstance(row, dict) or not isinstance(row.get(text_key), str):
+            keys = sorted(row) if isinstance(row, dict) else type(row).__name__
+            raise ValueError(f"{path}:{number}: expected an object with a string {text_key!r}, got {keys}")
+        yield row[text_key].splitlines()
+
+
+def _unwrap(lines: Iterable[str]) -> Iterator[str]:
+    """Blocks between blank lines as one paragraph each; a word that is hyphenated at a line's end stays so."""
+    block: list[str] = []
+    for line in lines:
+        if line.strip():
+            block.append(line.strip())
+        elif block:
+            yield " ".join(block)
+            block = []
+    if block:
+        yield " ".join(block)
+
+
+def is_running_text(paragraph: str) -> bool:
+    """Whether a paragraph is a text passage, and not a heading, a list's item, a table row or a caption."""
+    text = paragraph.strip()
+    if len(text) < SHORTEST_PARAGRAPH or _LIST_MARK.match(text) or text.startswith("<"):
+        return False
+    letters = len(_LETTERS.findall(text))
+    return letters * 2 >= len(text.replace(" ", "")) and (
+        bool(_SENTENCE_END.search(text)) or len(text) >= LONG_PARAGRAPH)
+
+
+def split_sentences(paragraph: str, language: str = "en") -> list[str]:
+    """The sentences of a paragraph, white space squeezed, by the rules of `language` (a Wikipedia language code)."""
+    squeezed = " ".join(paragraph.split())
+    return [sentence for part in sentencex.segment(language, squeezed) if (sentence := part.strip())]
+
+
+def clean_document(paragraphs: Iterable[str], language: str = "en", shortest: int = 3,
+                   keep_everything: bool = False) -> list[str]:
+    """The sentences of a document's running text; none where fewer than `shortest` remain.
+
+    `keep_everything` takes headings and list items as they are, for text that is clean already.
+    """
+    sentences = [sentence for paragraph in paragraphs
+                 if paragraph.strip() and (keep_everything or is_running_text(paragraph))
+                 for sentence in split_sentences(paragraph, language)]
+    return sentences if len(sentences) >= shortest else []
