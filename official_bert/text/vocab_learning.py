@@ -1,0 +1,109 @@
+"""Learning a WordPiece vocabulary from the words that our own tokenizer makes.
+
+The merges are learned by the `tokenizers` package (byte-pair encoding: the most frequent pair is merged first). Its own
+WordPiece trainer numbers pieces in an order that differs between runs; here each character that continues a word
+becomes a code point of its own beforehand, whose order is fixed, so that the same text gives the same vocabulary.
+"""
+
+import collections
+from collections.abc import Iterable, Iterator, Mapping
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from official_bert.text.tokenization import MAX_WORD_LENGTH, BasicTokenizer
+from official_bert.text.vocab import SPECIAL_TOKENS
+
+PRIVATE_START = 0xF0000  # planes 15 and 16 are for private use
+PRIVATE_SIZE = 0x1FFFE
+MOST_WORDS = 20_000_000  # counts are scaled down to about so many words in all before merging
+WORDS_AT_ONCE = 10_000
+
+
+def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections.Counter:
+    """How often each word stands in `lines`, after 2018's cleaning, lower-casing and splitting."""
+    tokenizer = BasicTokenizer(do_lower_case)
+    counts: collections.Counter = collections.Counter()
+    for line in lines:
+        counts.update(tokenizer.tokenize(line))
+    return counts
+
+
+def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> collections.Counter:
+    """One table of word counts from one a language, large languages under-sampled and small ones over-sampled.
+
+    Each language's share p becomes p ** exponent, renormalised (the 2018 multilingual model: S = 0.7).
+    """
+    sizes = {language: sum(words.values()) for language, words in counts.items()}
+    total = sum(sizes.values())
+    powers = {language: (size / total) ** exponent for language, size in sizes.items() if size}
+    merged: collections.Counter = collections.Counter()
+    for language, power in powers.items():
+        factor = power / sum(powers.values()) * total / sizes[language]
+        for word, count in counts[language].items():
+            merged[word] += count * factor
+    return merged
+
+
+def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2, max_characters: int = 1000) -> list[str]:
+    """At most `size` WordPieces: the most frequent characters, alone and as `##c`, then merges in their order.
+
+    A word with a character that is not among them is not learned from. Deterministic. Raises ValueError where there is no
+    word, or where the characters alone are more than `size`.
+    """
+    words = {word: count for word, count in counts.items() if 0 < len(word) <= MAX_WORD_LENGTH}
+    if not words:
+        raise ValueError("no words to learn a vocabulary from")
+    scale = min(1.0, MOST_WORDS / sum(words.values()))
+    whole = {word: max(round(count * scale), 1) for word, count in sorted(words.items()) if count >= 1}
+    characters = _most_frequent_characters(whole, max_characters)
+    known = set(characters)
+    whole = {word: count for word, count in whole.items() if known.issuperset(word)}
+    continuing = sorted({char for word in whole for char in word[1:]})
+    starts = sorted(known)
+    if len(starts) + len(continuing) > size:
+        raise ValueError(f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and "
+                         f"{len(continuing)} continuing ones; give a larger size or fewer characters")
+    private = {char: chr(PRIVATE_START + index) for index, char in enumerate(continuing)}
+    merges = _learn_merges(_encoded_words(whole, private), starts + list(private.values()), size, min_frequency)
+    public = {code: char for char, code in private.items()}
+    return [_decode_piece(piece, public) for piece in merges]
+
+
+def _most_frequent_characters(words: Mapping[str, int], most: int) -> list[str]:
+    """The `most` characters that stand in the most words; equal ones by code point."""
+    frequency: collections.Counter = collections.Counter()
+    for word, count in words.items():
+        for char in word:
+            frequency[char] += count
+    return sorted(frequency, key=lambda char: (-frequency[char], char))[:min(most, PRIVATE_SIZE)]
+
+
+def _encoded_words(words: Mapping[str, int], private: Mapping[str, str]) -> Iterator[str]:
+    """Texts in which each word stands as often as it counts, its continuing characters in private code points."""
+    table = str.maketrans(dict(private))
+    for word, count in words.items():
+        encoded = word[0] + word[1:].translate(table)
+        for start in range(0, count, WORDS_AT_ONCE):
+            yield " ".join([encoded] * min(WORDS_AT_ONCE, count - start))
+
+
+def _learn_merges(texts: Iterable[str], alphabet: list[str], size: int, min_frequency: int) -> list[str]:
+    """Byte-pair encoding's pieces in the order in which they were made, the alphabet first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=min_frequency, initial_alphabet=alphabet,
+                                  special_tokens=[], show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    ids = tokenizer.get_vocab()
+    return sorted(ids, key=ids.__getitem__)
+
+
+def _decode_piece(piece: str, public: Mapping[str, str]) -> str:
+    """A learned piece with its own characters, `##` in front of one that continues a word."""
+    return ("##" if piece[0] in public else "") + "".join(public.get(char, char) for char in piece)
+
+
+def make_vocab(pieces: Iterable[str], num_unused: int = 99) -> list[str]:
+    """A vocabulary file's lines: [PAD], [unused0...], the other special tokens, then pieces in their order."""
+    unused = [f"[unused{number}]" for number in range(num_unused)]
+    return list(dict.fromkeys([SPECIAL_TOKENS[0], *unused, *SPECIAL_TOKENS[1:], *pieces]))

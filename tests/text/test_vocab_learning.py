@@ -1,0 +1,67 @@
+import subprocess
+import sys
+
+import pytest
+
+from official_bert.text import vocab_learning
+from official_bert.text.tokenization import FullTokenizer
+
+
+def test_words_are_counted_as_the_tokenizer_makes_them():
+    counts = vocab_learning.count_words(["Café, CAFE!", "北京 cafe"])
+    assert counts == {"cafe": 3, ",": 1, "!": 1, "北": 1, "京": 1}
+    assert vocab_learning.count_words(["Café"], do_lower_case=False) == {"Café": 1}
+
+
+def test_merges_are_those_worked_out_by_hand():
+    # Pairs: l+o 7, o+w 7, w+e 3, e+r 3, n+e 2, e+w 2. Equal counts: the smaller pair of ids goes first.
+    pieces = vocab_learning.learn_pieces({"low": 4, "lower": 3, "new": 2}, size=14)
+    characters = ["e", "l", "n", "o", "r", "w", "##e", "##o", "##r", "##w"]
+    assert pieces[:10] == characters
+    assert pieces[10:] == ["lo", "low", "##er", "lower"]
+
+
+def test_every_word_of_the_text_can_be_spelled(tmp_path, golden):
+    lines = (golden / "text_a.txt").read_text(encoding="utf-8").splitlines()
+    pieces = vocab_learning.learn_pieces(vocab_learning.count_words(lines), 400)
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(vocab_learning.make_vocab(pieces, num_unused=3)) + "\n", encoding="utf-8")
+    tokenizer = FullTokenizer(str(path))
+    tokens = [token for line in lines for token in tokenizer.tokenize(line)]
+    assert "[UNK]" not in tokens and len(tokenizer.vocab) == 408
+    assert list(tokenizer.vocab)[:8] == ["[PAD]", "[unused0]", "[unused1]", "[unused2]", "[UNK]", "[CLS]", "[SEP]",
+                                         "[MASK]"]
+
+
+def test_languages_are_smoothed_as_worked_out_by_hand():
+    # Shares 0.9 and 0.1 become 0.9**0.5 and 0.1**0.5 renormalised: 0.75 and 0.25 of the 100 words.
+    merged = vocab_learning.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"c": 10}}, exponent=0.5)
+    assert merged == pytest.approx({"a": 50.0, "b": 25.0, "c": 25.0})
+    kept = vocab_learning.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"b": 10}}, exponent=1.0)
+    assert kept == pytest.approx({"a": 60, "b": 40})
+
+
+def test_too_small_a_size_is_refused():
+    with pytest.raises(ValueError, match="a vocabulary of 3 pieces cannot hold 4 characters and 1 continuing"):
+        vocab_learning.learn_pieces({"ab": 3, "cb": 2, "d": 1}, 3)
+
+
+def build(root, *arguments):
+    return subprocess.run([sys.executable, str(root / "tools/build_vocab.py"), *arguments], check=False,
+                          capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_writes_the_same_file_in_every_process(root, golden, tmp_path):
+    made = []
+    for name, workers in (("a", 1), ("b", 2)):
+        done = build(root, f"--input_file=en:{golden}/text_a.txt,xx:{golden}/text_b.txt", "--vocab_size=500",
+                     f"--output_file={tmp_path}/{name}.txt", "--num_unused=10", f"--num_workers={workers}")
+        assert done.returncode == 0, done.stderr
+        made.append((tmp_path / f"{name}.txt").read_bytes())
+    assert made[0] == made[1] and made[0].count(b"\n") == 500
+
+
+def test_the_command_tells_a_mistake_in_one_line(root, golden, tmp_path):
+    done = build(root, f"--input_file={golden}/text_a.txt", "--vocab_size=110", f"--output_file={tmp_path}/v.txt")
+    assert done.returncode == 1 and "error: a vocabulary of 6 pieces cannot hold" in done.stderr
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
