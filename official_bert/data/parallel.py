@@ -1,0 +1,32 @@
+"""Work in several threads whose results come in the order of the jobs, so that their number changes no byte.
+
+Threads suffice: the compiled kernels, zlib and file access all release the interpreter.
+"""
+
+import collections
+import concurrent.futures
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+def in_order(function: Callable[[J], R], jobs: Iterable[J], num_workers: int) -> Iterator[tuple[J, R]]:
+    """(job, function(job)) in the order of `jobs`, of which no more than 3 a worker are taken ahead.
+
+    An error of a job is raised when its turn comes; what has not begun then never does.
+    """
+    waiting: collections.deque[tuple[J, concurrent.futures.Future[R]]] = collections.deque()
+    with concurrent.futures.ThreadPoolExecutor(num_workers) as pool:
+        try:
+            for job in jobs:
+                waiting.append((job, pool.submit(function, job)))
+                if len(waiting) > 3 * num_workers:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
