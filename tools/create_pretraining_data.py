@@ -87,8 +87,8 @@ def instance_config() -> InstanceConfig:
     if FLAGS.do_whole_word_mask and FLAGS.masking != "token":
         raise ValueError(f"--do_whole_word_mask: expected no --masking beside it, got {FLAGS.masking}")
     masking = None if dynamic else MaskingConfig(
-        strategy="whole_word" if FLAGS.do_whole_word_mask else FLAGS.masking, rate=FLAGS.masked_lm_prob, mask_rate=FLAGS.mask_rate, keep_rate=FLAGS.keep_rate,
-        random_rate=FLAGS.random_rate)
+        strategy="whole_word" if FLAGS.do_whole_word_mask else FLAGS.masking, rate=FLAGS.masked_lm_prob,
+        mask_rate=FLAGS.mask_rate, keep_rate=FLAGS.keep_rate, random_rate=FLAGS.random_rate)
     dupe_factor = FLAGS.dupe_factor if FLAGS.dupe_factor is not None else 1 if dynamic else 10
     return InstanceConfig(
         max_seq_length=FLAGS.max_seq_length, max_predictions_per_seq=FLAGS.max_predictions_per_seq,
@@ -145,10 +145,8 @@ def stop(number: int, _) -> None:
     raise SystemExit(f"error: stopped by {signal.Signals(number).name}; no output was written")
 
 
-def main(_) -> None:
-    """Text to records."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+def create() -> None:
+    """Text to records, as the flags say."""
     if FLAGS.num_workers < 1:
         raise ValueError(f"--num_workers: expected at least 1, got {FLAGS.num_workers}")
     config, facts = instance_config(), VocabularyFacts.of(load_vocab(FLAGS.vocab_file))
@@ -168,6 +166,13 @@ def main(_) -> None:
     print(f"{len(inputs)} files, {store.num_documents} documents, {store.num_sentences} sentences, "
           f"{len(store.tokens)} tokens -> {instances} instances in {len(outputs)} files, {second} with label 1, "
           f"{time.monotonic() - begin:.1f} s")
+
+
+def main(_) -> None:
+    """Text to records, with nothing left behind by a run that is stopped."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    create()
 
 
 if __name__ == "__main__":

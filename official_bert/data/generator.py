@@ -69,7 +69,7 @@ class Scratch:
 
     def open(self) -> IO[bytes]:
         """An empty file."""
-        return tempfile.TemporaryFile(dir=self.folder, buffering=0)
+        return tempfile.TemporaryFile(dir=self.folder)
 
     def numbers(self, count: int) -> np.ndarray:
         """0, 1, ... count - 1."""
@@ -144,6 +144,7 @@ class Generator:
                 count += len(rows)
                 second_labels += int(rows[:, kernels.LABEL].sum())
                 progress(sampler.progress)
+            file.flush()
             shape = (count, sampler.row_width)
             rows = np.memmap(file, block.dtype, "r", shape=shape) if count else np.zeros(shape, block.dtype)
         order = self.scratch.numbers(count)

@@ -71,27 +71,24 @@ class OutputFile:
 
     def __enter__(self) -> "OutputFile":
         with self._named_errors():
-            self._file = open(self._path, "wb", buffering=0)
-            self._put(GZIP_HEADER if self._compress else b"")
+            self._file = open(self._path, "wb")
+            if self._compress:
+                self._file.write(GZIP_HEADER)
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
         with self._named_errors(), self._file:
             if kind is None and self._compress:
-                self._put(LAST_BLOCK + self._crc.to_bytes(4, "little") + (self._size % 2**32).to_bytes(4, "little"))
+                self._file.write(LAST_BLOCK + self._crc.to_bytes(4, "little")
+                                 + (self._size % 2**32).to_bytes(4, "little"))
 
     def write(self, part: Part) -> None:
         """Appends a part."""
         with self._named_errors():
-            self._put(part.stored)
+            self._file.write(part.stored)
         if self._compress:
             self._crc = zlib.crc32(part.original.data, self._crc)
             self._size += len(part.original)
-
-    def _put(self, data) -> None:
-        view = memoryview(data)
-        while len(view):  # an unbuffered write may be a partial one
-            view = view[self._file.write(view):]
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
