@@ -71,10 +71,18 @@ class BasicTokenizer:
 
     def tokenize(self, text: str) -> list[str]:
         """The words of `text`, normalised."""
-        text = text.translate(self._clean)
+        return self.normalise(text).split()
+
+    def clean(self, text: str) -> str:
+        """`text` without controls, and with spaces for all whitespace and around CJK ideographs."""
+        return text.translate(self._clean)
+
+    def normalise(self, text: str) -> str:
+        """`text` as its words with whitespace between them: what is left is to split it."""
+        text = self.clean(text)
         if self.do_lower_case:
             text = unicodedata.normalize("NFD", text.lower())
-        return text.translate(self._split).split()
+        return text.translate(self._split)
 
     def tokenize_with_offsets(self, text: str) -> list[list[tuple[str, int, int]]]:
         """The words of `text`, each as its normalised characters with the part of `text` that they come from.
@@ -99,7 +107,7 @@ class BasicTokenizer:
     def _normalised(self, text: str) -> list[tuple[str, int, int]]:
         """Cleaned, lower-cased and decomposed characters of `text` with their places in it."""
         chars = [(char, index, index + 1) for index, original in enumerate(text)
-                 for char in original.translate(self._clean)]
+                 for char in self.clean(original)]
         if not self.do_lower_case:
             return chars
         # Lower-casing looks at neighbours (a final sigma), but changes lengths by each character alone.
