@@ -1,0 +1,244 @@
+"""The tokenizer of 2018 in TensorFlow ops, for SavedModels: equal to `text/tokenization`, against which it is tested.
+
+Everything but two ops works on flat vectors of code points: characters are looked up in the tables of
+`text/graph_characters`, cut into words, and spelled again as strings for tf-text's WordPiece op, the only one here that
+is not TensorFlow's own. What most batches do not need (capital sigmas, characters that become several, words beyond 200
+characters) stands behind a `tf.cond`.
+
+N characters of the whole batch, I items: the characters that normalisation makes of them.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from official_bert.text import graph_characters as characters
+from official_bert.text.tokenization import MAX_WORD_LENGTH, UNKNOWN
+from official_bert.text.vocab import load_vocab
+
+# The WordPiece op counts bytes; no UTF-8 character has more than 4. What is longer is one [UNK].
+MAX_WORD_BYTES = 4 * MAX_WORD_LENGTH
+TOO_LONG = "x" * (MAX_WORD_BYTES + 1)
+
+
+class _Items(NamedTuple):
+    """What characters become, flat over the batch, each [I] but the last."""
+
+    codes: tf.Tensor
+    kinds: tf.Tensor
+    sources: tf.Tensor  # the character that an item comes from
+    ends: tf.Tensor  # the character behind what belongs to it
+    row_splits: tf.Tensor  # [B+1] where each text's items begin
+
+
+class _Words(NamedTuple):
+    """The words of a batch, flat, and the items that they are made of."""
+
+    strings: tf.Tensor  # [W]
+    item_splits: tf.Tensor  # [W+1] where each word's items begin
+    codes: tf.Tensor  # [I], as are the next two; see _Items
+    sources: tf.Tensor
+    ends: tf.Tensor
+    row_splits: tf.Tensor  # [B+1] where each text's words begin
+    text_starts: tf.Tensor  # [B+1] where each text's characters begin
+
+
+class GraphTokenizer(tf.Module):
+    """`FullTokenizer` as a graph: strings `[B]` to ragged ids `[B, (T)]`, with offsets where they are asked for.
+
+    Text is UTF-8; bytes that are not count as U+FFFD, which cleaning deletes. Raises ValueError as `load_vocab` does.
+    """
+
+    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+        super().__init__()
+        self.vocab_file = vocab_file
+        self.do_lower_case = do_lower_case
+        self.vocab = load_vocab(vocab_file)
+        tables = characters.character_tables(do_lower_case)
+        with tf.init_scope():
+            self._page_starts = tf.constant(tables.page_of << characters.PAGE_BITS)
+            self._entries = tf.constant(tables.pages.reshape(-1))
+            self._expansions = tf.constant(tables.expansions)
+            self._expansion_splits = tf.constant(tables.expansion_splits)
+            # One entry more, so that a code above them all finds one that is not its own.
+            self._combining = tf.constant(np.append(tables.combining, 0x110000).astype(np.int32))
+            self._combining_class = tf.constant(np.append(tables.combining_class, 0).astype(np.int32))
+        self._wordpiece = tf_text.FastWordpieceTokenizer(
+            vocab=list(self.vocab), token_out_type=tf.int32, unknown_token=UNKNOWN, no_pretokenization=True,
+            max_bytes_per_word=MAX_WORD_BYTES)
+
+    def special_id(self, token: str) -> int:
+        """The id of a special token such as [MASK]."""
+        return self.vocab[token]
+
+    def words(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """text [B] string -> normalised words [B, (W)], as of `BasicTokenizer`; those too long for WordPiece replaced."""
+        words = self._split(text)
+        return tf.RaggedTensor.from_row_splits(words.strings, words.row_splits, validate=False)
+
+    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """text [B] string -> ids [B, (T)] int32."""
+        words = self._split(text)
+        pieces = self._wordpiece.tokenize(words.strings)
+        return _rows_of(pieces.values, pieces.row_splits, words.row_splits)
+
+    def tokenize_with_offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `FullTokenizer.tokenize_with_offsets`."""
+        words = self._split(text)
+        pieces, first_bytes, end_bytes = self._wordpiece.tokenize_with_offsets(words.strings)
+        word = pieces.value_rowids()
+        word_start, word_end = tf.gather(words.item_splits, word), tf.gather(words.item_splits, word + 1)
+        item_of = _item_of_byte(words)
+        first = item_of(word_start, tf.cast(first_bytes.values, tf.int32))
+        end = item_of(word_start, tf.cast(end_bytes.values, tf.int32))
+        whole = tf.equal(pieces.values, self.vocab[UNKNOWN])
+        first, end = tf.where(whole, word_start, first), tf.where(whole, word_end, end)
+        starts, ends = _spans(words, first, end)
+        ids = _rows_of(pieces.values, pieces.row_splits, words.row_splits)
+        text_start = tf.gather(words.text_starts, ids.value_rowids())
+        return ids, ids.with_values(starts - text_start), ids.with_values(ends - text_start)
+
+    def _split(self, text: tf.Tensor) -> _Words:
+        """The normalised words of text [B]."""
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
+        text_starts = tf.cast(decoded.row_splits, tf.int32)
+        items = self._normalise(decoded.flat_values, text_starts)
+        # A word begins at an isolated character and behind one, behind a space and where a text begins.
+        isolated = tf.equal(items.kinds, characters.ISOLATED)
+        behind = tf.concat([[True], items.kinds >= characters.ISOLATED], 0) | _begins_row(items)
+        kept = tf.cast(tf.where(tf.not_equal(items.kinds, characters.SPACE))[:, 0], tf.int32)
+        begins = tf.cast(tf.where(tf.gather(isolated | behind[:-1], kept))[:, 0], tf.int32)
+        codes, splits = tf.gather(items.codes, kept), tf.concat([begins, [tf.size(kept)]], 0)
+        return _Words(_spell(codes, splits), splits, codes, tf.gather(items.sources, kept), tf.gather(items.ends, kept),
+                      tf.searchsorted(tf.gather(kept, begins), items.row_splits), text_starts)
+
+    def _normalise(self, codes: tf.Tensor, row_splits: tf.Tensor) -> _Items:
+        """codes [N] -> the items that they become."""
+        page_starts = tf.gather(self._page_starts, tf.bitwise.right_shift(codes, characters.PAGE_BITS))
+        entries = tf.gather(self._entries, page_starts + tf.bitwise.bitwise_and(codes, (1 << characters.PAGE_BITS) - 1))
+        kinds = _kind(entries)
+        became = tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK)
+        sources = tf.range(tf.size(codes))
+        items = _Items(became, kinds, sources, sources + 1, row_splits)
+        if self.do_lower_case:
+            sigma = tf.equal(codes, ord("Σ"))
+            items = _when(sigma, lambda items: _with_final_sigmas(sigma, entries, items), items)
+            items = _when(tf.equal(kinds, characters.SEVERAL), lambda items: self._expand(entries, items), items)
+            items = _when(tf.equal(items.kinds, characters.MARK), self._in_canonical_order, items)
+        return _when(items.kinds > characters.SPACE, _without_deleted, items)
+
+    def _expand(self, entries: tf.Tensor, items: _Items) -> _Items:
+        """Puts their items in the place of characters that become several; `entries` [N] are the table's."""
+        several = tf.equal(items.kinds, characters.SEVERAL)
+        rows = tf.where(several, tf.bitwise.bitwise_and(entries, characters.CODE_MASK), 0)
+        firsts = tf.gather(self._expansion_splits, rows)
+        counts = tf.where(several, tf.gather(self._expansion_splits, rows + 1) - firsts, 1)
+        before = tf.concat([[0], tf.cumsum(counts)], 0)
+        sources = tf.repeat(items.sources, counts)
+        within = tf.range(tf.size(sources)) - tf.gather(before, sources)
+        several = tf.gather(several, sources)
+        parts = tf.gather(self._expansions, tf.where(several, tf.gather(firsts, sources) + within, 0))
+        part_codes = tf.bitwise.bitwise_and(parts, characters.CODE_MASK)
+        return _Items(tf.where(several, part_codes, tf.gather(items.codes, sources)),
+                      tf.where(several, _kind(parts), tf.gather(items.kinds, sources)),
+                      sources, sources + 1, tf.gather(before, items.row_splits))
+
+    def _in_canonical_order(self, items: _Items) -> _Items:
+        """Sorts each run of combining characters by class, as NFD does (Unicode 3.11, D109)."""
+        place = tf.searchsorted(self._combining, items.codes)
+        found = tf.equal(tf.gather(self._combining, place), items.codes)
+        classes = tf.where(found, tf.gather(self._combining_class, place), 0)
+        # Controls are deleted before decomposition, so they part no run.
+        starts = tf.equal(classes, 0) & tf.not_equal(items.kinds, characters.CONTROL) | _begins_row(items)[:-1]
+        run = tf.cumsum(tf.cast(starts, tf.int64))
+        order = tf.argsort(run * 256 + tf.cast(classes, tf.int64), stable=True)
+        return items._replace(**{name: tf.gather(getattr(items, name), order)
+                                 for name in ("codes", "kinds", "sources", "ends")})
+
+
+def _when(found: tf.Tensor, change: Callable[[_Items], _Items], items: _Items) -> _Items:
+    """`change(items)` for a batch in which anything is `found`, `items` for others."""
+    return tf.cond(tf.reduce_any(found), lambda: change(items), lambda: items)
+
+
+def _kind(entries: tf.Tensor) -> tf.Tensor:
+    """The kinds in table entries."""
+    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(entries, characters.CODE_BITS), characters.KIND_MASK)
+
+
+def _begins_row(items: _Items) -> tf.Tensor:
+    """Whether each item is the first of its text, [I+1] with one behind the last."""
+    nowhere = tf.zeros([tf.size(items.codes) + 1], tf.bool)
+    return tf.tensor_scatter_nd_update(nowhere, items.row_splits[:, None], tf.ones_like(items.row_splits, tf.bool))
+
+
+def _rows_of(values: tf.Tensor, word_splits: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
+    """Values of pieces, by word, as rows of text."""
+    return tf.RaggedTensor.from_row_splits(values, tf.cast(tf.gather(word_splits, row_splits), tf.int64),
+                                           validate=False)
+
+
+def _spell(items: tf.Tensor, item_splits: tf.Tensor) -> tf.Tensor:
+    """The words as strings [W], those of more than 200 characters as one that WordPiece takes for unknown."""
+    words = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(items, item_splits, validate=False), "UTF-8")
+    too_long = item_splits[1:] - item_splits[:-1] > MAX_WORD_LENGTH
+    return tf.cond(tf.reduce_any(too_long), lambda: tf.where(too_long, TOO_LONG, words), lambda: words)
+
+
+def _with_final_sigmas(sigma: tf.Tensor, entries: tf.Tensor, items: _Items) -> _Items:
+    """Gives the final form to each capital sigma behind a cased letter and not before one (`str.lower`)."""
+    skipped = tf.not_equal(tf.bitwise.bitwise_and(entries, characters.IGNORABLE), 0) \
+        | tf.equal(items.kinds, characters.CONTROL)
+    seen = tf.cast(tf.where(~skipped)[:, 0], tf.int32)
+    cased = tf.not_equal(tf.bitwise.bitwise_and(tf.gather(entries, seen), characters.CASED), 0)
+    row = tf.searchsorted(items.row_splits, seen, side="right")
+    same_row = tf.equal(row[1:], row[:-1])
+    before = tf.concat([[False], cased[:-1] & same_row], 0)
+    after = tf.concat([cased[1:] & same_row, [False]], 0)
+    places = tf.boolean_mask(seen, tf.gather(sigma, seen) & before & ~after)
+    finals = tf.fill(tf.shape(places), ord(characters.FINAL_SIGMA))
+    return items._replace(codes=tf.tensor_scatter_nd_update(items.codes, places[:, None], finals))
+
+
+def _without_deleted(items: _Items) -> _Items:
+    """Drops controls and accents; an accent's end becomes that of the letter it stands on, where it stands on one."""
+    remaining = tf.cast(tf.where(items.kinds <= characters.SPACE)[:, 0], tf.int32)
+    kinds, ends = tf.gather(items.kinds, remaining), tf.gather(items.ends, remaining)
+    accents = tf.cast(tf.where(tf.equal(items.kinds, characters.ACCENT))[:, 0], tf.int32)
+    row = tf.searchsorted(items.row_splits, accents, side="right") - 1
+    owner = tf.searchsorted(remaining, accents) - 1
+    accents, row, owner = (tf.boolean_mask(each, owner >= 0) for each in (accents, row, owner))
+    carried = (tf.gather(remaining, owner) >= tf.gather(items.row_splits, row)) \
+        & (tf.gather(kinds, owner) < characters.ISOLATED)
+    carrier, accent = tf.boolean_mask(owner, carried), tf.boolean_mask(accents, carried)
+    ends = tf.tensor_scatter_nd_max(ends, carrier[:, None], tf.gather(items.ends, accent))
+    return _Items(tf.gather(items.codes, remaining), kinds, tf.gather(items.sources, remaining), ends,
+                  tf.searchsorted(remaining, items.row_splits))
+
+
+def _spans(words: _Words, first: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the items `first` up to `end` [T] of each piece come from: (starts, ends) [T]."""
+    def over_all_items():  # canonical ordering has moved some, so the first and last say too little
+        piece = tf.repeat(tf.range(tf.size(first)), end - first)
+        within = tf.range(tf.size(piece)) - tf.gather(tf.cumsum(end - first, exclusive=True), piece)
+        item = tf.gather(first, piece) + within
+        return (tf.math.segment_min(tf.gather(words.sources, item), piece),
+                tf.math.segment_max(tf.gather(words.ends, item), piece))
+
+    in_order = tf.reduce_all(words.sources[1:] >= words.sources[:-1])
+    return tf.cond(in_order, lambda: (tf.gather(words.sources, first), tf.gather(words.ends, end - 1)), over_all_items)
+
+
+def _item_of_byte(words: _Words) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """A function from (first item of a word, byte in the word) to the item at that byte."""
+    width = 1 + tf.add_n([tf.cast(words.codes >= bound, tf.int32) for bound in (0x80, 0x800, 0x10000)])
+    byte_of = tf.concat([[0], tf.cumsum(width)], 0)  # [I+1]
+    marks = tf.scatter_nd(byte_of[1:, None], tf.ones_like(width), byte_of[-1:] + 1)
+    at_byte = tf.cumsum(marks)  # [bytes + 1] items that end at or before it
+
+    def item_of(word_start: tf.Tensor, byte: tf.Tensor) -> tf.Tensor:
+        return tf.gather(at_byte, tf.minimum(tf.gather(byte_of, word_start) + byte, byte_of[-1]))
+    return item_of

@@ -1,0 +1,162 @@
+"""The tokenizer in the graph against the plain one, whose equality with 2018 the golden rows show, and those rows."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from official_bert.text.graph import GraphTokenizer
+from official_bert.text.tokenization import BasicTokenizer, FullTokenizer
+
+BATCH = [tf.TensorSpec([None], tf.string)]
+
+
+class Pair:
+    """The two tokenizers of one vocabulary, the graph's as it is exported: traced once."""
+
+    def __init__(self, vocab_file, do_lower_case):
+        self.plain = FullTokenizer(str(vocab_file), do_lower_case)
+        self.graph = GraphTokenizer(str(vocab_file), do_lower_case)
+        self.tokenize = tf.function(self.graph.tokenize, input_signature=BATCH)
+        self.tokenize_with_offsets = tf.function(self.graph.tokenize_with_offsets, input_signature=BATCH)
+        self.words = tf.function(self.graph.words, input_signature=BATCH)
+        self.tokens = np.array(list(self.plain.vocab))
+
+    def graph_tokens(self, texts):
+        return [self.tokens[row].tolist() for row in self.tokenize(tf.constant(texts, tf.string)).to_list()]
+
+    def graph_offsets(self, texts):
+        columns = [column.to_list() for column in self.tokenize_with_offsets(tf.constant(texts, tf.string))]
+        return [[(str(self.tokens[index]), start, end) for index, start, end in zip(*row)] for row in zip(*columns)]
+
+
+@pytest.fixture(scope="module")
+def pairs(golden):
+    return {name: Pair(golden / f"vocab_{name}.txt", name == "uncased") for name in ("uncased", "cased")}
+
+
+@pytest.fixture(scope="module")
+def rows(golden):
+    return json.loads((golden / "tokenizer.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_all_golden_rows_are_equal(pairs, rows, name):
+    found = pairs[name].graph_tokens([row["text"] for row in rows])
+    assert len(found) == 1694
+    assert [row["text"] for row, tokens in zip(rows, found) if tokens != row[name]] == []
+
+
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_offsets_of_the_golden_rows_are_those_of_the_plain_tokenizer(pairs, rows, name):
+    texts = [row["text"] for row in rows]
+    wanted = [pairs[name].plain.tokenize_with_offsets(text) for text in texts]
+    assert [text for text, a, b in zip(texts, wanted, pairs[name].graph_offsets(texts)) if a != b] == []
+
+
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_every_character_of_unicode_between_letters_is_treated_alike(pairs, name):
+    basic = BasicTokenizer(name == "uncased")
+    for first in range(0, sys.maxunicode + 1, 1 << 16):
+        texts = ["".join(f"Ab{chr(code)}c " for code in range(page, page + 256) if not 0xD800 <= code < 0xE000)
+                 for page in range(first, first + (1 << 16), 256)]
+        found = pairs[name].words(tf.constant(texts))
+        splits, words = found.row_splits.numpy(), found.values.numpy()
+        for index, text in enumerate(texts):
+            mine = b"\n".join(words[splits[index]:splits[index + 1]]).decode()
+            assert mine == "\n".join(basic.tokenize(text)), hex(first + 256 * index)
+
+
+# All of Unicode, with what tokenizers trip over far more often: marks of every class (U+1D165, U+302E and U+1B44 are
+# letters to `Mn`-strippers but are moved by canonical ordering), formats, odd spaces, sigma, Hangul, CJK, Indic vowels.
+TEXTS = st.text(st.one_of(
+    st.characters(exclude_categories=["Cs"]),
+    st.sampled_from(" \t\n\r\u00a0\u2028\u2003\u3000\u0085\x1c"), st.sampled_from("abcABCxyz.,!$~-'[]#"),
+    st.sampled_from("ΣΣςΑαǅᾼİıßéÉ\u0301\u0323\u0345\u0344\u00ad\u200b\ufffd\x00\ufeff\u02b0'.·"),
+    st.sampled_from("\U0001d165\U0001d16d\u302e\u302f\u1b44\U0001d15f\U0001d160\u0f73\u0b48\u0cc0\u0cca"),
+    st.sampled_from("가각\u1100\u1161中\uf900\U0002f800にガ\u093f\u0947ไ≠\u1fef\u037e")), max_size=40)
+
+
+@settings(max_examples=250, deadline=None)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=6))
+@example(texts=["e\u0301", "\u0301\u0323", "ΑΣ", "Σ", "ΑΣ\u0301\u00adα ΑΣ\u0301\u00ad", "\U0001d158\U0001d16d\U0001d165a"])
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_any_texts_give_the_tokens_and_offsets_of_the_plain_tokenizer(pairs, name, texts):
+    pair = pairs[name]
+    wanted = [pair.plain.tokenize_with_offsets(text) for text in texts]
+    assert pair.graph_offsets(texts) == wanted
+    assert pair.graph_tokens(texts) == [[token for token, _, _ in row] for row in wanted]
+    basic = pair.plain.basic_tokenizer
+    assert [[word.decode() for word in row] for row in pair.words(tf.constant(texts)).to_list()] == \
+        [basic.tokenize(text) for text in texts]
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "ж", "\U00010400"])
+def test_words_of_more_than_200_characters_are_unknown(pairs, letter):
+    texts = [f"the {letter * length} the" for length in (199, 200, 201, 1000)]
+    wanted = [pairs["uncased"].plain.tokenize_with_offsets(text) for text in texts]
+    assert pairs["uncased"].graph_offsets(texts) == wanted
+    assert wanted[2][1] == ("[UNK]", 4, 205)
+
+
+def test_no_texts_and_empty_texts_give_no_tokens(pairs):
+    assert pairs["uncased"].graph_tokens([]) == []
+    assert pairs["uncased"].graph_offsets([]) == []
+    assert pairs["uncased"].graph_offsets(["", " \u00ad", "", "the"]) == [[], [], [], [("the", 0, 3)]]
+
+
+def test_bytes_that_are_not_utf8_are_deleted(pairs):
+    assert pairs["uncased"].graph_offsets([b"t\xffhe \xc3 the"]) == [[("the", 0, 4), ("the", 7, 10)]]
+
+
+def test_an_empty_entry_and_special_tokens_in_the_vocabulary_match_nothing(tmp_path):
+    vocab = ["[PAD]", "[UNK]", "", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "[", "]", "mask", "##", "#"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab))
+    pair = Pair(tmp_path / "vocab.txt", True)
+    texts = ["[MASK] aaa ##a", "[PAD] ## a"]
+    assert pair.graph_offsets(texts) == [pair.plain.tokenize_with_offsets(text) for text in texts]
+
+
+def test_only_one_op_of_the_graph_is_not_tensorflows_own(pairs):
+    concrete = pairs["uncased"].tokenize_with_offsets.get_concrete_function()
+    definition = concrete.graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    assert {node.op for node in nodes if ">" in node.op or node.op.startswith(("Fast", "TF", "Wordpiece", "Regex"))} \
+        == {"FastWordpieceTokenizeWithOffsets"}
+    assert not {node.op for node in nodes} & {"PyFunc", "EagerPyFunc", "PyFuncStateless", "NumpyFunction"}
+
+
+def real_lines(root, name):
+    """Lines of real text, or a skip where the data is not beside the repository."""
+    folder = root.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there: real text is compared where it is")
+    if name == "wikipedia_en":
+        lines = (line for path in sorted((folder / name).iterdir()) for line in path.open(encoding="utf-8"))
+        return folder, [line for line, _ in zip(lines, range(20000))]
+    articles = [article for path in sorted((folder / name).glob("*.json"))
+                for article in json.loads(path.read_text(encoding="utf-8"))["data"]]
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    return folder, [text for paragraph in paragraphs
+                    for text in [paragraph["context"], *(question["question"] for question in paragraph["qas"])]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vocab", ["multilingual_cased", "uncased", "chinese"])
+@pytest.mark.parametrize("name", ["xquad", "wikipedia_en"])
+def test_no_line_of_real_text_differs(root, name, vocab):
+    folder, lines = real_lines(root, name)
+    pair = Pair(next((folder / "vocab" / vocab).glob("*.txt")), do_lower_case=not vocab.endswith("_cased"))
+    differing = []
+    for first in range(0, len(lines), 500):
+        part = lines[first:first + 500]
+        wanted = [pair.plain.tokenize_with_offsets(line) for line in part]
+        found = zip(pair.graph_offsets(part), pair.graph_tokens(part))
+        differing += [line for line, row, both in zip(part, wanted, found)
+                      if both != (row, [token for token, _, _ in row])]
+    print(f"{name}, {vocab} vocabulary: {len(differing)} of {len(lines)} lines differ")
+    assert differing == []
