@@ -1,0 +1,73 @@
+"""Multi-head self-attention, and the one mask that every layer of an encoder gets.
+
+B batch, S sequence, Q query rows, N heads, H head size, D = N * H hidden size.
+"""
+
+import keras
+from keras import ops
+
+
+def truncated_normal(stddev: float) -> keras.initializers.Initializer:
+    """2018 `create_initializer`."""
+    return keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+def make_attention_mask(input_mask, instance_ids=None):
+    """Which rows may be seen: input_mask [B,S] -> [B,1,1,S]; with instance_ids [B,S] -> [B,1,S,S], true = may be seen.
+
+    Rows of packed instances see their own instance only. A row of padding sees whatever it may, or nothing.
+    """
+    mask = ops.cast(input_mask, "bool")[:, None, None, :]                             # [B,1,1,S]
+    if instance_ids is None:
+        return mask
+    return ops.logical_and(mask, (instance_ids[:, :, None] == instance_ids[:, None, :])[:, None])
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class SelfAttention(keras.layers.Layer):
+    """Multi-head self-attention without residual or layer norm (paper 3; 2018 `attention_layer`)."""
+
+    def __init__(self, num_heads=12, hidden_size=768, dropout=0.1, initializer_range=0.02, **kwargs):
+        super().__init__(**kwargs)
+        if hidden_size % num_heads:
+            raise ValueError(f"hidden_size: expected a multiple of {num_heads} heads, got {hidden_size}")
+        self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "dropout": dropout,
+                         "initializer_range": initializer_range}
+        head_size = hidden_size // num_heads
+        self.scale = head_size ** -0.5
+        self.query, self.key, self.value = (
+            keras.layers.EinsumDense("bsd,dnh->bsnh", (None, num_heads, head_size), bias_axes="nh", name=name,
+                                     kernel_initializer=truncated_normal(initializer_range), dtype=self.dtype_policy)
+            for name in ("query", "key", "value"))
+        self.merge_heads = keras.layers.EinsumDense("bqnh,nhd->bqd", (None, hidden_size), bias_axes="d", name="output",
+                                                    kernel_initializer=truncated_normal(initializer_range),
+                                                    dtype=self.dtype_policy)
+        # The softmax and its dropout stay in float32 under every precision policy.
+        self.dropout = keras.layers.Dropout(dropout, dtype="float32")
+
+    def build(self, input_shape, *_):
+        """Makes the four products' weights."""
+        for projection in (self.query, self.key, self.value):
+            projection.build(input_shape)
+        self.merge_heads.build((None, None, *self.value.compute_output_shape(input_shape)[2:]))
+        self.built = True
+
+    def call(self, x, attention_mask, queries=None, training=None):
+        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = may be seen), queries [B,Q,D] or None for x -> [B,Q,D]."""
+        q = self.query(x if queries is None else queries) * self.scale                # [B,Q,N,H]
+        k, v = self.key(x), self.value(x)                                             # [B,S,N,H]
+        q, k, v = (ops.transpose(part, (0, 2, 1, 3)) for part in (q, k, v))           # [B,N,Q or S,H]
+        scores = ops.cast(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))), "float32")   # [B,N,Q,S]
+        # Not minus infinity: a row that sees nothing gets equal weights instead of NaN.
+        weights = ops.softmax(ops.where(attention_mask, scores, -1e9), axis=-1)
+        weights = ops.cast(self.dropout(weights, training=training), self.compute_dtype)
+        context = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))                 # [B,Q,N,H]
+        return self.merge_heads(context)                                              # [B,Q,D]
+
+    def compute_output_shape(self, x_shape, attention_mask_shape=None, queries_shape=None):
+        """[B,Q,D]."""
+        return queries_shape or x_shape
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return super().get_config() | self.settings

@@ -1,0 +1,84 @@
+"""The heads of pre-training: masked words and next sentence (paper 3.1; 2018 `run_pretraining.py`)."""
+
+import keras
+from keras import ops
+
+from official_bert.layers.attention import truncated_normal
+from official_bert.layers.transformer import get_activation
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class MaskedLMHead(keras.layers.Layer):
+    """Words from rows of the encoder, through the word embeddings themselves and a bias of its own (2018
+    `get_masked_lm_output`). B batch, P predictions, D hidden size, V words."""
+
+    def __init__(self, vocab_size=30522, hidden_size=768, hidden_act="gelu", initializer_range=0.02,
+                 layer_norm_epsilon=1e-12, **kwargs):
+        super().__init__(**kwargs)
+        self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size, "hidden_act": hidden_act,
+                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon}
+        self.activation = get_activation(hidden_act)
+        self.transform = keras.layers.Dense(hidden_size, kernel_initializer=truncated_normal(initializer_range),
+                                            name="transform", dtype=self.dtype_policy)
+        self.layer_norm = keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm",
+                                                          dtype=self.dtype_policy)
+
+    def build(self, input_shape, *_):
+        """Makes the transform and the output bias."""
+        self.transform.build(input_shape)
+        self.layer_norm.build(input_shape)
+        self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias")
+        self.built = True
+
+    def call(self, rows, word_embeddings):
+        """rows [B,P,D], word_embeddings [V,D] -> logits [B,P,V] in float32."""
+        rows = self.layer_norm(self.activation(self.transform(rows)))                 # [B,P,D]
+        table = ops.cast(word_embeddings, self.compute_dtype)
+        logits = ops.matmul(rows, ops.transpose(table))                               # [B,P,V]
+        return ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
+
+    def compute_output_shape(self, rows_shape, *_):
+        """[B,P,V]."""
+        return (*rows_shape[:-1], self.settings["vocab_size"])
+
+    def compute_output_spec(self, rows, word_embeddings):
+        """The logits are float32 under every precision policy."""
+        return keras.KerasTensor(self.compute_output_shape(rows.shape), dtype="float32")
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return super().get_config() | self.settings
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class OutputLayer(keras.layers.Layer):
+    """Logits over K classes with 2018's variables: `output_weights` [K,D] (transposed in the product), `output_bias`."""
+
+    def __init__(self, num_classes=2, initializer_range=0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.settings = {"num_classes": num_classes, "initializer_range": initializer_range}
+
+    def build(self, input_shape):
+        """Makes weights and bias."""
+        classes = self.settings["num_classes"]
+        self.output_weights = self.add_weight(shape=(classes, input_shape[-1]), name="output_weights",
+                                              initializer=truncated_normal(self.settings["initializer_range"]))
+        self.output_bias = self.add_weight(shape=(classes,), initializer="zeros", name="output_bias")
+        self.built = True
+
+    def call(self, x):
+        """x [...,D] -> logits [...,K] in float32."""
+        logits = ops.matmul(x, ops.transpose(ops.cast(self.output_weights, self.compute_dtype)))
+        return ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
+
+    def compute_output_shape(self, input_shape):
+        """[...,K]."""
+        return (*input_shape[:-1], self.settings["num_classes"])
+
+    def compute_output_spec(self, x):
+        """The logits are float32 under every precision policy."""
+        return keras.KerasTensor(self.compute_output_shape(x.shape), dtype="float32")
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return super().get_config() | self.settings

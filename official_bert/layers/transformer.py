@@ -1,0 +1,81 @@
+"""One encoder layer: self-attention and feed-forward network, each with residual and layer norm after it."""
+
+import functools
+
+import keras
+from keras import ops
+
+from official_bert.layers.attention import SelfAttention, truncated_normal
+
+# `gelu` is the tanh form of 2018's code, `gelu_erf` the exact one of later implementations.
+ACTIVATIONS = {
+    "gelu": functools.partial(ops.gelu, approximate=True),
+    "gelu_erf": functools.partial(ops.gelu, approximate=False),
+    "relu": ops.relu,
+    "tanh": ops.tanh,
+    "linear": lambda x: x,
+}
+
+
+def get_activation(name: str):
+    """The function of that name; ValueError with the names that exist otherwise."""
+    if name not in ACTIVATIONS:
+        raise ValueError(f"hidden_act: expected one of {sorted(ACTIVATIONS)}, got {name!r}")
+    return ACTIVATIONS[name]
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class TransformerLayer(keras.layers.Layer):
+    """A layer of the post-LN encoder (paper 3; 2018 `transformer_model`). B batch, S sequence, Q rows, D hidden size."""
+
+    def __init__(self, num_heads=12, hidden_size=768, intermediate_size=3072, hidden_act="gelu", dropout=0.1,
+                 attention_dropout=0.1, initializer_range=0.02, layer_norm_epsilon=1e-12, **kwargs):
+        super().__init__(**kwargs)
+        self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "intermediate_size": intermediate_size,
+                         "hidden_act": hidden_act, "dropout": dropout, "attention_dropout": attention_dropout,
+                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon}
+        policy = self.dtype_policy
+
+        def dense(units, name):
+            return keras.layers.Dense(units, kernel_initializer=truncated_normal(initializer_range), name=name,
+                                      dtype=policy)
+
+        def layer_norm(name):
+            return keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, name=name, dtype=policy)
+
+        self.activation = get_activation(hidden_act)
+        self.attention = SelfAttention(num_heads, hidden_size, attention_dropout, initializer_range, name="attention",
+                                       dtype=policy)
+        self.attention_dropout = keras.layers.Dropout(dropout, dtype=policy)
+        self.attention_layer_norm = layer_norm("attention_LayerNorm")
+        self.intermediate = dense(intermediate_size, "intermediate")
+        self.output_dense = dense(hidden_size, "output")
+        self.output_dropout = keras.layers.Dropout(dropout, dtype=policy)
+        self.output_layer_norm = layer_norm("output_LayerNorm")
+
+    def build(self, input_shape, *_):
+        """Makes the weights of every part."""
+        width = (None, None, self.settings["hidden_size"])
+        self.attention.build(input_shape)
+        self.attention_layer_norm.build(width)
+        self.intermediate.build(width)
+        self.output_dense.build((None, None, self.settings["intermediate_size"]))
+        self.output_layer_norm.build(width)
+        self.built = True
+
+    def call(self, x, attention_mask, queries=None, training=None):
+        """x [B,S,D], attention_mask [B,1,1 or Q,S], queries [B,Q,D]: the rows of x that are wanted, or None -> [B,Q,D]."""
+        rows = x if queries is None else queries
+        attended = self.attention(x, attention_mask, queries=queries, training=training)
+        rows = self.attention_layer_norm(rows + self.attention_dropout(attended, training=training))
+        expanded = self.activation(self.intermediate(rows))                           # [B,Q,4D]
+        contracted = self.output_dropout(self.output_dense(expanded), training=training)
+        return self.output_layer_norm(rows + contracted)                              # [B,Q,D]
+
+    def compute_output_shape(self, x_shape, attention_mask_shape=None, queries_shape=None):
+        """[B,Q,D]."""
+        return queries_shape or x_shape
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return super().get_config() | self.settings

@@ -1,0 +1,112 @@
+"""The encoder: embeddings, a stack of layers, the pooler (paper 3; 2018 `BertModel`)."""
+
+import keras
+from keras import ops
+
+from official_bert.config import ModelConfig
+from official_bert.layers.attention import make_attention_mask, truncated_normal
+from official_bert.layers.embeddings import Embeddings
+from official_bert.layers.transformer import TransformerLayer
+
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+def gather_rows(x, positions):
+    """Rows `positions` [B,P] of x [B,S,D] -> [B,P,D]."""
+    return ops.take_along_axis(x, ops.cast(positions, "int32")[:, :, None], axis=1)
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class BertEncoder(keras.Model):
+    """BERT's encoder. B batch, S sequence, P wanted rows, D hidden size, L layers.
+
+    Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S], `instance_ids` [B,S] (packed
+    rows: tokens attend within their instance only) and `output_positions` [B,P] (only these rows are returned, and the last
+    layer computes only them and row 0). Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D] (of row 0),
+    `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`: L times [B,S,D], the last as `sequence_output`.
+
+    Raises ValueError for a sequence longer than the position table.
+    """
+
+    def __init__(self, vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
+                 intermediate_size=3072, hidden_act="gelu", hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
+                 max_position_embeddings=512, type_vocab_size=2, initializer_range=0.02, layer_norm_epsilon=1e-12,
+                 return_layers=False, recompute=False, **kwargs):
+        super().__init__(**kwargs)
+        self.settings = {
+            "vocab_size": vocab_size, "hidden_size": hidden_size, "num_hidden_layers": num_hidden_layers,
+            "num_attention_heads": num_attention_heads, "intermediate_size": intermediate_size, "hidden_act": hidden_act,
+            "hidden_dropout_prob": hidden_dropout_prob, "attention_probs_dropout_prob": attention_probs_dropout_prob,
+            "max_position_embeddings": max_position_embeddings, "type_vocab_size": type_vocab_size,
+            "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,
+            "return_layers": return_layers, "recompute": recompute}
+        policy = self.dtype_policy
+        self.embeddings = Embeddings(vocab_size, hidden_size, max_position_embeddings, type_vocab_size,
+                                     hidden_dropout_prob, initializer_range, layer_norm_epsilon, name="embeddings",
+                                     dtype=policy)
+        self.transformer_layers = [
+            TransformerLayer(num_attention_heads, hidden_size, intermediate_size, hidden_act, hidden_dropout_prob,
+                             attention_probs_dropout_prob, initializer_range, layer_norm_epsilon, name=f"layer_{index}",
+                             dtype=policy) for index in range(num_hidden_layers)]
+        self.pooler = keras.layers.Dense(hidden_size, "tanh", kernel_initializer=truncated_normal(initializer_range),
+                                         name="pooler", dtype=policy)
+        self.built = False
+
+    def build(self, *_):
+        """Makes every weight."""
+        width = self.settings["hidden_size"]
+        self.embeddings.build(None)
+        for layer in self.transformer_layers:
+            layer.build((None, None, width))
+        self.pooler.build((None, width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        """The dict of inputs -> the dict of outputs, both described with the class."""
+        mask = make_attention_mask(inputs["input_mask"], inputs.get("instance_ids"))
+        positions = inputs.get("output_positions")
+        x = embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
+                                       training=training)                             # [B,S,D]
+        layer_outputs = []
+        for index, layer in enumerate(self.transformer_layers):
+            if positions is not None and index == len(self.transformer_layers) - 1:
+                x = self._last_rows(layer, x, mask, positions, training)              # [B,1+P,D]
+            else:
+                x = self._run(layer, x, mask, training)                               # [B,S,D]
+            layer_outputs.append(x)
+        pooled = self.pooler(x[:, 0])                                                 # [B,D]
+        pruned = positions is not None and self.transformer_layers
+        outputs = {"sequence_output": x[:, 1:] if pruned else x, "pooled_output": pooled, "embedding_output": embedded}
+        if self.settings["return_layers"]:
+            outputs["layer_outputs"] = [*layer_outputs[:-1], outputs["sequence_output"]]
+        return outputs
+
+    def _run(self, layer, x, mask, training):
+        """One whole layer, its activations computed anew in the backward pass where `recompute` says so."""
+        if not (self.settings["recompute"] and training):
+            return layer(x, mask, training=training)
+        return keras.remat(lambda rows: layer(rows, mask, training=training))(x)
+
+    @staticmethod
+    def _last_rows(layer, x, mask, positions, training):
+        """The last layer at row 0 and the wanted positions [B,P] only -> [B,1+P,D]; keys and values are those of all."""
+        wanted = ops.concatenate([ops.zeros_like(positions[:, :1]), positions], axis=1)
+        if mask.shape[2] != 1:
+            mask = ops.take_along_axis(mask, wanted[:, None, :, None], axis=2)        # [B,1,1+P,S]
+        return layer(x, mask, queries=gather_rows(x, wanted), training=training)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return super().get_config() | self.settings
+
+
+def encoder_settings(config: ModelConfig) -> dict:
+    """The constructor arguments that a ModelConfig stands for: the one place where it is unpacked."""
+    return {name: getattr(config, name) for name in ModelConfig.__dataclass_fields__}
+
+
+def make_encoder(config: ModelConfig, **options) -> BertEncoder:
+    """The encoder of a configuration, its weights made."""
+    encoder = BertEncoder(**encoder_settings(config), **options)
+    encoder.build()
+    return encoder
