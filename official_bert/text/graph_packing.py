@@ -1,0 +1,123 @@
+"""`text/packing` in TensorFlow ops, for SavedModels: rows of tokens, truncation, sliding windows, maximum context.
+
+B texts, R rows of the model's input (a text has several where it is longer than the model), S tokens of the longest.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Slices(NamedTuple):
+    """Which tokens go into each row: `length` [R] of `values` [T] from `start` [R] on."""
+
+    values: tf.Tensor
+    start: tf.Tensor
+    length: tf.Tensor
+
+
+class Windows(NamedTuple):
+    """Overlapping windows over the tokens of texts, those of a text one after another; each [R] int32."""
+
+    text: tf.Tensor
+    start: tf.Tensor
+    length: tf.Tensor
+
+
+class Layout(NamedTuple):
+    """Rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, padded to the longest of the batch, each [R,S] int32.
+
+    `token` is the place in a's or b's values of the token that stands there (0 where `in_a` and `in_b` are false).
+    """
+
+    input_ids: tf.Tensor
+    input_mask: tf.Tensor
+    segment_ids: tf.Tensor
+    token: tf.Tensor
+    in_a: tf.Tensor  # [R,S] bool
+    in_b: tf.Tensor
+
+    def features(self) -> dict[str, tf.Tensor]:
+        """The model's inputs, by their names in records."""
+        return {name: getattr(self, name) for name in ("input_ids", "input_mask", "segment_ids")}
+
+
+def whole(ids: tf.RaggedTensor) -> Slices:
+    """Every token of ragged ids [B, (T)]."""
+    return Slices(ids.values, tf.cast(ids.row_starts(), tf.int32), tf.cast(ids.row_lengths(), tf.int32))
+
+
+def truncate_pair(a: Slices, b: Slices, max_tokens: tf.Tensor | int) -> tuple[Slices, Slices, tf.Tensor]:
+    """Both cut to `max_tokens` (a number, or one a row) as by `packing.truncate_pair`; and whether they were [R]."""
+    half = (max_tokens + 1) // 2  # what a keeps when both are too long
+    length_a = tf.minimum(a.length, tf.maximum(max_tokens - b.length, half))
+    length_b = tf.minimum(b.length, tf.maximum(max_tokens - a.length, max_tokens - half))
+    return a._replace(length=length_a), b._replace(length=length_b), a.length + b.length > max_tokens
+
+
+def truncate(a: Slices, max_tokens: int) -> tuple[Slices, tf.Tensor]:
+    """The first `max_tokens` tokens of each row, and whether that cut it [R]."""
+    return a._replace(length=tf.minimum(a.length, max_tokens)), a.length > max_tokens
+
+
+def lay_out(a: Slices, b: Slices | None, cls_id: int, sep_id: int, pad_id: int = 0) -> Layout:
+    """Rows of one text, or of two: [CLS] a [SEP] in segment 0, b [SEP] in segment 1; an empty b gets no [SEP]."""
+    if b is None:
+        b = Slices(tf.zeros([0], tf.int32), tf.zeros_like(a.start), tf.zeros_like(a.length))
+    first_sep = a.length[:, None] + 1
+    last = first_sep + tf.where(b.length > 0, b.length + 1, 0)[:, None]  # the place of the last [SEP]
+    place = tf.range(tf.reduce_max(tf.concat([last, [[1]]], 0)) + 1)[None, :]  # [1,S]
+    in_a = (place >= 1) & (place < first_sep)
+    in_b = (place > first_sep) & (place < last)
+    real = place <= last
+    token = tf.where(in_a, place - 1 + a.start[:, None], tf.where(in_b, place - first_sep - 1 + b.start[:, None], 0))
+    values = tf.concat([a.values, b.values, [pad_id]], 0)
+    where = tf.where(in_a, token, tf.where(in_b, token + tf.size(a.values), tf.size(values) - 1))
+    ids = tf.gather(values, where)
+    ids = tf.where(tf.equal(place, 0), cls_id, ids)
+    ids = tf.where(tf.equal(place, first_sep) | tf.equal(place, last), sep_id, ids)
+    return Layout(ids, tf.cast(real, tf.int32), tf.cast(real & (place > first_sep), tf.int32), token, in_a, in_b)
+
+
+def pack(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, cls_id: int, sep_id: int, max_seq_length: int,
+         pad_id: int = 0) -> tuple[Layout, tf.Tensor]:
+    """Examples of a classifier as by `packing.pack_padded`, and whether each was cut [B]."""
+    a = whole(ids_a)
+    if ids_b is None:
+        a, truncated = truncate(a, max_seq_length - 2)
+        return lay_out(a, None, cls_id, sep_id, pad_id), truncated
+    b = whole(ids_b)
+    room = max_seq_length - tf.where(b.length > 0, 3, 2)
+    a, b, truncated = truncate_pair(a, b, room)
+    return lay_out(a, b, cls_id, sep_id, pad_id), truncated
+
+
+def sliding_windows(lengths: tf.Tensor, window: tf.Tensor | int, stride: int) -> Windows:
+    """`packing.sliding_windows` of texts of `lengths` [B], by a window each or one for all.
+
+    A text without tokens gets one empty window, so that every text has a row.
+    """
+    window = tf.broadcast_to(window, tf.shape(lengths))
+    step = tf.minimum(window, stride)
+    count = 1 + (tf.maximum(lengths - window, 0) + step - 1) // step
+    text = tf.repeat(tf.range(tf.size(lengths)), count)
+    number = tf.range(tf.size(text)) - tf.gather(tf.cumsum(count, exclusive=True), text)
+    start = number * tf.gather(step, text)
+    return Windows(text, start, tf.minimum(tf.gather(window, text), tf.gather(lengths, text) - start))
+
+
+def max_context(windows: Windows, lengths: tf.Tensor) -> tf.Tensor:
+    """Whether each window shows its tokens with the most context, [R, longest window]; see `packing.is_max_context`."""
+    within = tf.range(tf.reduce_max(tf.concat([windows.length, [0]], 0)))[None, :]  # [1,W]
+    real = within < windows.length[:, None]
+    context = tf.minimum(within, windows.length[:, None] - 1 - within)
+    # In float64 and in 2018's order, whose rounding decides between scores that are equal on paper.
+    score = tf.cast(context, tf.float64) + 0.01 * tf.cast(windows.length, tf.float64)[:, None]
+    text_start = tf.gather(tf.cumsum(lengths, exclusive=True), windows.text)
+    total = tf.reduce_sum(lengths)
+    token = tf.where(real, (text_start + windows.start)[:, None] + within, total)  # [R,W]; padding shares one more
+    best = tf.math.unsorted_segment_max(score, token, total + 1)
+    row = tf.range(tf.size(windows.text))[:, None] + tf.zeros_like(within)
+    candidate = tf.where(tf.equal(score, tf.gather(best, token)), row, tf.int32.max)
+    first = tf.math.unsorted_segment_min(candidate, token, total + 1)
+    return real & tf.equal(row, tf.gather(first, token))
