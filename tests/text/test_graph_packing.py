@@ -14,7 +14,8 @@ TEXTS = st.lists(st.lists(st.integers(1000, 2000), max_size=12), min_size=1, max
 
 
 def ragged(rows):
-    return tf.RaggedTensor.from_row_lengths(tf.constant([token for row in rows for token in row], tf.int32), [len(row) for row in rows])
+    flat = tf.constant([token for row in rows for token in row], tf.int32)
+    return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
 
 
 def trimmed(rows, width):
