@@ -68,14 +68,17 @@ def count_languages(files: dict[str, list[str]]) -> dict[str, collections.Counte
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
     with concurrent.futures.ProcessPoolExecutor(FLAGS.num_workers, multiprocessing.get_context("forkserver")) as pool:
         waiting: collections.deque = collections.deque()
+
+        def add_first() -> None:
+            language, words = waiting.popleft().result()
+            counts[language].update(words)
+            vocab_learning.forget_rare_words(counts[language])
         for job in tqdm(jobs(files), unit=" x 20k lines", desc="counting words"):
             waiting.append(pool.submit(count_lines, job))
-            while len(waiting) > 2 * FLAGS.num_workers:
-                language, words = waiting.popleft().result()
-                counts[language].update(words)
-        for future in waiting:
-            language, words = future.result()
-            counts[language].update(words)
+            if len(waiting) > 2 * FLAGS.num_workers:
+                add_first()
+        while waiting:
+            add_first()
     return counts
 
 

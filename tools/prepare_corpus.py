@@ -10,6 +10,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 import tempfile
 from collections.abc import Iterable, Iterator
 
@@ -139,8 +140,15 @@ def print_report(counts: dict[str, int]) -> None:
             json.dump({name.replace(" ", "_"): count for name, count in counts.items()}, file, indent=1)
 
 
+def stop(number: int, _) -> None:
+    """Ends the program through its clean-up."""
+    raise SystemExit(f"error: stopped by {signal.Signals(number).name}; no output was written")
+
+
 def main(_) -> None:
     """Reads here, splits in workers, writes here: so the order is that of the input for any number of workers."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     paths = corpus.find_files(FLAGS.input_file)
     reading = {"form": FLAGS.format, "on_bad_text": FLAGS.on_bad_text, "text_key": FLAGS.text_key}
     cleaning = {"language": FLAGS.language, "shortest": FLAGS.shortest_document,

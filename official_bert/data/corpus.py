@@ -1,4 +1,5 @@
-"""Raw text to documents of paragraphs: WikiExtractor folders, JSON lines, plain text, hard-wrapped books.
+"""Raw text to documents of paragraphs: WikiExtractor folders, JSON lines, plain text, hard-wrapped books, and what is
+laid out already with a blank line between documents.
 
 What is kept is running text, as in the paper (3.1: "we extract only the text passages and ignore lists, tables, and
 headers"): a paragraph counts as such when it ends as a sentence does, or is long.
@@ -13,8 +14,8 @@ from typing import Literal
 
 import sentencex
 
-Format = Literal["auto", "wikiextractor", "jsonl", "text", "book"]
-FORMATS = ("auto", "wikiextractor", "jsonl", "text", "book")
+Format = Literal["auto", "wikiextractor", "jsonl", "text", "book", "documents"]
+FORMATS = ("auto", "wikiextractor", "jsonl", "text", "book", "documents")
 SAMPLE_LINES = 400  # by which the format of a file is told
 
 # Ends of sentences in the scripts that have one, and what may close after them.
@@ -23,6 +24,7 @@ _LIST_MARK = re.compile(r"^\s*([*#•·▪◦‣–—-]\s|\(?\d{1,3}[.)]\s|\|)"
 _LETTERS = re.compile(r"[^\W\d_]")
 LONG_PARAGRAPH = 200  # characters: so long a paragraph is running text, however it ends (Thai has no full stop)
 SHORTEST_WIKIPEDIA_PARAGRAPH = 8  # words: below it stand headings, to which WikiExtractor gives a full stop
+MOST_CHARACTERS = 1 << 24  # of one document: a file of any size is read in bounded memory
 SHORTEST_PARAGRAPH = 10  # characters: what is left of a list or a caption
 
 
@@ -82,7 +84,8 @@ def read_documents(path: str, form: Format = "auto", on_bad_text: Literal["error
                    text_key: str = "text") -> Iterator[list[str]]:
     """The documents of one file, each as its paragraphs in order.
 
-    A WikiExtractor article and a JSON line are a document each; so is a whole file of plain text or a book.
+    A WikiExtractor article and a JSON line are a document each; so is a whole file of plain text or a book (cut where
+    it grows beyond some megabytes), and what stands between blank lines in the format `documents`.
     Raises ValueError naming file and line for a JSON line that is none or lacks `text_key`.
     """
     lines = read_lines(path, on_bad_text)
@@ -92,8 +95,10 @@ def read_documents(path: str, form: Format = "auto", on_bad_text: Literal["error
         yield from _read_wikiextractor(lines)
     elif form == "jsonl":
         yield from _read_json_lines(lines, path, text_key)
+    elif form == "documents":
+        yield from _read_blocks(lines)
     else:
-        yield list(_unwrap(lines)) if form == "book" else list(lines)
+        yield from _in_pieces(map(" ".join, _read_blocks(lines)) if form == "book" else lines)
 
 
 def _read_wikiextractor(lines: Iterable[str]) -> Iterator[list[str]]:
@@ -126,17 +131,30 @@ def _read_json_lines(lines: Iterable[str], path: str, text_key: str) -> Iterator
         yield row[text_key].splitlines()
 
 
-def _unwrap(lines: Iterable[str]) -> Iterator[str]:
-    """Blocks between blank lines as one paragraph each; a word that is hyphenated at a line's end stays so."""
+def _read_blocks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The lines between blank lines: a hard-wrapped paragraph, or a document."""
     block: list[str] = []
     for line in lines:
         if line.strip():
             block.append(line.strip())
         elif block:
-            yield " ".join(block)
+            yield block
             block = []
     if block:
-        yield " ".join(block)
+        yield block
+
+
+def _in_pieces(paragraphs: Iterable[str]) -> Iterator[list[str]]:
+    """One document, in parts of some megabytes where it is that long."""
+    piece: list[str] = []
+    size = 0
+    for paragraph in paragraphs:
+        piece.append(paragraph)
+        size += len(paragraph)
+        if size >= MOST_CHARACTERS:
+            yield piece
+            piece, size = [], 0
+    yield piece
 
 
 def is_running_text(paragraph: str) -> bool:

@@ -16,6 +16,7 @@ from official_bert.text.vocab import SPECIAL_TOKENS
 PRIVATE_START = 0xF0000  # planes 15 and 16 are for private use
 PRIVATE_SIZE = 0x1FFFE
 MOST_WORDS = 20_000_000  # counts are scaled down to about so many words in all before merging
+MOST_DIFFERENT_WORDS = 5_000_000  # of a language, while they are counted: about 0.6 GB
 WORDS_AT_ONCE = 10_000
 
 
@@ -26,6 +27,18 @@ def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections
     for line in lines:
         counts.update(tokenizer.tokenize(line))
     return counts
+
+
+def forget_rare_words(counts: collections.Counter, most: int = MOST_DIFFERENT_WORDS) -> None:
+    """Takes the rarest words out of `counts` where there are more than `most`, so that memory stays bounded.
+
+    What is forgotten was seen once (or twice, ...) in all the text before: too rare to become a piece.
+    """
+    rarest = 0
+    while len(counts) > most:
+        rarest += 1
+        for word in [word for word, count in counts.items() if count <= rarest]:
+            del counts[word]
 
 
 def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> collections.Counter:

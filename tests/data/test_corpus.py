@@ -56,6 +56,18 @@ def test_a_hard_wrapped_book_with_crlf_and_bom_becomes_sentences(tmp_path):
     assert len(sentences) == 6 and not any("CHAPTER" in sentence or "\r" in sentence for sentence in sentences)
 
 
+def test_documents_between_blank_lines_are_one_each(tmp_path):
+    data = "\n\nFirst line.\r\nSecond line.\n \n\nOther document.\n"
+    assert documents(tmp_path, "a.txt", data, form="documents") == [["First line.", "Second line."], ["Other document."]]
+
+
+def test_a_file_of_any_size_is_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "MOST_CHARACTERS", 30)
+    lines = [f"This is line {number}." for number in range(7)]
+    parts = documents(tmp_path, "a.txt", "\n".join(lines), form="text")
+    assert [len(part) for part in parts] == [2, 2, 2, 1] and [line for part in parts for line in part] == lines
+
+
 def test_json_lines_are_a_document_each(tmp_path):
     rows = [{"body": "One sentence here.\nAnother paragraph there."}, {"body": "Alone."}]
     data = "\n".join(map(json.dumps, rows)) + "\n"

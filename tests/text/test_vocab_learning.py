@@ -1,3 +1,4 @@
+import collections
 import subprocess
 import sys
 
@@ -31,6 +32,14 @@ def test_every_word_of_the_text_can_be_spelled(tmp_path, golden):
     assert "[UNK]" not in tokens and len(tokenizer.vocab) == 408
     assert list(tokenizer.vocab)[:8] == ["[PAD]", "[unused0]", "[unused1]", "[unused2]", "[UNK]", "[CLS]", "[SEP]",
                                          "[MASK]"]
+
+
+def test_only_the_rarest_words_are_forgotten():
+    counts = collections.Counter({"a": 1, "b": 2, "c": 2, "d": 3, "e": 9})
+    vocab_learning.forget_rare_words(counts, most=5)
+    assert len(counts) == 5
+    vocab_learning.forget_rare_words(counts, most=3)
+    assert counts == {"d": 3, "e": 9}
 
 
 def test_languages_are_smoothed_as_worked_out_by_hand():

@@ -1,6 +1,8 @@
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 
@@ -53,3 +55,20 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, tmp_path):
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert told in next(line for line in done.stderr.splitlines() if line.startswith("error: "))
         assert list((tmp_path / "out").glob("*") if (tmp_path / "out").exists() else []) == []
+
+
+def test_a_run_that_is_stopped_leaves_nothing_and_a_second_one_works(root, tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out" / "c.txt"
+    source.write_text("\n".join(list(corpus_rows(1000)) * 30))
+    command = [sys.executable, str(root / "tools/prepare_corpus.py"), f"--input_file={source}", f"--output_file={output}",
+               "--num_workers=1"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/*.tmp.*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    running.send_signal(signal.SIGTERM)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 1 and "error: stopped by SIGTERM; no output was written" in errors
+    assert list((tmp_path / "out").iterdir()) == []
+    source.write_text("\n".join(corpus_rows(20)))
+    assert prepare(root, *command[2:]).returncode == 0 and output.exists()
