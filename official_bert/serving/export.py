@@ -1,0 +1,112 @@
+"""Writes a served model as two SavedModels: `text/VERSION`, and `ids/VERSION` with TensorFlow's own ops only.
+
+A version is written to a temporary folder and renamed, so that a server that watches the folder never reads half of it.
+"""
+
+import dataclasses
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from official_bert.config import Config, save_config
+from official_bert.serving import warmup
+from official_bert.serving.examples import parse_examples
+from official_bert.serving.text_model import ServedModel
+
+FORMS = ("text", "ids")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Where and how a model is written."""
+
+    output: str  # models/NAME
+    version: int = 0  # 0: one above the highest that is there
+    batch_sizes: Sequence[int] = (1, 8, 32)  # of the warm-up requests: what the server's batching allows
+    num_choices: int = 4  # of a choice model's Examples and warm-up requests
+
+
+def export(served: ServedModel, config: Config, options: ExportOptions) -> list[str]:
+    """Writes both SavedModels of a model; returns a line about each, with the ops that are not TensorFlow's own.
+
+    Raises ValueError for a version that exists, OSError for a folder that cannot be written.
+    """
+    version = options.version or next_version(options.output)
+    targets = {form: os.path.join(options.output, form, str(version)) for form in FORMS}
+    if existing := [path for path in targets.values() if os.path.exists(path)]:
+        raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
+    temporary = os.path.join(options.output, f".writing-{os.getpid()}")
+    try:
+        lines = []
+        assets = _write_assets(served, config, os.path.join(temporary, "assets"))
+        for form in FORMS:
+            lines.append(f"{targets[form]}: {_write(served, form, os.path.join(temporary, form), assets, options)}")
+        for form, target in targets.items():
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(os.path.join(temporary, form), target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return lines
+
+
+def next_version(output: str) -> int:
+    """One above the highest version that `output` holds in either form."""
+    versions = [int(name) for form in FORMS if os.path.isdir(os.path.join(output, form))
+                for name in os.listdir(os.path.join(output, form)) if re.fullmatch(r"\d+", name)]
+    return max(versions, default=0) + 1
+
+
+def _write_assets(served: ServedModel, config: Config, folder: str) -> list[str]:
+    """The files that travel with the model: vocabulary, labels, configuration."""
+    os.makedirs(folder)
+    paths = [os.path.join(folder, "vocab.txt"), os.path.join(folder, "config.yaml")]
+    shutil.copyfile(served.tokenizer.vocab_file, paths[0])
+    save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file="vocab.txt")),
+                paths[1])
+    if served.labels:
+        paths.append(os.path.join(folder, "labels.txt"))
+        with open(paths[-1], "w", encoding="utf-8") as file:
+            file.writelines(f"{label}\n" for label in served.labels)
+    return paths
+
+
+def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], options: ExportOptions) -> str:
+    """Writes one SavedModel; returns what it holds in words."""
+    inputs, answer = _form(served, form)
+    signatures = make_signatures(inputs, answer, options.num_choices)
+    holder = tf.Module()
+    # The variables and not the Keras model: what loads needs no Keras, and nothing of ours is traced a second time.
+    holder.weights = [variable.value for variable in served.model.variables]
+    holder.assets = [tf.saved_model.Asset(path) for path in assets]
+    tf.saved_model.save(holder, folder, signatures=signatures)
+    requests = 0
+    if options.batch_sizes:
+        requests = warmup.write_requests(folder, os.path.basename(os.path.normpath(options.output)), inputs,
+                                         options.batch_sizes, options.num_choices, served.max_seq_length)
+    foreign = sorted({op for signature in signatures.values() for op in foreign_ops(signature)})
+    outputs = ", ".join(signatures["serving_default"].structured_outputs)
+    return (f"{', '.join(inputs)} -> {outputs}; {requests} warm-up requests; "
+            f"ops beyond TensorFlow's own: {', '.join(foreign) or 'none'}")
+
+
+def _form(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec], Callable]:
+    """The inputs and the function of one of the two SavedModels."""
+    return (served.text_inputs, served.answer_text) if form == "text" else (served.ids_inputs, served.answer_ids)
+
+
+def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, num_choices: int) -> dict:
+    """`serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`."""
+    by_name = tf.function(lambda **tensors: answer(tensors), autograph=False)
+    by_example = tf.function(lambda inputs_: answer(parse_examples(inputs_, inputs, num_choices)), autograph=False)
+    return {"serving_default": by_name.get_concrete_function(**inputs),
+            "examples": by_example.get_concrete_function(tf.TensorSpec([None], tf.string, "inputs"))}
+
+
+def foreign_ops(function) -> set[str]:
+    """The ops of a traced function that a server has only where it links tensorflow-text."""
+    definition = function.graph.as_graph_def()
+    nodes = [*definition.node, *(node for inner in definition.library.function for node in inner.node_def)]
+    return {node.op for node in nodes if not (node.op.startswith("_") or hasattr(tf.raw_ops, node.op))}
