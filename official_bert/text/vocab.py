@@ -1,5 +1,8 @@
 """Vocabulary files: one WordPiece a line, whose number, from 0, is the id."""
 
+import re
+from collections.abc import Iterable, Mapping
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -20,6 +23,26 @@ def load_vocab(path: str) -> dict[str, int]:
         raise ValueError(f"{path}: expected a BERT vocabulary with {' '.join(SPECIAL_TOKENS)}, "
                          f"got {len(vocab)} entries without {' '.join(missing)}")
     return vocab
+
+
+def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = True) -> tuple[list[str], dict[str, int]]:
+    """The entries of `vocab` with new `words` in them, and the words that are new with their ids.
+
+    The [unusedN] slots are filled first, in the order of their ids: they are what 2018 left room for, and no row of a
+    checkpoint changes its place. What is left then goes to the end. No id of another entry changes. Raises ValueError
+    where the slots do not suffice and the vocabulary may not `grow`.
+    """
+    entries = list(vocab)
+    slots = [index for token, index in vocab.items() if re.fullmatch(r"\[unused\d+\]", token)]
+    new = [word for word in dict.fromkeys(words) if word not in vocab]
+    if len(new) > len(slots) and not grow:
+        raise ValueError(f"the vocabulary has {len(slots)} [unusedN] slots for {len(new)} new words; "
+                         "give fewer, or let it grow")
+    ids = dict(zip(new, [*slots, *range(len(entries), len(entries) + len(new))]))
+    entries += [""] * max(0, len(new) - len(slots))
+    for word, index in ids.items():
+        entries[index] = word
+    return entries, ids
 
 
 def _read_lines(path: str) -> list[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.text.vocab import SPECIAL_TOKENS, load_vocab
+from official_bert.text.vocab import SPECIAL_TOKENS, extend_vocab, load_vocab
 
 SPECIAL = "\n".join(SPECIAL_TOKENS) + "\n"
 
@@ -56,3 +56,13 @@ def test_ids_and_tokens_convert_both_ways_and_strangers_are_errors(golden):
         tokenizer.convert_tokens_to_ids(["the", "no such piece"])
     with pytest.raises(ValueError, match="expected ids below 3000, got 3000"):
         tokenizer.convert_ids_to_tokens([1, 3000])
+
+
+def test_new_words_fill_unused_slots_and_then_grow_the_table():
+    vocab = dict(zip(["[PAD]", "[unused1]", "a", "[unused0]", "b", ""], range(6)))
+    entries, ids = extend_vocab(vocab, ["x", "a", "y", "x", "z", "w"])
+    assert entries == ["[PAD]", "x", "a", "y", "b", "", "z", "w"]
+    assert ids == {"x": 1, "y": 3, "z": 6, "w": 7}
+    assert extend_vocab(vocab, ["x", "b"], grow=False) == (["[PAD]", "x", "a", "[unused0]", "b", ""], {"x": 1})
+    with pytest.raises(ValueError, match=r"has 2 \[unusedN\] slots for 3 new words"):
+        extend_vocab(vocab, ["x", "y", "z"], grow=False)

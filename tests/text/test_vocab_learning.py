@@ -6,6 +6,7 @@ import pytest
 
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.vocab import SPECIAL_TOKENS
 
 
 def test_words_are_counted_as_the_tokenizer_makes_them():
@@ -48,6 +49,15 @@ def test_languages_are_smoothed_as_worked_out_by_hand():
     assert merged == pytest.approx({"a": 50.0, "b": 25.0, "c": 25.0})
     kept = vocab_learning.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"b": 10}}, exponent=1.0)
     assert kept == pytest.approx({"a": 60, "b": 40})
+
+
+def test_domain_words_are_those_that_save_the_most_tokens(tmp_path):
+    (tmp_path / "v.txt").write_text("\n".join([*SPECIAL_TOKENS, "gene", "##s", "##tic", "known"]) + "\n")
+    tokenizer = FullTokenizer(str(tmp_path / "v.txt"))
+    # Pieces 2, 3 and [UNK] save 1, 2 and 1 tokens each time: 30, 2 * 20 and 35 in all; "tics" is too rare.
+    counts = {"genes": 30, "genetics": 20, "zq": 35, "known": 99, "tics": 9}
+    assert vocab_learning.choose_domain_words(counts, tokenizer, most=9) == ["genetics", "zq", "genes"]
+    assert vocab_learning.choose_domain_words(counts, tokenizer, most=1) == ["genetics"]
 
 
 def test_too_small_a_size_is_refused():
