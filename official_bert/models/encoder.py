@@ -107,6 +107,6 @@ def encoder_settings(config: ModelConfig) -> dict:
 
 def make_encoder(config: ModelConfig, **options) -> BertEncoder:
     """The encoder of a configuration, its weights made."""
-    encoder = BertEncoder(**encoder_settings(config), **options)
+    encoder = BertEncoder(**encoder_settings(config), **{"name": "bert", **options})
     encoder.build()
     return encoder

@@ -1,0 +1,211 @@
+"""Global batches as a function of (seed, batch number): from records on disk, or from examples in memory.
+
+What a run has read is one integer, the number of its next batch, so a resumed run goes on with the very next example,
+and workers or replicas take rows of the same global batch. No iterator is ever saved.
+"""
+
+import glob
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.data import records
+
+SHUFFLE_BUFFER = 20_000  # records; the order of files is shuffled too
+READ_FILES = 8  # at once
+ParseFunction = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
+
+
+def find_records(patterns: str) -> list[str]:
+    """The record files that globs with commas between them match; ValueError naming a pattern without match."""
+    paths: list[str] = []
+    for pattern in filter(None, patterns.split(",")):
+        found = sorted(glob.glob(pattern))
+        if not found:
+            raise ValueError(f"no input file matches {pattern!r}")
+        paths += found
+    if not paths:
+        raise ValueError("no input file given (--input_file)")
+    return list(dict.fromkeys(paths))
+
+
+class RecordSource:
+    """Batches of TFRecord files, plain or gzip.
+
+    `parse(serialized [B], indices [B])` makes the batch; `indices` are epoch * records + the record's number, for masks that
+    change every epoch. Training shuffles files and records anew each epoch and leaves the remainder of an epoch out;
+    evaluation (`shuffle=False`) keeps the order and fills the last batch up with rows of `example_weights` 0.
+
+    Raises ValueError for files that are broken or hold no record. `locate` names file and record of a bad row.
+    """
+
+    def __init__(self, paths: Sequence[str], batch_size: int, parse: ParseFunction, seed: int = 0, shuffle: bool = True,
+                 shuffle_buffer: int = SHUFFLE_BUFFER):
+        self.paths, self.batch_size, self.parse = list(paths), batch_size, parse
+        self.seed, self.shuffle, self.shuffle_buffer = seed, shuffle, shuffle_buffer
+        self.counts = [records.count_records(path) for path in self.paths]
+        self.size = sum(self.counts)
+        if not self.size:
+            raise ValueError(f"{', '.join(self.paths)}: no record in these files")
+        self.keeps_remainder = not shuffle or self.size < batch_size
+        self.batches_per_epoch = -(-self.size // batch_size) if self.keeps_remainder else self.size // batch_size
+
+    def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
+        """Batches start, start + 1, ...: without end where shuffled, one epoch otherwise."""
+        epoch, skipped = divmod(start, self.batches_per_epoch)
+        epochs = tf.data.Dataset.counter(epoch, 1) if self.shuffle else tf.data.Dataset.from_tensors(np.int64(epoch))
+        stream = epochs.flat_map(lambda number: self._epoch(number, tf.where(number == epoch, skipped, 0)))
+        rows = self.batch_size // num_shards
+
+        def make_batch(serialized, indices, weights):
+            part = slice(shard * rows, (shard + 1) * rows)
+            batch = self.parse(serialized[part], indices[part])
+            return batch | {"example_weights": weights[part]}
+
+        dataset = stream.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+    def _epoch(self, epoch: tf.Tensor, skipped_batches: tf.Tensor) -> tf.data.Dataset:
+        """(serialized, indices, weights) of the epoch's batches from `skipped_batches` on."""
+        starts = np.cumsum([0, *self.counts[:-1]])
+        files = tf.data.Dataset.from_tensor_slices((self.paths, starts))
+        if self.shuffle:
+            order = tf.random.experimental.stateless_shuffle(tf.range(len(self.paths)), seed=[self.seed, tf.cast(epoch, tf.int32)])
+            files = tf.data.Dataset.from_tensor_slices(order).map(
+                lambda index: (tf.gather(self.paths, index), tf.gather(starts, index)))
+
+        def numbered(path, first):
+            return tf.data.Dataset.zip((_read_file(path), tf.data.Dataset.counter(first)))
+
+        rows = files.interleave(numbered, cycle_length=min(READ_FILES, len(self.paths)) if self.shuffle else 1, block_length=16,
+                                num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        if self.shuffle:
+            rows = rows.shuffle(min(self.shuffle_buffer, self.size), seed=tf.cast(epoch, tf.int64) * 1_000_003 + self.seed)
+        rows = rows.map(lambda serialized, index: (serialized, tf.cast(epoch, tf.int64) * self.size + index, tf.constant(1.0)))
+        rows = rows.skip(tf.cast(skipped_batches, tf.int64) * self.batch_size)
+        if self.keeps_remainder:
+            filler = rows.take(1).map(lambda serialized, index, weight: (serialized, index, 0.0)).repeat()
+            missing = self.batches_per_epoch * self.batch_size - self.size
+            rows = rows.concatenate(filler.take(missing))
+        return rows.batch(self.batch_size, drop_remainder=True)
+
+    def locate(self, index: int) -> str:
+        """`file: record number` of a row by its index."""
+        number = index % self.size
+        for path, count in zip(self.paths, self.counts):
+            if number < count:
+                return f"{path}: record {number}"
+            number -= count
+        raise AssertionError(index)
+
+    def find_damage(self) -> str | None:
+        """Reads everything and says which record is damaged; None where all are well."""
+        try:
+            for path in self.paths:
+                for _ in records.read_records(path):
+                    pass
+        except ValueError as error:
+            return str(error)
+        return None
+
+
+def _read_file(path: tf.Tensor) -> tf.data.Dataset:
+    """A file's records; gzip is told by the name's end."""
+    kind = tf.where(tf.strings.regex_full_match(path, r".*\.gz"), "GZIP", "")
+    return tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=1 << 20)
+
+
+class ExampleSource:
+    """Batches of examples in memory, bucketed by length: unpadded features of one model input each.
+
+    Each batch's sequences (arrays of rank 1 named in `sequence_keys`) are padded with 0 to the smallest of `buckets` that
+    holds them all (default: to the longest of the batch); other values are stacked. Training permutes the examples anew each epoch,
+    by (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles the batches; evaluation keeps the
+    order of the examples. The last batch of an epoch is filled up with rows of `example_weights` 0.
+
+    Raises ValueError where there is no example.
+    """
+
+    def __init__(self, examples: Sequence[Mapping[str, np.ndarray]], batch_size: int, seed: int = 0, shuffle: bool = True,
+                 buckets: Sequence[int] = (), length_key: str = "input_ids",
+                 sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"), bucket_batches: int = 50):
+        if not examples:
+            raise ValueError("no examples in the data")
+        self.examples, self.batch_size, self.seed, self.shuffle = examples, batch_size, seed, shuffle
+        self.buckets, self.sequence_keys, self.bucket_batches = sorted(buckets), frozenset(sequence_keys), bucket_batches
+        self.lengths = np.array([np.shape(example[length_key])[-1] for example in examples])
+        if self.buckets and self.lengths.max() > self.buckets[-1]:
+            raise ValueError(f"an example of {self.lengths.max()} tokens is longer than the largest bucket, {self.buckets[-1]}")
+        self.batches_per_epoch = -(-len(examples) // batch_size)
+        self._plan: tuple[int, list[np.ndarray]] = (-1, [])
+
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """The indices of each batch of an epoch; the last may be short."""
+        if self._plan[0] != epoch:
+            self._plan = (epoch, self._make_plan(epoch))
+        return self._plan[1]
+
+    def _make_plan(self, epoch: int) -> list[np.ndarray]:
+        count, size = len(self.examples), self.batch_size
+        if not self.shuffle:
+            return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
+        rng = np.random.default_rng((self.seed, epoch))
+        order = rng.permutation(count)
+        chunk = size * self.bucket_batches
+        batches = []
+        for start in range(0, count, chunk):
+            part = order[start:start + chunk]
+            part = part[np.argsort(self.lengths[part], kind="stable")]
+            batches += [part[first:first + size] for first in range(0, len(part), size)]
+        return [batches[index] for index in rng.permutation(len(batches))]
+
+    def batch(self, number: int) -> dict[str, np.ndarray]:
+        """Batch `number`, counted over all epochs."""
+        epoch, index = divmod(number, self.batches_per_epoch)
+        chosen = self.plan(epoch)[index]
+        weights = np.zeros(self.batch_size, np.float32)
+        weights[:len(chosen)] = 1.0
+        padded = np.concatenate([chosen, np.repeat(chosen[:1], self.batch_size - len(chosen))])
+        length = self._padded_length(int(self.lengths[padded].max()))
+        rows = [self.examples[index] for index in padded]
+        batch = {key: self._stack([row[key] for row in rows], length if key in self.sequence_keys else None)
+                 for key in rows[0]}
+        return batch | {"example_weights": weights}
+
+    def _padded_length(self, longest: int) -> int:
+        return next((bucket for bucket in self.buckets if bucket >= longest), longest)
+
+    @staticmethod
+    def _stack(values: list, length: int | None) -> np.ndarray:
+        if length is None:
+            return np.stack([np.asarray(value) for value in values])
+        arrays = [np.asarray(value) for value in values]
+        stacked = np.zeros((len(arrays), *arrays[0].shape[:-1], length), arrays[0].dtype)
+        for row, array in zip(stacked, arrays):
+            row[..., :array.shape[-1]] = array
+        return stacked
+
+    def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
+        """Batches start, start + 1, ...: without end where shuffled, one epoch otherwise."""
+        rows = self.batch_size // num_shards
+        first = self.batch(start)
+
+        def batches():
+            end = None if self.shuffle else self.batches_per_epoch
+            number = start
+            while end is None or number < end:
+                yield {key: value[shard * rows:(shard + 1) * rows] for key, value in self.batch(number).items()}
+                number += 1
+
+        def spec(key, value):
+            varies = key in self.sequence_keys and len(self.buckets) != 1
+            return tf.TensorSpec((rows, *value.shape[1:-1], None) if varies else (rows, *value.shape[1:]), value.dtype)
+
+        dataset = tf.data.Dataset.from_generator(
+            batches, output_signature={key: spec(key, value) for key, value in first.items()})
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)

@@ -1,0 +1,80 @@
+"""Pre-training: masked words and next sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from official_bert.data import records
+from official_bert.data.input_pipeline import RecordSource, find_records
+from official_bert.models.pretrainer import make_pretrainer
+from official_bert.training import losses
+from official_bert.training.task import TaskBase
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What records must look like."""
+
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+
+
+class Task(TaskBase):
+    """Masked LM and next sentence from the records of `create_pretraining_data`."""
+
+    Options = Options
+    head = "fill_mask"
+
+    def build_model(self):
+        """Encoder with both heads."""
+        longest = self.config.model.max_position_embeddings
+        if self.options.max_seq_length > longest:
+            raise ValueError(f"config.options.max_seq_length: {self.options.max_seq_length} is longer than the model's "
+                             f"{longest} positions (model.max_position_embeddings)")
+        return make_pretrainer(self.config.model, recompute=self.config.training.recompute)
+
+    def losses(self, outputs, batch):
+        """Masked-LM loss over the weighted predictions, next-sentence loss over the examples."""
+        return {"mlm": losses.cross_entropy(outputs["mlm_logits"], batch["masked_lm_ids"], batch["masked_lm_weights"]
+                                            * batch["example_weights"][:, None]),
+                "nsp": losses.cross_entropy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0],
+                                            batch["example_weights"])}
+
+    def counters(self, outputs, batch):
+        """Accuracies of both."""
+        return {"mlm_accuracy": losses.accuracy(outputs["mlm_logits"], batch["masked_lm_ids"], batch["masked_lm_weights"]
+                                                * batch["example_weights"][:, None]),
+                "nsp_accuracy": losses.accuracy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0],
+                                                batch["example_weights"])}
+
+    def train_source(self):
+        """The records of `--input_file`, shuffled."""
+        return self._source(self.files.train_file, self.config.training.batch_size, shuffle=True)
+
+    def eval_source(self):
+        """The records of `--eval_input_file`, in their order."""
+        if not self.files.eval_file:
+            return None
+        return self._source(self.files.eval_file, self.config.training.eval_batch_size, shuffle=False)
+
+    def _source(self, patterns: str, batch_size: int, shuffle: bool) -> RecordSource:
+        paths = find_records(patterns)
+        for path in paths:
+            self._check_lengths(path)
+        return RecordSource(paths, batch_size, self._parse, self.config.seed, shuffle)
+
+    def _check_lengths(self, path: str) -> None:
+        found = records.feature_lengths(path)
+        for feature, key in (("input_ids", "max_seq_length"), ("masked_lm_ids", "max_predictions_per_seq")):
+            wanted = getattr(self.options, key)
+            if found.get(feature) != wanted:
+                raise ValueError(f"{path}: config.options.{key} is {wanted}, but its records hold {found.get(feature)}")
+
+    def _parse(self, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        batch = records.parse_pretraining(serialized, self.options.max_seq_length, self.options.max_predictions_per_seq)
+        highest = tf.reduce_max(tf.maximum(batch["input_ids"], tf.pad(
+            batch["masked_lm_ids"], [[0, 0], [0, self.options.max_seq_length - self.options.max_predictions_per_seq]])), axis=1)
+        worst = tf.argmax(highest)
+        message = ["token id ", tf.strings.as_string(highest[worst]), " at index ", tf.strings.as_string(indices[worst])]
+        with tf.control_dependencies([tf.debugging.Assert(highest[worst] < self.config.model.vocab_size, message)]):
+            return {name: tf.identity(value) for name, value in batch.items()}

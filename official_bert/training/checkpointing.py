@@ -1,0 +1,94 @@
+"""A run's folder: configuration, vocabulary, checkpoints, a lock; resume, and loading for inference."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_bert.config import Config, differences, load_config, save_config, to_dict
+from official_bert.models import checkpoints
+from official_bert.training.task import TaskBase, load_task
+
+CONFIG_FILE, VOCAB_FILE, LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl"
+# A run may go on with other values of these; every other key decides what is learned.
+FREE_KEYS = ("training.eval_batch_size", "training.steps_per_loop", "training.save_every", "training.keep_checkpoints",
+             "training.eval_every", "training.eval_steps", "training.log_every", "tokenizer.vocab_file")
+
+
+@contextlib.contextmanager
+def locked(output_dir: str) -> Iterator[None]:
+    """Holds the output folder for this run; ValueError where another run holds it."""
+    os.makedirs(output_dir, exist_ok=True)
+    with open(os.path.join(output_dir, ".lock"), "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"--output_dir={output_dir}: another run is writing to this folder") from None
+        yield
+
+
+def check_same_run(config: Config, output_dir: str) -> None:
+    """ValueError, naming the keys, where the folder is that of a run with another configuration."""
+    path = os.path.join(output_dir, CONFIG_FILE)
+    if not os.path.exists(path):
+        return
+    changed = [text for text in differences(to_dict(load_config(path)), to_dict(config)) if not text.startswith(FREE_KEYS)]
+    if changed:
+        raise ValueError(f"--output_dir={output_dir} holds a run with another configuration ({'; '.join(changed)}); "
+                         "give another folder, or the same values to resume it")
+
+
+def write_run_files(task: TaskBase, output_dir: str) -> None:
+    """The resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
+    vocab = task.config.tokenizer.vocab_file
+    if vocab and os.path.abspath(vocab) != os.path.abspath(os.path.join(output_dir, VOCAB_FILE)):
+        temporary = os.path.join(output_dir, f"{VOCAB_FILE}.tmp.{os.getpid()}")
+        shutil.copyfile(vocab, temporary)
+        os.replace(temporary, os.path.join(output_dir, VOCAB_FILE))
+    save_config(task.config, os.path.join(output_dir, CONFIG_FILE))
+
+
+def restore_newest(checkpoint: tf.train.Checkpoint, manager: tf.train.CheckpointManager) -> str | None:
+    """Restores everything from the newest checkpoint that can be read; warns of each that cannot. None: there is none.
+
+    Raises ValueError where there are checkpoints and none can be read.
+    """
+    for prefix in reversed(manager.checkpoints):
+        try:
+            checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
+            return prefix
+        except (tf.errors.OpError, AssertionError, ValueError) as error:
+            reason = str(error).split("\n")[0][:200]
+            logging.warning("checkpoint %s cannot be read (%s); trying the one before it", prefix, reason)
+    if manager.checkpoints:
+        raise ValueError(f"{manager.directory}: none of its {len(manager.checkpoints)} checkpoints can be read")
+    return None
+
+
+def restore_for_inference(path: str) -> tuple[TaskBase, keras.Model]:
+    """The task and the model, weights loaded, of a training run's folder or of one checkpoint's prefix in it.
+
+    Raises ValueError where the folder has no configuration or no checkpoint.
+    """
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    config_path = os.path.join(folder, CONFIG_FILE)
+    if not os.path.exists(config_path) and os.path.basename(folder) == "best":
+        folder = os.path.dirname(folder)
+        config_path = os.path.join(folder, CONFIG_FILE)
+    if not os.path.exists(config_path):
+        raise ValueError(f"{path}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
+    overrides = []
+    if os.path.exists(os.path.join(folder, VOCAB_FILE)):
+        overrides = [f"tokenizer.vocab_file={os.path.join(folder, VOCAB_FILE)}"]
+    prefix = checkpoints.newest_checkpoint(path)
+    if prefix is None:
+        raise ValueError(f"{path}: no checkpoint found there")
+    task = load_task(load_config(config_path, overrides=overrides))
+    model = task.build_model()
+    checkpoints.weights_checkpoint(model).read(prefix).assert_existing_objects_matched().expect_partial()
+    return task, model

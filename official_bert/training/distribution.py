@@ -1,0 +1,154 @@
+"""Where a run computes: `--strategy` names to `tf.distribute`, precision, seeds. The only reader of the environment."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator
+
+import keras
+import tensorflow as tf
+
+from official_bert.training.task import BatchSource
+
+STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Placement:
+    """The flags that say where a run computes."""
+
+    strategy: str = "one_device"
+    num_cpu_devices: int = 0  # mirrored without GPUs: so many logical CPU devices
+    worker_hosts: str = ""  # multi_worker without TF_CONFIG: host:port,host:port,...
+    task_index: int = 0
+    tpu_name: str = ""
+    tpu_zone: str = ""
+    gcp_project: str = ""
+
+
+def check_backend() -> None:
+    """Raises ValueError where Keras runs on another backend than TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(f"KERAS_BACKEND: expected tensorflow, got {keras.backend.backend()!r}; "
+                         "the layers run on other backends, these commands do not")
+
+
+def make_strategy(placement: Placement) -> tf.distribute.Strategy:
+    """The strategy of that name. Must come before anything that makes TensorFlow find its devices.
+
+    Raises ValueError for a name that does not exist, too few devices, a cluster that is not described, no TPU.
+    """
+    check_backend()
+    if placement.num_cpu_devices:
+        _split_cpu(placement.num_cpu_devices)
+    if placement.strategy == "one_device":
+        return tf.distribute.get_strategy()
+    if placement.strategy == "mirrored":
+        return _mirrored(placement)
+    if placement.strategy == "multi_worker":
+        return _multi_worker(placement)
+    if placement.strategy == "tpu":
+        return _tpu(placement)
+    raise ValueError(f"--strategy: expected one of {list(STRATEGIES)}, got {placement.strategy!r}")
+
+
+def _split_cpu(count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        raise ValueError(f"--num_cpu_devices={count}: {error}") from None
+
+
+def _mirrored(placement: Placement) -> tf.distribute.Strategy:
+    gpus = tf.config.list_logical_devices("GPU")
+    devices = [device.name for device in gpus or tf.config.list_logical_devices("CPU")]
+    if not gpus and not placement.num_cpu_devices:
+        raise ValueError("--strategy=mirrored: no GPU found; --num_cpu_devices=2 tries it on logical CPU devices")
+    # Reduction on the CPU adds replicas in a fixed order, so that a run gives the same numbers again.
+    ops = None if gpus else tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=ops)
+
+
+def _multi_worker(placement: Placement) -> tf.distribute.Strategy:
+    """All workers' devices: TF_CONFIG describes the cluster, or the flags do."""
+    if placement.worker_hosts:
+        hosts = placement.worker_hosts.split(",")
+        if not 0 <= placement.task_index < len(hosts):
+            raise ValueError(f"--task_index: expected 0 to {len(hosts) - 1} for {len(hosts)} hosts, got {placement.task_index}")
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": hosts}), task_type="worker", task_id=placement.task_index, rpc_layer="grpc")
+    else:
+        _check_tf_config(os.environ.get("TF_CONFIG", ""))
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+
+
+def _check_tf_config(text: str) -> None:
+    try:
+        config = json.loads(text or "{}")
+        workers, index = config["cluster"]["worker"], config["task"]["index"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        raise ValueError("--strategy=multi_worker: expected --worker_hosts and --task_index, or TF_CONFIG with cluster.worker "
+                         f"and task.index, got TF_CONFIG={text!r}") from None
+    if not 0 <= int(index) < len(workers):
+        raise ValueError(f"TF_CONFIG: expected task.index from 0 to {len(workers) - 1}, got {index}")
+
+
+def _tpu(placement: Placement) -> tf.distribute.Strategy:
+    where = f"--tpu_name={placement.tpu_name}"
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=placement.tpu_name, zone=placement.tpu_zone or None, project=placement.gcp_project or None)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"--strategy=tpu: no TPU could be reached with {where} (on a TPU VM: --tpu_name=local): {reason}") from None
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process writes logs and checkpoints: the first worker, or the only one."""
+    resolver = strategy.cluster_resolver
+    return not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver.task_id == 0
+
+
+def set_precision(name: str) -> None:
+    """Sets Keras' policy: variables are float32 in each; bfloat16 and float16 compute in that type."""
+    keras.config.set_dtype_policy(POLICIES[name])
+
+
+def check_batch(batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1) -> int:
+    """The rows of one replica's micro-batch; ValueError where the global batch cannot be divided so."""
+    parts = strategy.num_replicas_in_sync * accumulation_steps
+    if batch_size % parts:
+        raise ValueError(f"batch size {batch_size}: expected a multiple of {strategy.num_replicas_in_sync} replicas times "
+                         f"{accumulation_steps} accumulation steps = {parts}")
+    return batch_size // parts
+
+
+def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int = 0) -> tf.data.Dataset:
+    """The source's batches from `start` on, each replica getting its block of every global batch's rows."""
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
+        return source.dataset(start)
+
+    def worker_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        dataset = source.dataset(start, context.num_input_pipelines, context.input_pipeline_id)
+        rows = source.batch_size // replicas
+        return dataset.rebatch(rows, drop_remainder=True)
+    return strategy.distribute_datasets_from_function(worker_batches)
+
+
+def gather_rows(strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Per-replica rows as those of the global batch, in its order."""
+    return {name: value if strategy.num_replicas_in_sync == 1 else strategy.gather(value, axis=0)
+            for name, value in values.items()}
+
+
+def on_each(strategy: tf.distribute.Strategy, function: Callable, variables: Iterator, values: Iterator) -> None:
+    """Calls `function(variable, value)` on every device that holds a copy of each variable."""
+    for variable, value in zip(variables, values):
+        strategy.extended.update(variable, function, args=(value,), group=False)

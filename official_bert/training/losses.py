@@ -1,0 +1,39 @@
+"""Losses as (sum, weight): only the step divides, over the global batch.
+
+So N replicas, k micro-batches and one big batch are the same training. (2018 averaged the means of its shards, in which
+tokens of a shard with few masks weigh more.)
+"""
+
+import tensorflow as tf
+
+
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Weighted sum of -log softmax(logits)[label] and the sum of weights: logits [...,K], labels and weights [...].
+
+    In float32 whatever the logits are.
+    """
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.cast(logits, tf.float32))
+    weights = tf.cast(weights, tf.float32)
+    return tf.reduce_sum(losses * weights), tf.reduce_sum(weights)
+
+
+def binary_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean over K independent labels, weighted sum over examples: logits and labels [B,K], weights [B]."""
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32),
+                                                     logits=tf.cast(logits, tf.float32))
+    weights = tf.cast(weights, tf.float32)
+    return tf.reduce_sum(tf.reduce_mean(losses, axis=-1) * weights), tf.reduce_sum(weights)
+
+
+def squared_error(scores: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Weighted sum of squared differences and the sum of weights: all [B]."""
+    weights = tf.cast(weights, tf.float32)
+    errors = tf.math.squared_difference(tf.cast(scores, tf.float32), tf.cast(targets, tf.float32))
+    return tf.reduce_sum(errors * weights), tf.reduce_sum(weights)
+
+
+def accuracy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Weighted number of rows whose largest logit is the label's, and the sum of weights."""
+    weights = tf.cast(weights, tf.float32)
+    right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), tf.cast(labels, tf.int32))
+    return tf.reduce_sum(tf.cast(right, tf.float32) * weights), tf.reduce_sum(weights)

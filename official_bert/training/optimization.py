@@ -1,0 +1,135 @@
+"""Optimizers and learning-rate schedules: pure functions of tensors, and Keras optimizers around them.
+
+`adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of every weight but LayerNorm and
+biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
+2020, algorithm 2): bias-corrected, the decay inside the trust ratio.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from official_bert.config import OptimizerConfig
+
+NOT_DECAYED = re.compile(r"(LayerNorm|layer_norm|/bias$|_bias$)")  # 2018: ["LayerNorm", "layer_norm", "bias"]
+
+
+def is_decayed(path: str) -> bool:
+    """Whether a weight of that path decays: all do but those of LayerNorm and biases."""
+    return NOT_DECAYED.search(path) is None
+
+
+def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -> tf.Tensor:
+    """The rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all `total_steps`.
+
+    As in 2018 the decay counts from step 0, so that the rate drops a little where the warm-up ends.
+    """
+    step = tf.cast(step, tf.float32)
+    warmup = warmup_steps(config, total_steps)
+    peak, end = config.learning_rate, config.end_learning_rate
+    if config.schedule == "constant":
+        rate = tf.constant(peak, tf.float32)
+    else:
+        power = config.power if config.schedule == "polynomial" else 1.0
+        done = tf.minimum(step / max(total_steps, 1), 1.0)
+        rate = (peak - end) * tf.pow(1.0 - done, power) + end
+    return tf.where(step < warmup, peak * step / max(warmup, 1), rate)
+
+
+def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
+    """Steps of warm-up: a number, or a share of all steps (2018's fine-tuning, rounded down)."""
+    return config.warmup_steps or int(total_steps * config.warmup_proportion)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """The running means of a weight's gradient and of its square: Adam's m and v."""
+
+    first: tf.Tensor
+    second: tf.Tensor
+
+
+def update(config: OptimizerConfig, weight: tf.Tensor, gradient: tf.Tensor, moments: Moments, rate: tf.Tensor,
+           step: tf.Tensor, decayed: bool) -> tuple[tf.Tensor, Moments]:
+    """One weight after one step (number `step`, from 0), and its moments. Pure; everything float32."""
+    first = config.beta_1 * moments.first + (1.0 - config.beta_1) * gradient
+    second = config.beta_2 * moments.second + (1.0 - config.beta_2) * tf.square(gradient)
+    corrected_first, corrected_second = first, second
+    if config.name != "adamw":
+        count = tf.cast(step, tf.float32) + 1.0
+        corrected_first = first / (1.0 - tf.pow(config.beta_1, count))
+        corrected_second = second / (1.0 - tf.pow(config.beta_2, count))
+    change = corrected_first / (tf.sqrt(corrected_second) + config.epsilon)
+    if decayed:
+        change += config.weight_decay_rate * weight
+    if config.name == "lamb" and decayed:
+        change *= trust_ratio(weight, change)
+    return weight - rate * change, Moments(first, second)
+
+
+def trust_ratio(weight: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
+    """LAMB's |weight| / |change|, 1 where either is 0."""
+    weight_norm, change_norm = tf.norm(weight), tf.norm(change)
+    return tf.where((weight_norm > 0) & (change_norm > 0), tf.math.divide_no_nan(weight_norm, change_norm), 1.0)
+
+
+def clip_by_global_norm(gradients: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: float) -> list[tf.Tensor]:
+    """Gradients of global norm `norm`, scaled down to `clip_norm` where they exceed it; 0 leaves them alone."""
+    if not clip_norm:
+        return list(gradients)
+    scale = clip_norm / tf.maximum(norm, clip_norm)
+    return [gradient * scale for gradient in gradients]
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class BertOptimizer(keras.optimizers.Optimizer):
+    """The optimizers above as a Keras optimizer, for `compile` or a loop of your own.
+
+    `total_steps` is where the schedule ends. Clipping here sees what Keras hands over; under `tf.distribute` clip before.
+    """
+
+    def __init__(self, total_steps: int, optimizer: str = "adamw", peak_learning_rate: float = 1e-4,
+                 schedule: str = "linear", power: float = 1.0, end_learning_rate: float = 0.0, warmup_steps: int = 0,
+                 weight_decay_rate: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
+                 clip_norm: float = 1.0, name: str = "bert_optimizer", **kwargs):
+        kwargs.pop("learning_rate", None)
+        super().__init__(learning_rate=peak_learning_rate, name=name, **kwargs)
+        self.total_steps = total_steps
+        self.rule = OptimizerConfig(
+            name=optimizer, learning_rate=peak_learning_rate, schedule=schedule, power=power,  # type: ignore[arg-type]
+            end_learning_rate=end_learning_rate, warmup_steps=warmup_steps, weight_decay_rate=weight_decay_rate,
+            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, clip_norm=clip_norm)
+
+    def build(self, variables):
+        """Makes the moments of every variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self.first, self.second = self.add_optimizer_variables(variables, ["first_moment", "second_moment"])
+
+    def apply(self, grads, trainable_variables=None):
+        """Clips once by the global norm, then updates."""
+        grads = [tf.convert_to_tensor(grad) for grad in grads]
+        clipped = clip_by_global_norm(grads, tf.linalg.global_norm(grads), self.rule.clip_norm)
+        return super().apply(clipped, trainable_variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        """One variable's update."""
+        index = self._get_variable_index(variable)
+        step = tf.convert_to_tensor(self.iterations.value)
+        moments = Moments(tf.convert_to_tensor(self.first[index]), tf.convert_to_tensor(self.second[index]))
+        weight, moments = update(self.rule, tf.convert_to_tensor(variable), tf.convert_to_tensor(gradient), moments,
+                                 scheduled_rate(self.rule, step, self.total_steps), step, is_decayed(variable.path))
+        variable.assign(weight)
+        self.first[index].assign(moments.first)
+        self.second[index].assign(moments.second)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        rule = dataclasses.asdict(self.rule)
+        renamed = {"optimizer": rule.pop("name"), "peak_learning_rate": rule.pop("learning_rate")}
+        rule.pop("warmup_proportion")
+        return super().get_config() | {"total_steps": self.total_steps} | renamed | rule

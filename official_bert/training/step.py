@@ -1,0 +1,149 @@
+"""One step of training, as pure functions of tensors: forward, backward, accumulation, clipping, update.
+
+`Step.train` takes weights, moments, a batch and integers, and gives new weights and moments. The loop assigns them; the
+same function runs under every strategy and is what is lowered for TPUs. Losses are divided once, by the global batch's
+weights, so that replicas, accumulation steps and one big batch are the same training.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from official_bert.config import Config
+from official_bert.training import optimization
+from official_bert.training.optimization import Moments
+from official_bert.training.task import Batch, TaskBase
+
+EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
+SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
+FIRST_SCALE = 2.0 ** 15
+Tensors = list[tf.Tensor]
+AllReduce = Callable[[Tensors], Tensors]
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a step changes: weights, Adam's moments, float16's loss scale and how many finite steps it has held."""
+
+    weights: Tensors
+    first: Tensors
+    second: Tensors
+    scale: tf.Tensor
+    finite_steps: tf.Tensor
+
+
+def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: tf.Tensor, part: tf.Tensor) -> Tensors:
+    """A dropout seed for each site: a function of (seed, step, part = replica and micro-batch, site) alone."""
+    at_step = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int32), tf.cast(step, tf.int32))
+    at_part = tf.random.experimental.stateless_fold_in(at_step, tf.cast(part, tf.int32))
+    return [tf.cast(tf.random.experimental.stateless_fold_in(at_part, index), site.dtype)
+            for index, site in enumerate(sites)]
+
+
+class Step:
+    """The step functions of a task and its model. `names` are those of the row of metrics that `train` gives."""
+
+    def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1):
+        self.task, self.model, self.config = task, model, config
+        self.total_steps, self.num_replicas = total_steps, num_replicas
+        self.scales_loss = config.training.precision == "float16"
+        self.decayed = [optimization.is_decayed(variable.path) for variable in model.trainable_variables]
+        self.names: list[str] = []
+        # The update touches each weight's numbers many times: compiled, it reads and writes them once.
+        self.compiled_update = tf.function(self._update, jit_compile=True)
+        self.compiled_gradients = tf.function(self._gradients, jit_compile=True) if config.training.xla else self._gradients
+
+    def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
+              all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
+        """New state and the row of metrics (float32, `names`) after one replica's part of a global batch."""
+        parts = self._split(batch)
+        weights_of = [self._loss_weights(state.weights, part) for part in parts]
+        names = list(weights_of[0])
+        totals = dict(zip(names, all_reduce([tf.add_n([weights[name] for weights in weights_of]) for name in names])))
+        gradients, sums, counts = self._accumulate(state, parts, totals, step, replica)
+        reduced = all_reduce([*gradients, *sums.values(), *(value for pair in counts.values() for value in pair)])
+        gradients, rest = reduced[:len(gradients)], reduced[len(gradients):]
+        losses = {name: value / (totals[name] + EPSILON) for name, value in zip(sums, rest)}
+        pairs = rest[len(sums):]
+        measured = {name: tf.math.divide_no_nan(pairs[2 * index], pairs[2 * index + 1])
+                    for index, name in enumerate(counts) if name != "tokens"}
+        tokens = pairs[2 * list(counts).index("tokens")]
+        state, facts = self.compiled_update(state.weights, state.first, state.second, state.scale, state.finite_steps,
+                                            gradients, tf.add_n(list(losses.values())), step)
+        row = {"loss": tf.add_n(list(losses.values()))} | {f"{name}_loss": value for name, value in losses.items()}
+        row |= measured | facts | {"tokens": tokens}
+        if len(losses) == 1 and "loss" in losses:
+            row.pop("loss_loss")
+        self.names = list(row)
+        return State(*state), tf.stack([tf.cast(value, tf.float32) for value in row.values()])
+
+    def _split(self, batch: Batch) -> list[dict[str, tf.Tensor]]:
+        """The micro-batches of a replica's rows."""
+        count = self.config.training.accumulation_steps
+        pieces = {key: tf.split(value, count) if count > 1 else [value] for key, value in batch.items()}
+        return [{key: piece[index] for key, piece in pieces.items()} for index in range(count)]
+
+    def _loss_weights(self, weights: Tensors, batch: Batch) -> dict[str, tf.Tensor]:
+        """The weights of the losses; they depend on the batch alone, so the graph keeps nothing of this forward pass."""
+        outputs, _ = self.model.stateless_call(weights, self._others(), dict(batch), training=False)
+        return {name: weight for name, (_, weight) in self.task.losses(outputs, batch).items()}
+
+    def _others(self) -> Tensors:
+        return [tf.zeros(variable.shape, variable.dtype) for variable in self.model.non_trainable_variables]
+
+    def _accumulate(self, state: State, parts: list, totals: dict, step: tf.Tensor, replica: tf.Tensor):
+        """Sums of gradients, losses and counters over micro-batches, one after the other."""
+        summed: list = []
+        for index, part in enumerate(parts):
+            place = tf.cast(replica, tf.int32) * len(parts) + index
+            seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, place)
+            made = self.compiled_gradients(state.weights, seeds, part, totals, state.scale)
+            summed = made if not summed else tf.nest.map_structure(tf.add, summed, made)
+        return summed
+
+    def _gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
+        """One micro-batch: gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            outputs, _ = self.model.stateless_call(weights, seeds, dict(batch), training=True)
+            losses = self.task.losses(outputs, batch)
+            loss = tf.add_n([part / (totals[name] + EPSILON) for name, (part, _) in losses.items()])
+            scaled = loss * scale if self.scales_loss else loss
+        found = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        tokens = tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32))
+        counters = self.task.counters(outputs, batch) | {"tokens": (tokens, tf.constant(1.0))}
+        return [tf.convert_to_tensor(gradient) for gradient in found], {
+            name: part for name, (part, _) in losses.items()}, counters
+
+    def _update(self, weights: Tensors, first: Tensors, second: Tensors, scale: tf.Tensor, finite_steps: tf.Tensor,
+                gradients: Tensors, loss: tf.Tensor, step: tf.Tensor):
+        """Clips once, updates, and keeps everything as it was where the step must not be taken."""
+        rule, training = self.config.optimizer, self.config.training
+        if self.scales_loss:
+            gradients = [gradient / scale for gradient in gradients]
+        norm = tf.linalg.global_norm(gradients)
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(loss)
+        taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
+        rate = optimization.scheduled_rate(rule, step, self.total_steps)
+        clipped = optimization.clip_by_global_norm(gradients, norm, rule.clip_norm)
+        new = [optimization.update(rule, weight, gradient, Moments(m, v), rate, step, decayed) for
+               weight, gradient, m, v, decayed in zip(weights, clipped, first, second, self.decayed)]
+        weights = [tf.where(taken, after, before) for (after, _), before in zip(new, weights)]
+        first = [tf.where(taken, moments.first, before) for (_, moments), before in zip(new, first)]
+        second = [tf.where(taken, moments.second, before) for (_, moments), before in zip(new, second)]
+        if self.scales_loss:
+            held = tf.where(finite, finite_steps + 1, 0)
+            grown = held >= SCALE_UP_EVERY
+            scale = tf.where(finite, tf.where(grown, scale * 2.0, scale), tf.maximum(scale / 2.0, 1.0))
+            finite_steps = tf.where(grown, 0, held)
+        facts = {"learning_rate": rate, "gradient_norm": norm, "parameter_norm": tf.linalg.global_norm(weights),
+                 "finite": tf.cast(finite, tf.float32), "skipped": tf.cast(finite & ~taken, tf.float32),
+                 "loss_scale": scale}
+        return (weights, first, second, scale, finite_steps), facts
+
+    def evaluate(self, weights: Tensors, batch: Batch):
+        """(sum, weight) of losses and of counters, and the predictions of the batch's rows."""
+        outputs, _ = self.model.stateless_call(weights, self._others(), dict(batch), training=False)
+        return self.task.losses(outputs, batch), self.task.counters(outputs, batch), self.task.predictions(outputs, batch)
