@@ -1,0 +1,70 @@
+"""A checkpoint's rows for a vocabulary that was extended: word embeddings and the masked-LM head's bias."""
+
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.models.checkpoints import newest_checkpoint
+
+# The variables with a row, or a number, for each entry: the end of their names, here and in 2018.
+EMBEDDINGS = "embeddings/word_embeddings"
+VOCABULARY_VARIABLES = (EMBEDDINGS, "masked_lm/output_bias", "cls/predictions/output_bias")
+OURS, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
+OPTIMIZER_VARIABLES = ("/adam_m", "/adam_v", "global_step")  # of 2018
+
+
+def extend_checkpoint(path: str, folder: str, vocab_size: int, pieces: Mapping[int, list[int]], size: int) -> None:
+    """Writes to `folder` the weights of checkpoint `path` for a vocabulary of `size` entries, in the same format.
+
+    `pieces` gives, for each new or replaced entry, the ids that spelled it: its row begins as the mean of theirs.
+    Optimizer and step are left behind: training starts anew from these weights. Raises ValueError where there is no
+    checkpoint or where its tables have not `vocab_size` rows.
+    """
+    weights, ours = _read_weights(path)
+    tables = [name for name in weights if name.endswith(VOCABULARY_VARIABLES)]
+    if not any(name.endswith(EMBEDDINGS) for name in tables):
+        raise ValueError(f"--init_checkpoint={path}: expected a BERT checkpoint with {EMBEDDINGS}, "
+                         f"got {', '.join(sorted(weights)[:4])} ...")
+    for name in tables:
+        if len(weights[name]) != vocab_size:
+            raise ValueError(f"--init_checkpoint={path}: {name} has {len(weights[name])} rows, "
+                             f"but the configuration says vocab_size {vocab_size}")
+        weights[name] = extend_rows(weights[name], pieces, size)
+    _write_weights(weights, folder, ours)
+
+
+def extend_rows(rows: np.ndarray, pieces: Mapping[int, list[int]], size: int) -> np.ndarray:
+    """`rows` [V,...] as [size,...]: row i of `pieces` is the mean of the old rows that it names, the others stay."""
+    extended = np.zeros((size, *rows.shape[1:]), rows.dtype)
+    extended[:len(rows)] = rows
+    for index, parts in pieces.items():
+        extended[index] = rows[parts].mean(axis=0)
+    return extended
+
+
+def _read_weights(path: str) -> tuple[dict[str, np.ndarray], bool]:
+    """A checkpoint's weights by name, without optimizer and step, and whether the checkpoint is ours."""
+    prefix = newest_checkpoint(path)
+    if prefix is None:
+        raise ValueError(f"--init_checkpoint={path}: no checkpoint found there")
+    reader = tf.train.load_checkpoint(prefix)
+    names = sorted(reader.get_variable_to_shape_map())
+    ours = [name for name in names if name.startswith(OURS)]
+    if ours:
+        return {name.removeprefix(OURS).removesuffix(VALUE).replace(".S", "/"): reader.get_tensor(name)
+                for name in ours}, True
+    return {name: reader.get_tensor(name) for name in names if not name.endswith(OPTIMIZER_VARIABLES)}, False
+
+
+def _write_weights(weights: Mapping[str, np.ndarray], folder: str, ours: bool) -> None:
+    """A checkpoint in `folder`, of the kind that was read."""
+    if ours:
+        variables = {name: tf.Variable(value) for name, value in weights.items()}
+        tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))
+        return
+    prefix = os.path.join(folder, "bert_model.ckpt")
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(weights), shape_and_slices=[""] * len(weights),
+                      tensors=list(weights.values()))
+    tf.compat.v1.train.update_checkpoint_state(folder, "bert_model.ckpt")

@@ -1,0 +1,109 @@
+"""Extending a vocabulary with its checkpoint: the rows against means worked out here, the rest untouched."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.config import load_config
+from official_bert.text.tokenization import FullTokenizer
+
+EMBEDDINGS, BIAS = "bert/embeddings/word_embeddings", "cls/predictions/output_bias"
+
+
+def extend(root, *arguments):
+    return subprocess.run([sys.executable, str(root / "tools/extend_vocab.py"), *map(str, arguments)], check=False,
+                          capture_output=True, text=True, timeout=120)
+
+
+def last_line(done):
+    return [line for line in done.stderr.splitlines() if line.startswith("error: ")][-1]
+
+
+@pytest.fixture
+def vocab(golden, tmp_path):
+    """The golden vocabulary with two of its [unusedN] slots left, one of them far behind."""
+    lines = (golden / "vocab_uncased.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[1:11] == [f"[unused{number}]" for number in range(10)]
+    lines[1:11] = [f"filled{number}" if number != 4 else "[unused4]" for number in range(10)]
+    lines[2990] = "[unused9]"
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_2018_checkpoint_gets_rows_that_are_means_of_their_pieces(root, golden, tmp_path, vocab):
+    (tmp_path / "words.txt").write_text("Glassblower\nthe\n\nthermometers\nBrno\n", encoding="utf-8")
+    out = tmp_path / "out"
+    done = extend(root, f"--vocab_file={vocab}", f"--words_file={tmp_path}/words.txt", f"--output_dir={out}",
+                  f"--bert_config_file={golden}/tf1_bert/bert_config.json",
+                  f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt")
+    assert done.returncode == 0, done.stderr
+    assert "3 new words (2 in [unusedN] slots, 1 rows added; 1 were there already), vocab_size 3001" in done.stdout
+    old, new = FullTokenizer(str(vocab)), FullTokenizer(str(out / "vocab.txt"))
+    assert {new.inv_vocab[index] for index in (5, 2990, 3000)} == {"glassblower", "thermometers", "brno"}
+    before, after = (tf.train.load_checkpoint(str(path)) for path in (golden / "tf1_bert/bert_model.ckpt", out))
+    assert sorted(after.get_variable_to_shape_map()) == sorted(before.get_variable_to_shape_map())
+    for name in before.get_variable_to_shape_map():
+        was, now = before.get_tensor(name), after.get_tensor(name)
+        if name not in (EMBEDDINGS, BIAS):
+            np.testing.assert_array_equal(now, was)
+            continue
+        kept = [index for index in range(3000) if index not in (5, 2990)]
+        np.testing.assert_array_equal(now[kept], was[kept])
+        for word in ("glassblower", "thermometers", "brno"):
+            pieces = old.convert_tokens_to_ids(old.tokenize(word))
+            assert len(pieces) > 1 and new.tokenize(word) == [word]
+            np.testing.assert_allclose(now[new.vocab[word]], sum(was[index] for index in pieces) / len(pieces),
+                                       rtol=1e-5, atol=1e-7)
+    config = json.loads((golden / "tf1_bert/bert_config.json").read_text())
+    assert json.loads((out / "bert_config.json").read_text()) == config | {"vocab_size": 3001}
+
+
+def test_a_yaml_names_the_new_vocabulary(root, tmp_path, vocab):
+    (tmp_path / "run.yaml").write_text("model: {vocab_size: 3008, hidden_size: 8, num_attention_heads: 2}\n")
+    (tmp_path / "words.txt").write_text("glassblower\nthermometers\nbrno\n")
+    out = tmp_path / "out"
+    done = extend(root, f"--vocab_file={vocab}", f"--words_file={tmp_path}/words.txt", f"--output_dir={out}",
+                  f"--config={tmp_path}/run.yaml")
+    assert done.returncode == 0, done.stderr
+    config = load_config(str(out / "config.yaml"))
+    # Rows beyond the vocabulary (a size rounded up) are there to be used.
+    assert config.model.vocab_size == 3008 and config.tokenizer.vocab_file == str(out / "vocab.txt")
+    assert len(FullTokenizer(config.tokenizer.vocab_file).vocab) == 3001
+
+
+def test_words_of_a_domain_are_those_that_save_the_most_tokens(root, golden, tmp_path, vocab):
+    out = tmp_path / "out"
+    (tmp_path / "text.txt").write_text("The quartermaster repainted it. " * 9 + "Antidisestablishmentarian. " * 8)
+    done = extend(root, f"--vocab_file={vocab}", f"--input_file={tmp_path}/text.txt", "--num_words=2",
+                  "--min_frequency=5", f"--output_dir={out}")
+    assert done.returncode == 0, done.stderr
+    tokenizer = FullTokenizer(str(out / "vocab.txt"))
+    # 9, 8, 7, 6 pieces and more: the longest word first, into the slot with the smaller id.
+    assert tokenizer.inv_vocab[5] == "antidisestablishmentarian" and tokenizer.inv_vocab[2990] == "quartermaster"
+    assert sorted(os.listdir(out)) == ["vocab.txt"]
+
+
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path, vocab):
+    (tmp_path / "words.txt").write_text("fine\nice-cream\n")
+    (tmp_path / "many.txt").write_text("aabb\nbbcc\nccdd\n")
+    checkpoint = f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt"
+    (tmp_path / "other.json").write_text('{"hidden_size": 16, "num_attention_heads": 2, "vocab_size": 2900}')
+    for arguments, told in (
+            ((f"--words_file={tmp_path}/words.txt",),
+             "words.txt:2: expected one word, got 'ice-cream', which the tokenizer always splits into ice - cream"),
+            ((f"--words_file={tmp_path}/many.txt", "--nogrow"), "has 2 [unusedN] slots for 3 new words"),
+            ((), "expected one of --words_file and --input_file"),
+            ((f"--words_file={tmp_path}/many.txt", checkpoint), "needs --bert_config_file or --config"),
+            ((f"--words_file={tmp_path}/many.txt", checkpoint, f"--bert_config_file={tmp_path}/other.json"),
+             "has 3000 entries, but the configuration says vocab_size 2900"),
+            ((f"--words_file={tmp_path}/many.txt", f"--config={tmp_path}/none.yaml"), "no such configuration file")):
+        done = extend(root, f"--vocab_file={vocab}", f"--output_dir={tmp_path}/out", *arguments)
+        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+        assert told in last_line(done)
+        assert not list(tmp_path.glob("out*"))

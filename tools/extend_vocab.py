@@ -1,0 +1,132 @@
+"""Puts words of a domain into a vocabulary, and their rows into the checkpoint and the configuration that go with it.
+
+    python tools/extend_vocab.py --vocab_file=uncased/vocab.txt --bert_config_file=uncased/bert_config.json \\
+        --init_checkpoint=uncased/bert_model.ckpt --words_file=words.txt --output_dir=uncased_medicine
+
+Instead of a list of words, `--input_file=medicine/*.txt --num_words=500` takes those that save the most tokens there.
+A new word's embedding (and its bias in the masked-LM head) begins as the mean of those of the pieces that spelled it.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+
+from absl import flags
+
+from official_bert import config as configuration
+from official_bert.data import corpus
+from official_bert.text import vocab_learning
+from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.vocab import extend_vocab
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("vocab_file", None, "The vocabulary to extend.", required=True)
+flags.DEFINE_bool("do_lower_case", True, "Whether the vocabulary is a lower-cased one.")
+flags.DEFINE_string("words_file", "", "New words, one a line.")
+flags.DEFINE_string("input_file", "", "Text of the domain (files, folders, globs, with commas between), instead.")
+flags.DEFINE_integer("num_words", 500, "How many words to take from --input_file.", lower_bound=1)
+flags.DEFINE_integer("min_frequency", 10, "Words that occur less often in --input_file are not taken.", lower_bound=1)
+flags.DEFINE_bool("grow", True, "Add rows when the [unusedN] slots are full; otherwise that is an error.")
+flags.DEFINE_string("bert_config_file", "", "bert_config.json of the model.")
+flags.DEFINE_string("config", "", "YAML of the model, instead.")
+flags.DEFINE_string("init_checkpoint", "", "The model's checkpoint, of 2018 or ours.")
+flags.DEFINE_string("output_dir", None, "A new folder for all that is written.", required=True)
+flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do where the text is not UTF-8.")
+
+
+def read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
+    """The words of a file as the tokenizer normalises them; raises ValueError for a line that it splits."""
+    words = []
+    for number, line in enumerate(corpus.read_lines(path, FLAGS.on_bad_text), 1):
+        split = tokenizer.basic_tokenizer.tokenize(line)
+        if len(split) > 1:
+            raise ValueError(f"{path}:{number}: expected one word, got {line.strip()!r}, which the tokenizer always "
+                             f"splits into {' '.join(split)}")
+        words += split
+    return words
+
+
+def wanted_words(tokenizer: FullTokenizer) -> list[str]:
+    """The new words, best first where they come from text."""
+    if bool(FLAGS.words_file) == bool(FLAGS.input_file):
+        raise ValueError("expected one of --words_file and --input_file")
+    if FLAGS.words_file:
+        return read_words(FLAGS.words_file, tokenizer)
+    lines = (line for path in corpus.find_files(FLAGS.input_file) for line in corpus.read_lines(path, FLAGS.on_bad_text))
+    counts = vocab_learning.count_words(lines, FLAGS.do_lower_case)
+    return vocab_learning.choose_domain_words(counts, tokenizer, FLAGS.num_words, FLAGS.min_frequency)
+
+
+def read_config() -> int | None:
+    """The configuration's vocab_size; None where no configuration is given."""
+    if FLAGS.bert_config_file and FLAGS.config:
+        raise ValueError("expected one of --bert_config_file and --config, got both")
+    if not FLAGS.bert_config_file and not FLAGS.config:
+        return None
+    values = configuration.load_config(FLAGS.config or None, bert_config_file=FLAGS.bert_config_file or None)
+    return values.model.vocab_size
+
+
+def write_config(folder: str, size: int) -> None:
+    """The configuration with its new vocabulary, in the format in which it was given."""
+    if FLAGS.config:
+        values = configuration.load_config(FLAGS.config)
+        tokenizer = dataclasses.replace(values.tokenizer, vocab_file=os.path.join(FLAGS.output_dir, "vocab.txt"),
+                                        do_lower_case=FLAGS.do_lower_case)
+        values = dataclasses.replace(values, tokenizer=tokenizer,
+                                     model=dataclasses.replace(values.model, vocab_size=size))
+        configuration.save_config(values, os.path.join(folder, "config.yaml"))
+    elif FLAGS.bert_config_file:
+        with open(FLAGS.bert_config_file, encoding="utf-8") as file:
+            old = json.load(file)
+        with open(os.path.join(folder, "bert_config.json"), "w", encoding="utf-8") as file:
+            json.dump(old | {"vocab_size": size}, file, indent=2)
+            file.write("\n")
+
+
+def write_all(folder: str, entries: list[str], vocab_size: int | None, pieces: dict[int, list[int]]) -> int:
+    """Vocabulary, configuration and checkpoint; returns the new vocab_size."""
+    os.makedirs(folder)
+    with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8", newline="\n") as file:
+        file.write("\n".join(entries) + "\n")
+    size = max(len(entries), vocab_size or 0)
+    write_config(folder, size)
+    if FLAGS.init_checkpoint:
+        from official_bert.models.interchange import vocabulary_rows  # TensorFlow: only where there is a checkpoint
+        vocabulary_rows.extend_checkpoint(FLAGS.init_checkpoint, folder, vocab_size or 0, pieces, size)
+    return size
+
+
+def main(_) -> None:
+    """Chooses words, gives them ids and rows, writes all into a folder that appears when it is whole."""
+    if os.path.exists(FLAGS.output_dir) and os.listdir(FLAGS.output_dir):
+        raise ValueError(f"--output_dir={FLAGS.output_dir}: expected a new or empty folder")
+    tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
+    vocab_size = read_config()
+    if FLAGS.init_checkpoint and vocab_size is None:
+        raise ValueError("--init_checkpoint needs --bert_config_file or --config, so that both stay together")
+    if vocab_size is not None and vocab_size < len(tokenizer.vocab):
+        raise ValueError(f"{FLAGS.vocab_file} has {len(tokenizer.vocab)} entries, but the configuration says vocab_size "
+                         f"{vocab_size}")
+    words = wanted_words(tokenizer)
+    entries, ids = extend_vocab(tokenizer.vocab, words, FLAGS.grow)
+    pieces = {index: tokenizer.convert_tokens_to_ids(tokenizer.split_word(word)) for word, index in ids.items()}
+    temporary = f"{FLAGS.output_dir.rstrip('/')}.tmp.{os.getpid()}"
+    try:
+        size = write_all(temporary, entries, vocab_size, pieces)
+        os.replace(temporary, FLAGS.output_dir)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    unknown = [word for word in ids if tokenizer.split_word(word) == ["[UNK]"]]
+    if unknown:
+        print(f"warning: {len(unknown)} words could not be spelled before and begin as [UNK]: {' '.join(unknown[:5])}",
+              file=sys.stderr)
+    slots = sum(index < len(tokenizer.vocab) for index in ids.values())
+    print(f"{FLAGS.output_dir}: {len(ids)} new words ({slots} in [unusedN] slots, {len(ids) - slots} rows added; "
+          f"{len(set(words)) - len(ids)} were there already), vocab_size {size}")
+
+
+if __name__ == "__main__":
+    configuration.run_main(main)
