@@ -1,0 +1,64 @@
+"""Answers raw text with a trained or exported model: blanks filled, labels, answers, entities.
+
+    python -m official_bert.run_predict --task=fill_mask --model=models/small 'The capital of [MASK] is Paris.'
+    python -m official_bert.run_predict --task=squad --model=runs/squad --input_file=questions.jsonl --output_file=answers.jsonl
+
+Texts are arguments, the lines of --input_file, or standard input: JSON objects with the model's inputs, or columns between tabs.
+"""
+
+import json
+import os
+import sys
+
+from absl import flags
+from tqdm import tqdm
+
+from official_bert.config import run_main
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("task", None, "What the model is asked for: its task (glue, squad, ner ...) or fill_mask.", required=True)
+flags.DEFINE_string("model", None, "A training run's output folder, a checkpoint in it, or an exported model.", required=True)
+flags.DEFINE_string("input_file", "", "Texts; - or nothing (and no arguments) reads standard input.")
+flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines, instead of printing them.")
+flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
+flags.DEFINE_integer("top_k", 5, "Words for each [MASK] (a training run's folder; an exported model has its own).", lower_bound=1)
+
+# What a model of a task gives: an answer that lacks these is another task's.
+OUTPUTS = {"fill_mask": {"tokens"}, "pretraining": {"tokens"}, "squad": {"answer"}, "ner": {"entities"}, "swag": {"choice"},
+           "embeddings": {"embedding"}}
+TEXTS_AT_ONCE = 4096  # of a file: answers are written as it goes
+
+
+def main(arguments: list[str]) -> None:
+    """Loads the model once and answers everything."""
+    from official_bert.serving.from_task import ServingOptions
+    from official_bert.serving.prediction import Predictor, describe, read_rows
+    from official_bert.training.distribution import check_backend
+    check_backend()
+    predictor = Predictor(FLAGS.model, ServingOptions(top_k=FLAGS.top_k))
+    source = FLAGS.input_file or "-"
+    if source != "-" and not os.path.exists(source):
+        raise ValueError(f"--input_file={source}: no such file")
+    lines = sys.stdin if source == "-" or arguments[1:] else open(source, encoding="utf-8-sig")  # noqa: SIM115
+    rows = list(read_rows(arguments[1:], source, predictor.inputs, lines))
+    if not rows:
+        raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
+    temporary = f"{FLAGS.output_file}.tmp.{os.getpid()}"
+    output = open(temporary, "w", encoding="utf-8") if FLAGS.output_file else None  # noqa: SIM115
+    for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
+        part = rows[start:start + TEXTS_AT_ONCE]
+        answers = predictor.answer(part, FLAGS.batch_size)
+        if not OUTPUTS.get(FLAGS.task, set()) <= set(answers[0]):
+            raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(answers[0])}")
+        for row, answer in zip(part, answers):
+            if output:
+                output.write(json.dumps({**row, **answer}, ensure_ascii=False) + "\n")
+            else:
+                print("\t".join(str(row[name]) for name in predictor.inputs), *describe(row, answer), sep="\n")
+    if output:
+        output.close()
+        os.replace(temporary, FLAGS.output_file)
+
+
+if __name__ == "__main__":
+    run_main(main)
