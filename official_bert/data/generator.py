@@ -135,7 +135,7 @@ class Generator:
         """The instances of the documents of these numbers; `documents` is shuffled in place."""
         store = self.store
         corpus = kernels.Corpus(store.tokens, store.sentence_starts, store.document_starts, documents)
-        sampler = InstanceSampler(self.config.plan(self.facts), corpus, seed)
+        sampler = InstanceSampler(self.config, self.facts, corpus, seed)
         block: np.ndarray = np.zeros((ROWS_AT_A_TIME, sampler.row_width), self.facts.token_type)
         count = second_labels = 0
         with self.scratch.open() as file:

@@ -55,7 +55,7 @@ def masked_crc(data, start, stop, tables):
     return rotated + CRC_MASK_DELTA & np.uint64(0xFFFFFFFF)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _varint_size(value):
     size = 1
     while value >= 128:
@@ -64,7 +64,7 @@ def _varint_size(value):
     return size
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _put_varint(out, position, value):
     while value >= 128:
         out[position] = np.uint8((value & 127) | 128)
@@ -74,14 +74,14 @@ def _put_varint(out, position, value):
     return position + 1
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _put_little_endian(out, position, value, size):
     for shift in range(size):
         out[position + shift] = np.uint8((value >> (8 * shift)) & 255)
     return position + size
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _message_sizes(row, columns, is_float, key_ends, sizes):
     """Fills sizes[f] = (values, list, feature, map entry) in bytes; returns that of the `Features` message."""
     total = 0
@@ -102,7 +102,7 @@ def _message_sizes(row, columns, is_float, key_ends, sizes):
     return total
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _put_values(out, position, row, first, last, is_float):
     for column in range(first, last):
         value = row[column]
@@ -116,7 +116,7 @@ def _put_values(out, position, row, first, last, is_float):
     return position
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _put_feature(out, position, row, first, last, is_float, key, sizes):
     out[position] = MAP_ENTRY
     position = _put_varint(out, position + 1, sizes[3])

@@ -33,7 +33,7 @@ class RowEncoder:
     """Turns rows of instances (see `data/kernels`) into framed records."""
 
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts):
-        self._plan = config.plan(facts)
+        self._plan, self._continues_word = config.plan(facts), facts.continues_word
         self._encoder = records.make_encoder(features_of(config))
         self._columns = np.array([self._encoder.columns[name].start if name in self._encoder.columns else -1
                                   for name in COLUMNS], np.int64)
@@ -42,7 +42,8 @@ class RowEncoder:
     def encode(self, rows: np.ndarray, chosen: np.ndarray, framed: bool = True) -> np.ndarray:
         """The bytes (uint8) of the records of `rows[chosen]`."""
         values = np.empty((len(chosen), self._encoder.width), np.int32)
-        kernels.expand_rows(rows, chosen, self._plan, self._columns, records.SCHEMA_VERSION, values)
+        kernels.expand_rows(rows, chosen, self._plan, self._continues_word, self._columns, records.SCHEMA_VERSION,
+                            values)
         out = np.empty(len(chosen) * self._encoder.most_bytes, np.uint8)
         return out[:self._encoder.encode(values, out, framed)]
 

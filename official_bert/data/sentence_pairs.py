@@ -47,25 +47,32 @@ class InstanceConfig:
         return kernels.Plan(
             self.dupe_factor, S, P if self.masking else 0, float(self.short_seq_prob), TASKS[self.sentence_task],
             STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED, float(masking.mask_rate),
-            float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id, masking.budgets(S, P),
-            facts.continues_word, facts.replacements, np.cumsum(masking.span_distribution()))
+            float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id)
+
+    def tables(self, facts: VocabularyFacts) -> kernels.Tables:
+        """What the kernels look up."""
+        masking = self.masking or MaskingConfig()
+        return kernels.Tables(masking.budgets(self.max_seq_length, self.max_predictions_per_seq),
+                              facts.continues_word, facts.replacements, np.cumsum(masking.span_distribution()))
 
 
-def seeded_stream(seed: int) -> kernels.Stream:
-    """The stream of numbers of `random.Random(seed)`."""
+def seeded_stream(seed: int) -> np.ndarray:
+    """The stream of numbers of `random.Random(seed)`, see `data/kernels`."""
     _, state, _ = random.Random(seed).getstate()
-    return kernels.Stream(np.array(state[:kernels.WORDS], np.uint32), np.empty(kernels.WORDS, np.uint32),
-                          np.array([state[kernels.WORDS]], np.int64))
+    stream = np.zeros(kernels.USED + 1, np.uint32)
+    stream[:kernels.WORDS] = state[:kernels.WORDS]
+    stream[kernels.USED] = kernels.WORDS  # a fresh generator has none of its numbers made
+    return stream
 
 
 class InstanceSampler:
     """Draws the instances of one corpus, in 2018's order of draws: shuffle documents, sample, shuffle instances."""
 
-    def __init__(self, plan: kernels.Plan, corpus: kernels.Corpus, seed: int):
+    def __init__(self, config: InstanceConfig, facts: VocabularyFacts, corpus: kernels.Corpus, seed: int):
         """`corpus.order` is shuffled in place."""
-        self.plan, self.corpus = plan, corpus
+        self.plan, self._tables, self.corpus = config.plan(facts), config.tables(facts), corpus
         self.stream = seeded_stream(seed)
-        self.position = np.array([0, -1 if plan.task != kernels.SINGLE else 0, 0, 0], np.int64)
+        self.position = np.array([0, 0 if self.plan.task == kernels.SINGLE else -1, 0, 0], np.int64)
         kernels.shuffle(self.stream, corpus.order, len(corpus.order))
 
     @property
@@ -84,7 +91,7 @@ class InstanceSampler:
         """Fills `rows` again and again and yields what of it is filled; it is overwritten by the next block."""
         count = len(rows)
         while count == len(rows):
-            count = kernels.make_rows(self.plan, self.corpus, self.stream, self.position, rows)
+            count = kernels.make_rows(self.plan, self._tables, self.corpus, self.stream, self.position, rows)
             yield rows[:count]
 
     def shuffle(self, indices: np.ndarray) -> None:
