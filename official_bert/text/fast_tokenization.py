@@ -51,6 +51,7 @@ class PieceTable(NamedTuple):
     slots: np.ndarray  # int64 [power of 2]; high bits of the hash | id + 1, or 0
     starts: np.ndarray  # int32 [entries + 1], into text
     text: np.ndarray  # uint8
+    longest: int  # bytes of the longest entry
 
 
 class FastTokenizer:
@@ -152,7 +153,7 @@ def _piece_table(vocab: dict[str, int]) -> PieceTable:
     slots = np.zeros(1 << (2 * len(vocab)).bit_length(), np.int64)
     text = np.frombuffer(b"".join(entries), np.uint8)
     _fill_slots(text, starts, slots)
-    return PieceTable(slots, starts, text)
+    return PieceTable(slots, starts, text, max(map(len, entries)))
 
 
 @numba.njit(cache=True, inline="always")
@@ -216,14 +217,14 @@ def _decode(text, position, surrogates):
 @numba.njit(cache=True)
 def _encode_word(word, length, hashes, pieces, unknown_id, ids, count):
     """Writes the ids of `word[:length]` to `ids[count:]` by longest match; returns the number of ids with them."""
-    slots, starts, text = pieces
+    slots, starts, text, longest = pieces
     before, first = count, 0
     state, prefix = np.int64(HASH_START), 0
     while first < length:
-        for index in range(first, length):
+        piece, end = np.int64(-1), min(length, first + longest)
+        for index in range(first, end):
             state = _hash(state, word[index])
             hashes[index] = state
-        piece, end = np.int64(-1), length
         while end > first:
             piece = _find(slots, starts, text, hashes[end - 1], word, first, end, prefix)
             if piece >= 0:
