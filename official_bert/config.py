@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 T = TypeVar("T")
+STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,10 +307,17 @@ def given_flags(flag_values: Any, names: Sequence[str] = tuple(FLAG_KEYS)) -> di
 
 
 def run_main(main: Any) -> None:
-    """Runs an absl main; a user's mistake (ValueError, OSError) becomes one line and exit status 1."""
-    from absl import app  # not at import: library users of this module need no absl
+    """Runs an absl main; a user's mistake (ValueError, OSError) becomes one line and exit status 1.
+
+    TensorFlow, which a main imports in its body, is told to keep notes about the machine to itself; what a user sets in
+    the environment stands.
+    """
+    from absl import app, logging  # not at import: library users of this module need no absl
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
     def checked_main(arguments):
+        logging.set_verbosity(logging.WARNING)
         try:
             return main(arguments)
         except (ValueError, OSError) as error:

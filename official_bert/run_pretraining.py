@@ -8,12 +8,9 @@ The same command again goes on where the run stopped. The flags of 2018's script
 
 import os
 
-from absl import flags, logging
+from absl import flags
 
-from official_bert.config import given_flags, load_config, run_main
-from official_bert.training import loop
-from official_bert.training.distribution import STRATEGIES, Placement
-from official_bert.training.task import DataFiles, load_task
+from official_bert.config import STRATEGIES, given_flags, load_config, run_main
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML; --bert_config_file makes it optional.")
@@ -46,20 +43,19 @@ flags.DEFINE_integer("iterations_per_loop", None, "training.steps_per_loop.")
 flags.DEFINE_integer("max_eval_steps", None, "training.eval_steps.")
 
 
-def placement() -> Placement:
-    """The flags that say where to compute."""
-    return Placement(strategy="tpu" if FLAGS.use_tpu else FLAGS.strategy, num_cpu_devices=FLAGS.num_cpu_devices,
-                     worker_hosts=FLAGS.worker_hosts, task_index=FLAGS.task_index, tpu_name=FLAGS.tpu_name,
-                     tpu_zone=FLAGS.tpu_zone, gcp_project=FLAGS.gcp_project)
-
-
 def main(_) -> None:
     """Trains, and prints the last evaluation."""
-    logging.set_verbosity(logging.INFO)
+    from official_bert.training import loop
+    from official_bert.training.distribution import Placement
+    from official_bert.training.task import DataFiles, load_task
+    placement = Placement(strategy="tpu" if FLAGS.use_tpu else FLAGS.strategy, num_cpu_devices=FLAGS.num_cpu_devices,
+                          worker_hosts=FLAGS.worker_hosts, task_index=FLAGS.task_index, tpu_name=FLAGS.tpu_name,
+                          tpu_zone=FLAGS.tpu_zone, gcp_project=FLAGS.gcp_project)
+
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          overrides=FLAGS.set)
     task = load_task(config, DataFiles(train_file=FLAGS.input_file, eval_file=FLAGS.eval_input_file))
-    metrics = loop.train(task, FLAGS.output_dir, placement(), FLAGS.init_checkpoint)
+    metrics = loop.train(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint)
     for name, value in metrics.items():
         print(f"{name} = {value:.5f}")
     print(f"checkpoints, configuration and log: {os.path.join(FLAGS.output_dir, '')}")

@@ -5,6 +5,7 @@ and workers or replicas take rows of the same global batch. No iterator is ever 
 """
 
 import glob
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -73,7 +74,8 @@ class RecordSource:
         starts = np.cumsum([0, *self.counts[:-1]])
         files = tf.data.Dataset.from_tensor_slices((self.paths, starts))
         if self.shuffle:
-            order = tf.random.experimental.stateless_shuffle(tf.range(len(self.paths)), seed=[self.seed, tf.cast(epoch, tf.int32)])
+            seed = [self.seed, tf.cast(epoch, tf.int32)]
+            order = tf.random.experimental.stateless_shuffle(tf.range(len(self.paths)), seed=seed)
             files = tf.data.Dataset.from_tensor_slices(order).map(
                 lambda index: (tf.gather(self.paths, index), tf.gather(starts, index)))
 
@@ -101,8 +103,10 @@ class RecordSource:
             number -= count
         raise AssertionError(index)
 
-    def find_damage(self) -> str | None:
-        """Reads everything and says which record is damaged; None where all are well."""
+    def explain(self, message: str) -> str | None:
+        """Which file and record an error of the pipeline is about; None where no record is to blame."""
+        if refused := re.search(r"\[bad row (\d+): (.+?)\]", message):
+            return f"{self.locate(int(refused[1]))}: {refused[2]}"
         try:
             for path in self.paths:
                 for _ in records.read_records(path):
@@ -110,6 +114,17 @@ class RecordSource:
         except ValueError as error:
             return str(error)
         return None
+
+
+def refuse_rows(batch: dict[str, tf.Tensor], indices: tf.Tensor, checks: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """The batch, once no row fails a check: `checks` are, by what is wrong, bool [B]. `RecordSource.explain` reads the error."""
+    asserts = []
+    for wrong, bad in checks.items():
+        row = tf.strings.as_string(indices[tf.argmax(tf.cast(bad, tf.int32))])
+        message = tf.strings.join(["bad row ", row, ": ", wrong])
+        asserts.append(tf.debugging.Assert(~tf.reduce_any(bad), [message]))
+    with tf.control_dependencies(asserts):
+        return {name: tf.identity(value) for name, value in batch.items()}
 
 
 def _read_file(path: tf.Tensor) -> tf.data.Dataset:
@@ -122,9 +137,9 @@ class ExampleSource:
     """Batches of examples in memory, bucketed by length: unpadded features of one model input each.
 
     Each batch's sequences (arrays of rank 1 named in `sequence_keys`) are padded with 0 to the smallest of `buckets` that
-    holds them all (default: to the longest of the batch); other values are stacked. Training permutes the examples anew each epoch,
-    by (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles the batches; evaluation keeps the
-    order of the examples. The last batch of an epoch is filled up with rows of `example_weights` 0.
+    holds them all (default: to the longest of the batch); other values are stacked. Training permutes the examples anew
+    each epoch, by (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles the batches; evaluation
+    keeps the order of the examples. The last batch of an epoch is filled up with rows of `example_weights` 0.
 
     Raises ValueError where there is no example.
     """
@@ -187,6 +202,9 @@ class ExampleSource:
         for row, array in zip(stacked, arrays):
             row[..., :array.shape[-1]] = array
         return stacked
+
+    def explain(self, message: str) -> None:
+        """Nothing: examples in memory have been checked by whoever made them."""
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
         """Batches start, start + 1, ...: without end where shuffled, one epoch otherwise."""

@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from official_bert.data import records
-from official_bert.data.input_pipeline import RecordSource, find_records
+from official_bert.data.input_pipeline import RecordSource, find_records, refuse_rows
 from official_bert.models.pretrainer import make_pretrainer
 from official_bert.training import losses
 from official_bert.training.task import TaskBase
@@ -72,9 +72,14 @@ class Task(TaskBase):
 
     def _parse(self, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         batch = records.parse_pretraining(serialized, self.options.max_seq_length, self.options.max_predictions_per_seq)
-        highest = tf.reduce_max(tf.maximum(batch["input_ids"], tf.pad(
-            batch["masked_lm_ids"], [[0, 0], [0, self.options.max_seq_length - self.options.max_predictions_per_seq]])), axis=1)
-        worst = tf.argmax(highest)
-        message = ["token id ", tf.strings.as_string(highest[worst]), " at index ", tf.strings.as_string(indices[worst])]
-        with tf.control_dependencies([tf.debugging.Assert(highest[worst] < self.config.model.vocab_size, message)]):
-            return {name: tf.identity(value) for name, value in batch.items()}
+        words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
+        known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
+        segments = batch["segment_ids"]
+        return refuse_rows(batch, indices, {
+            f"token id beyond the vocabulary of {words} (model.vocab_size)": ~(known[0] & known[1]),
+            f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
+                tf.reduce_any((segments < 0) | (segments >= self.config.model.type_vocab_size), axis=1),
+            "no token at all (input_mask is 0)": tf.reduce_all(tf.equal(batch["input_mask"], 0), axis=1),
+            "masked position outside the sequence":
+                tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
+            "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})

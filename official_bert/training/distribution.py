@@ -3,14 +3,14 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 import keras
 import tensorflow as tf
 
+from official_bert.config import STRATEGIES
 from official_bert.training.task import BatchSource
 
-STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
@@ -106,7 +106,8 @@ def _tpu(placement: Placement) -> tf.distribute.Strategy:
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"--strategy=tpu: no TPU could be reached with {where} (on a TPU VM: --tpu_name=local): {reason}") from None
+        raise ValueError(f"--strategy=tpu: no TPU could be reached with {where} (on a TPU VM: --tpu_name=local): "
+                         f"{reason}") from None
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -148,7 +149,7 @@ def gather_rows(strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor]) 
             for name, value in values.items()}
 
 
-def on_each(strategy: tf.distribute.Strategy, function: Callable, variables: Iterator, values: Iterator) -> None:
+def on_each(strategy: tf.distribute.Strategy, function: Callable, variables: Iterable, values: Iterable) -> None:
     """Calls `function(variable, value)` on every device that holds a copy of each variable."""
     for variable, value in zip(variables, values):
         strategy.extended.update(variable, function, args=(value,), group=False)

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from official_bert.models import checkpoints
 from official_bert.training import checkpointing, distribution
@@ -52,8 +51,9 @@ class Trainer:
 
         def all_reduce(tensors):
             return list(tensors) if one else list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
-        read = [[tf.convert_to_tensor(variable) for variable in group] for group in (self.weights, self.first, self.second)]
-        state = State(*read, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.finite_steps))
+        weights, first, second = ([tf.convert_to_tensor(variable) for variable in group]
+                                  for group in (self.weights, self.first, self.second))
+        state = State(weights, first, second, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.finite_steps))
         replica = context.replica_id_in_sync_group
         state, row = self.step.train(state, batch, step, tf.cast(replica, tf.int32), all_reduce)
         return [*state.weights, *state.first, *state.second, state.scale, state.finite_steps], row
@@ -182,7 +182,7 @@ class Run:
             if step % self.settings.save_every == 0 or step == self.total or self.terminated:
                 self.save()
             if self.terminated:
-                logging.warning("SIGTERM: saved at step %d; the same command goes on from there", step)
+                self.watcher.say(f"SIGTERM: saved at step {step}; the same command goes on from there")
                 raise SystemExit(STOPPED)
             if self.settings.eval_every and step % self.settings.eval_every == 0 and step < self.total and self.held_out:
                 self._evaluate(step)
@@ -198,8 +198,7 @@ class Run:
         try:
             rows = self.trainer.run_steps(iterator, tf.constant(count)).numpy()
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            find = getattr(self.source, "find_damage", lambda: None)
-            raise ValueError(find() or f"step {step}: {error.message}") from None
+            raise ValueError(self.source.explain(error.message) or f"step {step}: {error.message}") from None
         finite = rows[:, self.trainer.step.names.index("finite")]
         if not self.trainer.step.scales_loss and not finite.all():
             bad = step + int(np.argmin(finite))
@@ -219,6 +218,7 @@ class Run:
         self.watcher.training(step, metrics, steps_per_second)
 
     def _evaluate(self, step: int) -> dict[str, float]:
+        assert self.held_out is not None
         metrics, rows = self.trainer.evaluate(self.held_out, self.settings.eval_steps)
         metrics |= self.task.evaluate(rows)
         self.watcher.evaluation(step, metrics)
@@ -231,4 +231,4 @@ class Run:
         except tf.errors.OpError as error:
             raise OSError(f"{self.output_dir}: the checkpoint at step {int(self.trainer.done)} could not be written: "
                           f"{str(error)[:200]}") from None
-        logging.info("saved %s", os.path.basename(self.manager.latest_checkpoint))
+        self.watcher.say(f"saved {os.path.basename(self.manager.latest_checkpoint)}")

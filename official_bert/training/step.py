@@ -70,14 +70,15 @@ class Step:
         measured = {name: tf.math.divide_no_nan(pairs[2 * index], pairs[2 * index + 1])
                     for index, name in enumerate(counts) if name != "tokens"}
         tokens = pairs[2 * list(counts).index("tokens")]
-        state, facts = self.compiled_update(state.weights, state.first, state.second, state.scale, state.finite_steps,
+        new, facts = self.compiled_update(state.weights, state.first, state.second, state.scale, state.finite_steps,
                                             gradients, tf.add_n(list(losses.values())), step)
+        state = State(*new)
         row = {"loss": tf.add_n(list(losses.values()))} | {f"{name}_loss": value for name, value in losses.items()}
         row |= measured | facts | {"tokens": tokens}
         if len(losses) == 1 and "loss" in losses:
             row.pop("loss_loss")
         self.names = list(row)
-        return State(*state), tf.stack([tf.cast(value, tf.float32) for value in row.values()])
+        return state, tf.stack([tf.cast(value, tf.float32) for value in row.values()])
 
     def _split(self, batch: Batch) -> list[dict[str, tf.Tensor]]:
         """The micro-batches of a replica's rows."""

@@ -42,9 +42,13 @@ class BatchSource(Protocol):
     """
 
     batches_per_epoch: int
+    batch_size: int
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
         """Batches start, start + 1, ... as dicts of tensors; of each, block `shard` of `num_shards` of its rows."""
+
+    def explain(self, message: str) -> str | None:
+        """What in the data an error of TensorFlow's, raised while reading, is about; None where the data is not."""
 
 
 class TaskBase(abc.ABC):
@@ -60,7 +64,7 @@ class TaskBase(abc.ABC):
     def __init__(self, config: Config, files: DataFiles | None = None):
         self.config = config
         self.files = files or DataFiles()
-        self.options = build(self.Options, config.options, "config.options")
+        self.options: Any = build(self.Options, config.options, "config.options")
 
     def resolve(self, **found: Any) -> None:
         """Puts what was found in the data (`labels=[...]`) into the options and into the config that is saved."""

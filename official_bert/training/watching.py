@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 
 import tensorflow as tf
-from absl import logging
 
 from official_bert.training.checkpointing import LOG_FILE
 
@@ -28,15 +27,20 @@ class Watcher:
         """Takes the means of the metrics since the last call, at `step` steps done."""
         left = (self.total_steps - step) / steps_per_second if steps_per_second else 0
         parts = [f"{name} {metrics[name]:.4f}" for name in CONSOLE if name in metrics]
-        logging.info("step %d/%d  %s  lr %.3g  |g| %.3g  %.1f seq/s  %.0f tokens/s  ETA %s", step, self.total_steps,
-                     "  ".join(parts), metrics["learning_rate"], metrics["gradient_norm"],
-                     metrics["sequences_per_second"], metrics["tokens_per_second"], _duration(left))
+        self.say(f"step {step}/{self.total_steps}  {'  '.join(parts)}  lr {metrics['learning_rate']:.3g}  "
+                 f"|g| {metrics['gradient_norm']:.3g}  {metrics['sequences_per_second']:.1f} seq/s  "
+                 f"{metrics['tokens_per_second']:.0f} tokens/s  ETA {_duration(left)}")
         self._write("train", step, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Takes the metrics of an evaluation of the weights after `step` steps."""
-        logging.info("evaluation at step %d:  %s", step, "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
         self._write("eval", step, metrics)
+
+    def say(self, line: str) -> None:
+        """A line on the console."""
+        if self.enabled:
+            print(line, flush=True)
 
     def _write(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
         if not self.enabled:

@@ -4,11 +4,8 @@ Kernels of attention are matrices there and [D,N,H] here: the same numbers in th
 """
 
 import re
-from collections.abc import Iterable, Mapping
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 # (name here, name of 2018), applied to the part of a variable's path below its model.
 NAMES = (
