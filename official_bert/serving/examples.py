@@ -31,7 +31,7 @@ def _shaped(value: tf.Tensor | tf.RaggedTensor, spec: tf.TensorSpec, num_choices
     if spec.shape.rank == 3:
         lengths = tf.repeat(value.row_lengths() // num_choices, num_choices)
         rows = tf.RaggedTensor.from_row_lengths(value.values, lengths).to_tensor()
-        value = tf.reshape(rows, [value.nrows(), num_choices, tf.shape(rows)[1]])
+        value = tf.reshape(rows, tf.stack([tf.shape(rows)[0] // num_choices, num_choices, tf.shape(rows)[1]]))
     else:
         value = value.to_tensor()
     return value if spec.dtype == value.dtype else tf.cast(value, spec.dtype)

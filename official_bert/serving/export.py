@@ -4,6 +4,7 @@ A version is written to a temporary folder and renamed, so that a server that wa
 """
 
 import dataclasses
+import functools
 import os
 import re
 import shutil
@@ -75,7 +76,7 @@ def _write_assets(served: ServedModel, config: Config, folder: str) -> list[str]
 
 def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], options: ExportOptions) -> str:
     """Writes one SavedModel; returns what it holds in words."""
-    inputs, answer = _form(served, form)
+    inputs, answer = form_of(served, form)
     signatures = make_signatures(inputs, answer, options.num_choices)
     holder = tf.Module()
     # The variables and not the Keras model: what loads needs no Keras, and nothing of ours is traced a second time.
@@ -92,17 +93,20 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], o
             f"ops beyond TensorFlow's own: {', '.join(foreign) or 'none'}")
 
 
-def _form(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec], Callable]:
+def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec], Callable]:
     """The inputs and the function of one of the two SavedModels."""
     return (served.text_inputs, served.answer_text) if form == "text" else (served.ids_inputs, served.answer_ids)
 
 
 def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, num_choices: int) -> dict:
     """`serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`."""
-    by_name = tf.function(lambda **tensors: answer(tensors), autograph=False)
-    by_example = tf.function(lambda inputs_: answer(parse_examples(inputs_, inputs, num_choices)), autograph=False)
-    return {"serving_default": by_name.get_concrete_function(**inputs),
-            "examples": by_example.get_concrete_function(tf.TensorSpec([None], tf.string, "inputs"))}
+    by_name = tf.function(lambda **tensors: answer(tensors), autograph=False).get_concrete_function(**inputs)
+
+    @functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string, "inputs")], autograph=False)
+    def by_example(serialized):
+        return by_name(**parse_examples(serialized, inputs, num_choices))
+
+    return {"serving_default": by_name, "examples": by_example.get_concrete_function()}
 
 
 def foreign_ops(function) -> set[str]:

@@ -1,0 +1,46 @@
+"""Writes a trained model as SavedModels that take raw text, and token ids.
+
+    python -m official_bert.run_export --checkpoint=runs/small --output=models/small
+
+writes models/small/text/1 and models/small/ids/1; see docs/serving_models.md for their inputs and outputs.
+"""
+
+from absl import flags
+
+from official_bert.config import run_main
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("checkpoint", None, "A training run's output folder, or one checkpoint in it (folder/ckpt-1000).",
+                    required=True)
+flags.DEFINE_string("output", None, "Folder of the exported model, as models/NAME.", required=True)
+flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest that is there.")
+flags.DEFINE_enum("head", "", ["", "embeddings"], "What the model gives; empty: the answers of its task.")
+flags.DEFINE_enum("pooling", "mean", ["cls", "mean"], "With --head=embeddings: the row of [CLS], or the mean of all rows.")
+flags.DEFINE_integer("max_seq_length", 0, "Longest row of tokens; 0: as in training.")
+flags.DEFINE_integer("top_k", 5, "Fill-mask: words given for each [MASK].", lower_bound=1)
+flags.DEFINE_float("threshold", 0.5, "Several labels: the probability from which one is given.", 0.0, 1.0)
+flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests: those that the server's "
+                  "batching allows. Empty: none.")
+
+
+def main(_) -> None:
+    """Loads the run, exports its model and says what was written."""
+    from official_bert.serving.export import ExportOptions, export
+    from official_bert.serving.from_task import ServingOptions, make_served_model
+    from official_bert.training.checkpointing import restore_for_inference
+    from official_bert.training.distribution import check_backend
+    check_backend()
+    sizes = FLAGS.warmup_batch_sizes
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(sizes)!r}")
+    options = ServingOptions(head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k,
+                             pooling=FLAGS.pooling, threshold=FLAGS.threshold)
+    task, model = restore_for_inference(FLAGS.checkpoint)
+    served = make_served_model(task, model, options)
+    for line in export(served, task.config, ExportOptions(output=FLAGS.output, version=FLAGS.version,
+                                                          batch_sizes=[int(size) for size in sizes])):
+        print(line)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,57 @@
+"""Which served model a fine-tuned or pre-trained task becomes."""
+
+import dataclasses
+from typing import Literal
+
+import keras
+
+from official_bert.serving.text_model import Choice, Classifier, Embeddings, FillMask, ServedModel
+from official_bert.text.graph import GraphTokenizer
+from official_bert.training.task import TaskBase
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServingOptions:
+    """What a user may choose about the answers of a served model."""
+
+    head: Literal["", "embeddings"] = ""  # "": that of the task
+    max_seq_length: int = 0  # 0: as in training
+    top_k: int = 5  # words for each blank
+    pooling: Literal["cls", "mean"] = "mean"  # of embeddings
+    threshold: float = 0.5  # probability from which a label is given, where there may be several
+
+
+def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
+    """The served model of a task and its trained model.
+
+    Raises ValueError for a task that is not served, and for a length that the model does not have.
+    """
+    tokenizer = GraphTokenizer(task.config.tokenizer.vocab_file, task.config.tokenizer.do_lower_case)
+    _check_vocabulary(task, tokenizer)
+    length = _max_seq_length(task, options)
+    if options.head == "embeddings":
+        return Embeddings(model.encoder, tokenizer, length, options.pooling)
+    if task.head == "fill_mask":
+        return FillMask(model, tokenizer, length, options.top_k)
+    if task.head in ("classifier", "multi_label", "regression"):
+        return Classifier(model, tokenizer, length, kind=task.head, labels=task.options.labels,
+                          pairs=task.options.pairs, threshold=options.threshold)
+    if task.head == "choice":
+        return Choice(model, tokenizer, length)
+    raise ValueError(f"task {task.config.task}: a model with the head {task.head!r} is not served")
+
+
+def _check_vocabulary(task: TaskBase, tokenizer: GraphTokenizer) -> None:
+    """ValueError where the tokenizer would give ids that the model does not have."""
+    if len(tokenizer.vocab) > task.config.model.vocab_size:
+        raise ValueError(f"{tokenizer.vocab_file}: expected at most model.vocab_size = {task.config.model.vocab_size} "
+                         f"entries, got {len(tokenizer.vocab)}")
+
+
+def _max_seq_length(task: TaskBase, options: ServingOptions) -> int:
+    """The longest row that is served: the longest that was trained on, unless another is asked for."""
+    most = task.config.model.max_position_embeddings
+    length = options.max_seq_length or min(task.options.max_seq_length, most)
+    if not 3 <= length <= most:
+        raise ValueError(f"--max_seq_length: expected 3 to {most} (the model's positions), got {length}")
+    return length

@@ -1,0 +1,115 @@
+"""What an export leaves on disk, and what it leaves when it fails."""
+
+import os
+
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
+
+from official_bert.config import Config, TokenizerConfig, load_config
+from official_bert.models.pretrainer import make_pretrainer
+from official_bert.serving import examples, export, text_model, warmup
+from official_bert.serving.loading import latest_version, load_model
+
+
+@pytest.fixture(scope="module")
+def served(graph_tokenizer, small_config):
+    return text_model.FillMask(make_pretrainer(small_config), graph_tokenizer, 32)
+
+
+@pytest.fixture(scope="module")
+def config(small_config, golden):
+    return Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
+
+
+@pytest.fixture(scope="module")
+def exported(served, config, tmp_path_factory):
+    output = str(tmp_path_factory.mktemp("models") / "blank")
+    return output, export.export(served, config, export.ExportOptions(output=output, batch_sizes=(1, 3)))
+
+
+def test_both_forms_are_written_and_only_text_needs_an_op_beyond_tensorflows_own(exported):
+    output, lines = exported
+    assert sorted(os.listdir(output)) == ["ids", "text"]
+    assert lines[0].startswith(f"{output}/text/1: text -> tokens, probabilities, truncated; 4 warm-up requests")
+    assert lines[0].endswith("own: FastWordpieceTokenizeWithOffsets")
+    assert "input_ids, input_mask, segment_ids, masked_lm_positions -> logits;" in lines[1]
+    assert lines[1].endswith("own: none")
+
+
+@pytest.mark.parametrize("form", ["text", "ids"])
+def test_vocabulary_and_configuration_travel_with_the_model(exported, config, golden, form):
+    assets = os.path.join(exported[0], form, "1", "assets")
+    with open(os.path.join(assets, "vocab.txt"), "rb") as file:
+        assert file.read() == (golden / "vocab_uncased.txt").read_bytes()
+    saved = load_config(os.path.join(assets, "config.yaml"))
+    assert saved.model == config.model and saved.tokenizer.vocab_file == "vocab.txt"
+
+
+@pytest.mark.parametrize("form", ["text", "ids"])
+def test_warm_up_has_a_request_that_works_for_each_signature_and_batch_size(exported, form):
+    folder = os.path.join(exported[0], form, "1")
+    model = load_model(exported[0], form).loaded
+    seen = []
+    for record in tf.data.TFRecordDataset(os.path.join(folder, warmup.FILE)):
+        request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
+        assert request.model_spec.name == "blank"
+        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+        outputs = model.signatures[request.model_spec.signature_name](**inputs)
+        assert all(len(value) == len(next(iter(inputs.values()))) for value in outputs.values())
+        seen.append((request.model_spec.signature_name, len(next(iter(inputs.values())))))
+    assert sorted(seen) == [("examples", 1), ("examples", 3), ("serving_default", 1), ("serving_default", 3)]
+
+
+def test_the_next_version_is_one_above_the_highest_and_an_existing_one_is_kept(served, config, tmp_path):
+    for name in ("text/7", "ids/9", "text/notes"):
+        (tmp_path / name).mkdir(parents=True)
+    assert export.next_version(str(tmp_path)) == 10
+    with pytest.raises(ValueError, match=r"text/7: version 7 exists; give --version a higher one"):
+        export.export(served, config, export.ExportOptions(output=str(tmp_path), version=7))
+
+
+def test_an_export_that_fails_leaves_nothing(served, config, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("no space left on device")
+    monkeypatch.setattr(warmup, "write_requests", fail)
+    with pytest.raises(OSError, match="no space"):
+        export.export(served, config, export.ExportOptions(output=str(tmp_path / "model")))
+    assert os.listdir(tmp_path / "model") == []
+
+
+def test_a_folder_without_models_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"text: expected a model that run_export wrote .* got no such folder"):
+        load_model(str(tmp_path))
+    (tmp_path / "text" / "1").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"got \['1'\]"):
+        latest_version(str(tmp_path / "text"))
+
+
+def test_wrong_input_names_are_named(exported):
+    with pytest.raises(ValueError, match=r"expected the inputs \['text'\]; wrong: \['text', 'txt'\]"):
+        load_model(exported[0])(txt=["a"])
+
+
+def example(**features):
+    kinds = {int: lambda values: tf.train.Feature(int64_list=tf.train.Int64List(value=values)),
+             bytes: lambda values: tf.train.Feature(bytes_list=tf.train.BytesList(value=values))}
+    feature = {name: kinds[type(values[0])](values) for name, values in features.items()}
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
+def test_examples_of_different_lengths_are_padded():
+    inputs = {"input_ids": tf.TensorSpec([None, None], tf.int32), "text": tf.TensorSpec([None], tf.string),
+              "choices": tf.TensorSpec([None, None], tf.string)}
+    parsed = examples.parse_examples(tf.constant([example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
+                                                  example(input_ids=[7], text=[b"b"], choices=[b"y", b"z"])]), inputs)
+    assert parsed["input_ids"].dtype == tf.int32 and parsed["input_ids"].numpy().tolist() == [[5, 6], [7, 0]]
+    assert parsed["text"].numpy().tolist() == [b"a", b"b"]
+    assert parsed["choices"].numpy().tolist() == [[b"x", b""], [b"y", b"z"]]
+
+
+def test_examples_of_choices_hold_their_rows_one_after_another():
+    inputs = {"input_ids": tf.TensorSpec([None, None, None], tf.int32)}
+    parsed = examples.parse_examples(tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]), example(input_ids=[7, 8])]),
+                                     inputs, num_choices=2)
+    assert parsed["input_ids"].numpy().tolist() == [[[1, 2, 3], [4, 5, 6]], [[7, 0, 0], [8, 0, 0]]]

@@ -1,0 +1,129 @@
+"""Every SavedModel in a fresh process that knows only TensorFlow, by both loaders, against the models here."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.config import Config, TokenizerConfig
+from official_bert.models.encoder import make_encoder
+from official_bert.models.pretrainer import make_pretrainer
+from official_bert.serving import export, text_model, warmup
+
+# What runs without us: the arguments are the form, then folders, each with its inputs.npz and wanted.npz beside.
+SCRIPT = '''
+import sys
+import numpy as np
+import tensorflow as tf
+if sys.argv[1] == "text":
+    import tensorflow_text
+for folder in sys.argv[2:]:
+    arrays, wanted = (dict(np.load(f"{folder}/{name}.npz", allow_pickle=True)) for name in ("inputs", "wanted"))
+    serialized = arrays.pop("examples")
+    loaded = tf.saved_model.load(folder)
+    answers = [loaded.signatures["serving_default"](**{name: tf.constant(value) for name, value in arrays.items()}),
+               loaded.signatures["examples"](inputs=tf.constant(serialized))]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        signatures = tf.compat.v1.saved_model.load(session, ["serve"], folder).signature_def
+        for name, feed in (("serving_default", arrays), ("examples", {"inputs": serialized})):
+            signature = signatures[name]
+            assert signature.method_name == "tensorflow/serving/predict"
+            answers.append(session.run({key: value.name for key, value in signature.outputs.items()},
+                                       {signature.inputs[key].name: value for key, value in feed.items()}))
+    for answer in answers:
+        assert sorted(answer) == sorted(wanted), (folder, sorted(answer), sorted(wanted))
+        for name, value in wanted.items():
+            found = np.asarray(answer[name])
+            assert found.shape == value.shape, (folder, name, found.shape, value.shape)
+            if value.dtype.kind == "f":
+                assert np.abs(found - value).max(initial=0) <= 1e-5, (folder, name)
+            else:
+                assert (found == value).all(), (folder, name)
+    print("equal:", folder)
+assert not [name for name in sys.modules if name.split(".")[0] == "official_bert"]
+assert sys.argv[1] == "text" or "tensorflow_text" not in sys.modules
+'''
+TEXTS = np.array([text.encode() for text in (
+    "The surveyor [MASK] for the price.", "", "Señora Núñez misplaced [MASK] [MASK]. " * 9, "中国")], object)
+
+
+@pytest.fixture(scope="module")
+def served_models(graph_tokenizer, small_config, pooled_logits):
+    encoder = make_encoder(small_config)
+    common = (graph_tokenizer, 32)
+    return {
+        "fill_mask": text_model.FillMask(make_pretrainer(small_config), *common),
+        "classifier": text_model.Classifier(pooled_logits(3), *common, labels=["no", "ja", "être"]),
+        "pairs": text_model.Classifier(pooled_logits(2), *common, labels=["0", "1"], pairs=True),
+        "multi_label": text_model.Classifier(pooled_logits(3), *common, kind="multi_label", labels=["a", "b", "c"]),
+        "regression": text_model.Classifier(pooled_logits(1), *common, kind="regression"),
+        "choice": text_model.Choice(pooled_logits(1, choices=True), *common),
+        "cls": text_model.Embeddings(encoder, *common, "cls"),
+        "mean": text_model.Embeddings(encoder, *common, "mean"),
+    }
+
+
+def inputs_for(signature):
+    """Texts, or rows of ids of two lengths, for each input of a signature."""
+    rng = np.random.default_rng(0)
+    mask = np.ones((4, 20), np.int32)
+    mask[1, 7:] = 0
+    rows = {"input_ids": rng.integers(0, 3000, (4, 20), np.int32) * mask, "input_mask": mask,
+            "segment_ids": np.repeat([[0, 1]], 4, 0).repeat(10, 1).astype(np.int32) * mask,
+            "masked_lm_positions": rng.integers(0, 20, (4, 2), np.int32)}
+    values = {"text": TEXTS, "text_pair": TEXTS[::-1], "question": TEXTS[:1].repeat(4), "context": TEXTS,
+              "choices": np.stack([TEXTS, TEXTS[::-1]], 1)}
+    if any(spec.shape.rank == 3 for spec in signature.values()):
+        rows = {name: np.stack([value, value[::-1]], 1) for name, value in rows.items()}
+    return {name: {**values, **rows}[name] for name in signature}
+
+
+@pytest.fixture(scope="module")
+def exported(served_models, golden, small_config, tmp_path_factory):
+    """Each head's folder, exported when first asked for."""
+    config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
+    root = tmp_path_factory.mktemp("models")
+
+    @functools.cache
+    def of(head):
+        output = root / head
+        export.export(served_models[head], config,
+                      export.ExportOptions(output=str(output), batch_sizes=(), num_choices=2))
+        return output
+    return of
+
+
+def check(served_models, exported, heads, form):
+    """Runs SCRIPT on the SavedModels of some heads."""
+    folders = []
+    for head in heads:
+        folder = exported(head) / form / "1"
+        signature, answer = export.form_of(served_models[head], form)
+        inputs = inputs_for(signature)
+        wanted = answer({key: tf.constant(value) for key, value in inputs.items()})
+        np.savez(folder / "inputs.npz", examples=warmup.to_examples(inputs), **inputs)
+        np.savez(folder / "wanted.npz", **{key: value.numpy() for key, value in wanted.items()})
+        folders.append(str(folder))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KERAS"))}
+    finished = subprocess.run([sys.executable, "-c", SCRIPT, form, *folders], cwd=folders[0], env=environment,
+                              capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert finished.stdout.count("equal:") == len(heads)
+
+
+QUICK = ["fill_mask", "pairs"]
+
+
+@pytest.mark.parametrize("form", ["text", "ids"])
+def test_saved_models_answer_without_us_as_the_models_do(served_models, exported, form):
+    check(served_models, exported, QUICK, form)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["text", "ids"])
+def test_the_other_saved_models_answer_without_us_as_the_models_do(served_models, exported, form):
+    check(served_models, exported, sorted(set(served_models) - set(QUICK)), form)
