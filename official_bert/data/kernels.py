@@ -330,14 +330,6 @@ def _mask_words(plan, replacements, stream, row, budget, found, order, places, w
 
 
 @njit(forceinline=True)
-def _draw_length(span_lengths, stream):
-    draw, length = random(stream), 1
-    while length < len(span_lengths) and draw >= span_lengths[length - 1]:
-        length += 1
-    return length
-
-
-@njit(forceinline=True)
 def _mask_spans(plan, replacements, span_lengths, stream, row, budget, found, places, words, originals):
     """Masks spans of whole words until the budget is spent (SpanBERT 3.1); a span is replaced as one.
 
@@ -346,8 +338,8 @@ def _mask_spans(plan, replacements, span_lengths, stream, row, budget, found, pl
     """
     masked, vain = 0, 0
     while masked < budget and vain < found:
-        length, first = _draw_length(span_lengths, stream), below(stream, found)
-        action, before = _draw_action(plan, stream), masked
+        length = 1 + np.searchsorted(span_lengths[:-1], random(stream), side="right")
+        first, action, before = below(stream, found), _draw_action(plan, stream), masked
         for word in range(first, min(first + length, found)):
             size, place = words[word + 1] - words[word], places[words[word]]
             apart = word > first and place != places[words[word] - 1] + 1
@@ -405,34 +397,3 @@ def make_rows(plan, tables, corpus, stream, state, rows):
             _mask_words(plan, replacements, stream, row, budget, found, turns, places, words, originals)
         _put_predictions(plan, row, originals)
     return count
-
-
-@njit(cache=True, nogil=True)
-def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
-    """Writes the features of `rows[chosen]` to `values` [n, W], each from its column on (-1: not wanted).
-
-    `columns`: input_ids, input_mask, segment_ids, masked_lm_positions, masked_lm_ids, masked_lm_weights,
-    next_sentence_labels, word_starts, schema_version.
-    """
-    S, P = plan.max_seq_length, plan.max_predictions_per_seq
-    one = np.int32(0x3F800000)  # the bits of 1.0
-    values[:len(chosen)] = 0
-    for n in range(len(chosen)):
-        row, out = rows[chosen[n]], values[n]
-        length, second = np.int64(row[LENGTH]), np.int64(row[SECOND_START])
-        for place in range(length):
-            out[columns[0] + place] = row[HEADER + place]
-            out[columns[1] + place] = 1
-            out[columns[2] + place] = place >= second
-        out[columns[6]] = row[LABEL]
-        if plan.strategy != UNMASKED:
-            for index in range(row[PREDICTIONS]):
-                out[columns[3] + index] = row[HEADER + S + index]
-                out[columns[4] + index] = row[HEADER + S + P + index]
-                out[columns[5] + index] = one
-        else:
-            for place in range(length):
-                token = row[HEADER + place]
-                special = token == plan.cls_id or token == plan.sep_id
-                out[columns[7] + place] = not special and not continues_word[token]
-            out[columns[8]] = version

@@ -55,16 +55,13 @@ def masked_crc(data, start, stop, tables):
     return rotated + CRC_MASK_DELTA & np.uint64(0xFFFFFFFF)
 
 
-@njit
+@njit(forceinline=True)
 def _varint_size(value):
-    size = 1
-    while value >= 128:
-        value >>= 7
-        size += 1
-    return size
+    """Bytes of a varint below 2**28."""
+    return 1 + (value >= 1 << 7) + (value >= 1 << 14) + (value >= 1 << 21)
 
 
-@njit
+@njit(forceinline=True)
 def _put_varint(out, position, value):
     while value >= 128:
         out[position] = np.uint8((value & 127) | 128)
@@ -74,84 +71,93 @@ def _put_varint(out, position, value):
     return position + 1
 
 
-@njit
+@njit(forceinline=True)
+def _put_header(out, position, tag, size):
+    """Writes the tag of a field with a length, and the length."""
+    out[position] = tag
+    return _put_varint(out, position + 1, size)
+
+
+@njit(forceinline=True)
 def _put_little_endian(out, position, value, size):
     for shift in range(size):
         out[position + shift] = np.uint8((value >> (8 * shift)) & 255)
     return position + size
 
 
-@njit
-def _message_sizes(row, columns, is_float, key_ends, sizes):
-    """Fills sizes[f] = (values, list, feature, map entry) in bytes; returns that of the `Features` message."""
-    total = 0
-    for f in range(len(is_float)):
-        first, last = columns[f], columns[f + 1]
-        payload = 4 * (last - first)
-        if not is_float[f]:
-            payload = last - first
-            for column in range(first, last):
-                value = row[column]
-                payload += (value >= 1 << 7) + (value >= 1 << 14) + (value >= 1 << 21) + (value >= 1 << 28)
-        key_size = key_ends[f + 1] - key_ends[f]
-        sizes[f, 0] = payload
-        sizes[f, 1] = 1 + _varint_size(payload) + payload
-        sizes[f, 2] = 1 + _varint_size(sizes[f, 1]) + sizes[f, 1]
-        sizes[f, 3] = 2 + _varint_size(key_size) + key_size + _varint_size(sizes[f, 2]) + sizes[f, 2]
-        total += 1 + _varint_size(sizes[f, 3]) + sizes[f, 3]
-    return total
-
-
-@njit
-def _put_values(out, position, row, first, last, is_float):
+@njit(forceinline=True)
+def _values_size(rows, n, first, last, is_float):
+    """Bytes of a feature's values."""
+    if is_float:
+        return 4 * (last - first)
+    size = last - first
     for column in range(first, last):
-        value = row[column]
-        if is_float:
-            position = _put_little_endian(out, position, value, 4)
-        elif value < 128:
-            out[position] = np.uint8(value)
-            position += 1
-        else:
-            position = _put_varint(out, position, value)
+        value = rows[n, column]
+        size += np.int64(value >= 1 << 7) + np.int64(value >= 1 << 14)
+        size += np.int64(value >= 1 << 21) + np.int64(value >= 1 << 28)
+    return size
+
+
+@njit(forceinline=True)
+def _put_values(out, position, rows, n, first, last, is_float, size):
+    if is_float:
+        for column in range(first, last):
+            position = _put_little_endian(out, position, rows[n, column], 4)
+    elif size == last - first:  # a byte each
+        for index in range(size):
+            out[position + index] = np.uint8(rows[n, first + index])
+        position += size
+    else:
+        for column in range(first, last):
+            position = _put_id(out, position, np.int64(rows[n, column]))
     return position
 
 
-@njit
-def _put_feature(out, position, row, first, last, is_float, key, sizes):
-    out[position] = MAP_ENTRY
-    position = _put_varint(out, position + 1, sizes[3])
-    out[position] = KEY
-    position = _put_varint(out, position + 1, len(key))
-    out[position:position + len(key)] = key
-    position += len(key)
-    out[position] = VALUE
-    position = _put_varint(out, position + 1, sizes[2])
-    out[position] = FLOAT_LIST if is_float else INT64_LIST
-    position = _put_varint(out, position + 1, sizes[1])
-    out[position] = VALUES
-    position = _put_varint(out, position + 1, sizes[0])
-    return _put_values(out, position, row, first, last, is_float)
+@njit(forceinline=True)
+def _put_id(out, position, value):
+    """A varint, for values below 2**21 without a branch (their sizes cannot be guessed): what is too much is
+    overwritten by the next value."""
+    if value >= 1 << 21:
+        return _put_varint(out, position, value)
+    two, three = value >= 1 << 7, value >= 1 << 14
+    out[position] = np.uint8((value & 127) | (two << 7))
+    out[position + 1] = np.uint8(((value >> 7) & 127) | (three << 7))
+    out[position + 2] = np.uint8(value >> 14)
+    return position + 1 + two + three
 
 
 @njit(cache=True, nogil=True)
 def put_examples(out, rows, columns, is_float, keys, key_ends, tables, framed):
     """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as Examples; returns the bytes written."""
-    sizes = np.empty((len(is_float), 4), np.int64)
+    sizes = np.empty((len(is_float), 4), np.int64)  # of each feature: values, list, feature, entry of the map
     position = 0
     for n in range(len(rows)):
-        row = rows[n]
-        features = _message_sizes(row, columns, is_float, key_ends, sizes)
+        features = 0
+        for f in range(len(is_float)):
+            key_size = key_ends[f + 1] - key_ends[f]
+            sizes[f, 0] = _values_size(rows, n, columns[f], columns[f + 1], is_float[f])
+            sizes[f, 1] = 1 + _varint_size(sizes[f, 0]) + sizes[f, 0]
+            sizes[f, 2] = 1 + _varint_size(sizes[f, 1]) + sizes[f, 1]
+            sizes[f, 3] = 2 + _varint_size(key_size) + key_size + _varint_size(sizes[f, 2]) + sizes[f, 2]
+            features += 1 + _varint_size(sizes[f, 3]) + sizes[f, 3]
         length = 1 + _varint_size(features) + features
         if framed:
             _put_little_endian(out, position, length, 8)
             _put_little_endian(out, position + 8, masked_crc(out, position, position + 8, tables), 4)
             position += 12
         start = position
-        out[position] = MAP_ENTRY
-        position = _put_varint(out, position + 1, features)
+        position = _put_header(out, position, MAP_ENTRY, features)
         for f in range(len(is_float)):
-            key = keys[key_ends[f]:key_ends[f + 1]]
-            position = _put_feature(out, position, row, columns[f], columns[f + 1], is_float[f], key, sizes[f])
+            position = _put_header(out, position, MAP_ENTRY, sizes[f, 3])
+            position = _put_header(out, position, KEY, key_ends[f + 1] - key_ends[f])
+            for index in range(key_ends[f], key_ends[f + 1]):
+                out[position] = keys[index]
+                position += 1
+            position = _put_header(out, position, VALUE, sizes[f, 2])
+            position = _put_header(out, position, FLOAT_LIST if is_float[f] else INT64_LIST, sizes[f, 1])
+            position = _put_header(out, position, VALUES, sizes[f, 0])
+            position = _put_values(out, position, rows, n, columns[f], columns[f + 1], is_float[f],
+                                   sizes[f, 0])
         if framed:
             position = _put_little_endian(out, position, masked_crc(out, start, position, tables), 4)
     return position

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
 from official_bert.data import kernels, records
 from official_bert.data.masking import VocabularyFacts
@@ -19,7 +20,7 @@ GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # without name and ti
 GZIP_LEVEL = 6
 LAST_BLOCK = b"\x03\x00"  # of a deflate stream: empty, and the last
 COLUMNS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
-           "next_sentence_labels", "word_starts", "schema_version")  # in the order of `kernels.expand_rows`
+           "next_sentence_labels", "word_starts", "schema_version")  # in the order of `expand_rows`
 
 
 def features_of(config: InstanceConfig) -> tuple[records.Feature, ...]:
@@ -27,6 +28,36 @@ def features_of(config: InstanceConfig) -> tuple[records.Feature, ...]:
     if config.masking is None:
         return records.unmasked_features(config.max_seq_length)
     return records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq)
+
+
+@njit(cache=True, nogil=True)
+def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
+    """Writes the features of `rows[chosen]` to `values` [n, W], each from its column on (-1: not wanted).
+
+    `columns` are in the order of COLUMNS.
+    """
+    S, P = plan.max_seq_length, plan.max_predictions_per_seq
+    one = np.int32(0x3F800000)  # the bits of 1.0
+    values[:len(chosen)] = 0
+    for n in range(len(chosen)):
+        row, out = rows[chosen[n]], values[n]
+        length, second = np.int64(row[kernels.LENGTH]), np.int64(row[kernels.SECOND_START])
+        for place in range(length):
+            out[columns[0] + place] = row[kernels.HEADER + place]
+            out[columns[1] + place] = 1
+            out[columns[2] + place] = place >= second
+        out[columns[6]] = row[kernels.LABEL]
+        if plan.strategy != kernels.UNMASKED:
+            for index in range(row[kernels.PREDICTIONS]):
+                out[columns[3] + index] = row[kernels.HEADER + S + index]
+                out[columns[4] + index] = row[kernels.HEADER + S + P + index]
+                out[columns[5] + index] = one
+        else:
+            for place in range(length):
+                token = row[kernels.HEADER + place]
+                special = token == plan.cls_id or token == plan.sep_id
+                out[columns[7] + place] = not special and not continues_word[token]
+            out[columns[8]] = version
 
 
 class RowEncoder:
@@ -42,8 +73,7 @@ class RowEncoder:
     def encode(self, rows: np.ndarray, chosen: np.ndarray, framed: bool = True) -> np.ndarray:
         """The bytes (uint8) of the records of `rows[chosen]`."""
         values = np.empty((len(chosen), self._encoder.width), np.int32)
-        kernels.expand_rows(rows, chosen, self._plan, self._continues_word, self._columns, records.SCHEMA_VERSION,
-                            values)
+        expand_rows(rows, chosen, self._plan, self._continues_word, self._columns, records.SCHEMA_VERSION, values)
         out = np.empty(len(chosen) * self._encoder.most_bytes, np.uint8)
         return out[:self._encoder.encode(values, out, framed)]
 
