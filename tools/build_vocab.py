@@ -7,7 +7,6 @@ Several languages: `--input_file=en:english/*.txt,sw:swahili/*.txt`; the samplin
 
 import collections
 import concurrent.futures
-import itertools
 import multiprocessing
 import os
 import re
@@ -35,7 +34,7 @@ flags.DEFINE_float("smoothing", 0.7, "Each language's share p counts as p ** smo
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do where the text is not UTF-8.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
 
-LINES_AT_ONCE = 20_000
+CHARACTERS_AT_ONCE = 1 << 21
 
 
 def split_languages(patterns: str) -> dict[str, list[str]]:
@@ -55,12 +54,18 @@ def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Coun
 
 
 def jobs(files: dict[str, list[str]]) -> Iterator[tuple[str, list[str], bool]]:
-    """The lines of all files, so many at a time."""
+    """The lines of all files, about so many characters at a time."""
     for language, paths in files.items():
         for path in paths:
-            lines = corpus.read_lines(path, FLAGS.on_bad_text)
-            while batch := list(itertools.islice(lines, LINES_AT_ONCE)):
-                yield language, batch, FLAGS.do_lower_case
+            batch: list[str] = []
+            size = 0
+            for line in corpus.read_lines(path, FLAGS.on_bad_text):
+                batch.append(line)
+                size += len(line)
+                if size >= CHARACTERS_AT_ONCE:
+                    yield language, batch, FLAGS.do_lower_case
+                    batch, size = [], 0
+            yield language, batch, FLAGS.do_lower_case
 
 
 def count_languages(files: dict[str, list[str]]) -> dict[str, collections.Counter]:
@@ -73,7 +78,7 @@ def count_languages(files: dict[str, list[str]]) -> dict[str, collections.Counte
             language, words = waiting.popleft().result()
             counts[language].update(words)
             vocab_learning.forget_rare_words(counts[language])
-        for job in tqdm(jobs(files), unit=" x 20k lines", desc="counting words"):
+        for job in tqdm(jobs(files), unit=" x 2 MB", desc="counting words"):
             waiting.append(pool.submit(count_lines, job))
             if len(waiting) > 2 * FLAGS.num_workers:
                 add_first()
@@ -91,11 +96,8 @@ def main(_) -> None:
     merged = vocab_learning.smooth_languages(counts, FLAGS.smoothing) if len(counts) > 1 else next(iter(counts.values()))
     pieces = vocab_learning.learn_pieces(merged, FLAGS.vocab_size - reserved, FLAGS.min_frequency, FLAGS.max_characters)
     lines = vocab_learning.make_vocab(pieces, FLAGS.num_unused)
-    os.makedirs(os.path.dirname(FLAGS.output_file) or ".", exist_ok=True)
-    temporary = f"{FLAGS.output_file}.tmp.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
+    with corpus.replaced([FLAGS.output_file]) as [file]:
         file.write("\n".join(lines) + "\n")
-    os.replace(temporary, FLAGS.output_file)
     print(f"{FLAGS.output_file}: {len(lines)} entries from {sum(map(len, counts.values())):,} different words")
     if len(lines) < FLAGS.vocab_size:
         print(f"(the text gives no more pieces that occur {FLAGS.min_frequency} times; "

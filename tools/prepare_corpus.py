@@ -5,7 +5,6 @@
 
 import collections
 import concurrent.futures
-import contextlib
 import itertools
 import json
 import multiprocessing
@@ -92,26 +91,6 @@ def in_order(pool: concurrent.futures.Executor, work, items: Iterable, settings:
         waiting.extend(pool.submit(work, item, settings) for item in itertools.islice(items, 1))
 
 
-@contextlib.contextmanager
-def replaced(paths: list[str]) -> Iterator[list]:
-    """Files open for writing beside `paths`; they take their names when all is written, and vanish otherwise."""
-    temporary = [f"{path}.tmp.{os.getpid()}" for path in paths]
-    with contextlib.ExitStack() as stack:
-        for path in paths:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        try:
-            files = [stack.enter_context(open(path, "w", encoding="utf-8")) for path in temporary]
-            yield files
-            stack.close()
-            for source, target in zip(temporary, paths):
-                os.replace(source, target)
-        finally:
-            stack.close()
-            for path in temporary:
-                if os.path.exists(path):
-                    os.remove(path)
-
-
 def write_corpus(pieces: Iterable, files: list, lines: LineCounter, progress: tqdm) -> dict[str, int]:
     """Writes documents over the files in turn and counts them."""
     counts = {"documents": 0, "documents dropped": 0, "sentences": 0, "words": 0}
@@ -155,7 +134,7 @@ def main(_) -> None:
                 "keep_everything": FLAGS.keep_everything}
     context = multiprocessing.get_context("forkserver")
     with (concurrent.futures.ProcessPoolExecutor(FLAGS.num_workers, context) as pool,
-          tempfile.TemporaryDirectory() as folder, replaced(FLAGS.output_file) as files,
+          tempfile.TemporaryDirectory() as folder, corpus.replaced(FLAGS.output_file) as files,
           tqdm(total=sum(map(os.path.getsize, paths)), unit="B", unit_scale=True, desc="preparing") as progress):
         pieces = in_order(pool, clean_documents, chunks(paths, reading), cleaning, ahead=2 * FLAGS.num_workers)
         counts = write_corpus(pieces, files, LineCounter(folder), progress)

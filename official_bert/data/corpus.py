@@ -5,12 +5,13 @@ What is kept is running text, as in the paper (3.1: "we extract only the text pa
 headers"): a paragraph counts as such when it ends as a sentence does, or is long.
 """
 
+import contextlib
 import glob
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, TextIO
 
 import sentencex
 
@@ -44,6 +45,32 @@ def find_files(patterns: str) -> list[str]:
     if not found:
         raise ValueError("no input file given")
     return list(dict.fromkeys(found))
+
+
+@contextlib.contextmanager
+def replaced(paths: list[str]) -> Iterator[list[TextIO]]:
+    """Text files open for writing beside `paths`; they take those names when all is written, and vanish otherwise.
+
+    Raises ValueError naming the files where they cannot be written, on a full disk for example.
+    """
+    temporary = [f"{path}.tmp.{os.getpid()}" for path in paths]
+    with contextlib.ExitStack() as stack:
+        try:
+            for path in paths:
+                os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            yield [stack.enter_context(open(path, "w", encoding="utf-8", newline="\n")) for path in temporary]
+            stack.close()
+            for source, target in zip(temporary, paths):
+                os.replace(source, target)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            raise ValueError(f"{', '.join(paths)}: cannot be written: {error.strerror}") from None
+        finally:
+            with contextlib.suppress(OSError):  # what could not be written cannot be flushed either
+                stack.close()
+            for path in filter(os.path.exists, temporary):
+                os.remove(path)
 
 
 def read_lines(path: str, on_bad_text: Literal["error", "replace"] = "error") -> Iterator[str]:

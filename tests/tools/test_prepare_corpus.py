@@ -1,4 +1,5 @@
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -72,3 +73,14 @@ def test_a_run_that_is_stopped_leaves_nothing_and_a_second_one_works(root, tmp_p
     assert list((tmp_path / "out").iterdir()) == []
     source.write_text("\n".join(corpus_rows(20)))
     assert prepare(root, *command[2:]).returncode == 0 and output.exists()
+
+
+def test_a_disk_that_fills_up_leaves_no_file(root, tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out" / "c.txt"
+    source.write_text("\n".join(list(corpus_rows(500)) * 10))
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # noqa: E731
+    done = subprocess.run([sys.executable, str(root / "tools/prepare_corpus.py"), f"--input_file={source}",
+                           f"--output_file={output}", "--num_workers=1"], check=False, capture_output=True, text=True,
+                          timeout=120, preexec_fn=limit)
+    assert done.returncode == 1 and f"error: {output}: cannot be written: File too large" in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
