@@ -323,4 +323,8 @@ def run_main(main: Any) -> None:
         except (ValueError, OSError) as error:
             message = " ".join(str(error).split())
             raise SystemExit(f"error: {message}") from None
+        except ModuleNotFoundError as error:
+            if error.name not in ("jax", "torch", "openvino"):  # what the other backends of Keras import
+                raise
+            raise SystemExit(f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}") from None
     app.run(checked_main)

@@ -1,0 +1,76 @@
+"""The command: from a training run's folder to two SavedModels, and one line for whatever is wrong."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from official_bert.config import Config, OptimizerConfig, TokenizerConfig, save_config
+from official_bert.models import checkpoints
+from official_bert.models.pretrainer import make_pretrainer
+from official_bert.serving.from_task import ServingOptions, make_served_model
+from official_bert.serving.loading import load_model
+from official_bert.training.task import load_task
+
+
+@pytest.fixture(scope="module")
+def run_folder(golden, small_config, tmp_path_factory):
+    """What a pre-training run leaves: configuration, vocabulary, a checkpoint; and its model."""
+    folder = tmp_path_factory.mktemp("run")
+    shutil.copyfile(golden / "vocab_uncased.txt", folder / "vocab.txt")
+    save_config(Config(model=small_config, options={"max_seq_length": 24, "max_predictions_per_seq": 4},
+                       optimizer=OptimizerConfig(), tokenizer=TokenizerConfig(vocab_file="elsewhere/vocab.txt")),
+                str(folder / "config.yaml"))
+    model = make_pretrainer(small_config)
+    checkpoints.weights_checkpoint(model).save(str(folder / "ckpt"))
+    return folder, model
+
+
+def run_export(*arguments, **environment):
+    return subprocess.run([sys.executable, "-m", "official_bert.run_export", *arguments], capture_output=True, text=True,
+                          check=False, env={**os.environ, **environment})
+
+
+def test_a_run_becomes_a_model_that_answers_text_and_ids(run_folder, tmp_path):
+    folder, model = run_folder
+    finished = run_export(f"--checkpoint={folder}", f"--output={tmp_path / 'blank'}", "--top_k=2",
+                          "--warmup_batch_sizes=1")
+    assert finished.returncode == 0, finished.stderr
+    assert f"{tmp_path}/blank/text/1: text -> tokens, probabilities, truncated" in finished.stdout
+    found = load_model(str(tmp_path / "blank"))(text=["the [MASK] is", "the " * 30])
+    assert found["tokens"].shape == (2, 1, 2) and found["truncated"].tolist() == [False, True]
+    rows = {"input_ids": [[1, 2, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]], "masked_lm_positions": [[1]]}
+    logits = load_model(str(tmp_path / "blank"), "ids")(**rows)["logits"]
+    wanted = model({name: np.array(value, np.int32) for name, value in rows.items()})["mlm_logits"]
+    np.testing.assert_allclose(logits, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--checkpoint=nowhere", "--output=x"], "error: nowhere: expected the output folder of a training run"),
+    (["--checkpoint=RUN", "--output=x", "--warmup_batch_sizes=1,a"], "error: --warmup_batch_sizes: expected numbers"),
+    (["--checkpoint=RUN", "--output=x", "--max_seq_length=99"], "error: --max_seq_length: expected 3 to 32"),
+])
+def test_mistakes_give_one_line_and_write_nothing(run_folder, tmp_path, arguments, message):
+    arguments = [argument.replace("RUN", str(run_folder[0])).replace("=x", f"={tmp_path / 'x'}") for argument in arguments]
+    finished = run_export(*arguments)
+    assert finished.returncode == 1
+    assert finished.stderr.strip().split("\n")[-1].startswith(message)
+    assert "Traceback" not in finished.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_another_keras_backend_is_refused(run_folder, tmp_path):
+    finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", KERAS_BACKEND="numpy")
+    assert finished.returncode == 1 and "error: KERAS_BACKEND: expected tensorflow, got " in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(run_folder, small_config):
+    config = Config(model=dataclasses.replace(small_config, vocab_size=2000), options={},
+                    tokenizer=TokenizerConfig(vocab_file=str(run_folder[0] / "vocab.txt")))
+    with pytest.raises(ValueError, match=r"expected at most model.vocab_size = 2000 entries, got 3000"):
+        make_served_model(load_task(config), run_folder[1], ServingOptions())
