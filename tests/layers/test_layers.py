@@ -1,0 +1,135 @@
+"""One harness that every layer passes, and what each layer is for."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from official_bert.layers.attention import SelfAttention, make_attention_mask
+from official_bert.layers.embeddings import Embeddings
+from official_bert.layers.heads import MaskedLMHead, OutputLayer
+from official_bert.layers.transformer import ACTIVATIONS, TransformerLayer, get_activation
+
+B, S, D, V = 2, 5, 8, 11
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(B, S, D)).astype("float32")
+IDS = RNG.integers(0, V, (B, S))
+SEGMENTS = np.array([[0, 0, 1, 1, 1]] * B)
+MASK = np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], bool)[:, None, None, :]
+TABLE = RNG.normal(size=(V, D)).astype("float32")
+HARNESS = [
+    (lambda **more: SelfAttention(num_heads=2, hidden_size=D, **more), (X, MASK), (B, S, D)),
+    (lambda **more: TransformerLayer(num_heads=2, hidden_size=D, intermediate_size=16, **more), (X, MASK), (B, S, D)),
+    (lambda **more: Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S, **more), (IDS, SEGMENTS), (B, S, D)),
+    (lambda **more: MaskedLMHead(vocab_size=V, hidden_size=D, **more), (X, TABLE), (B, S, V)),
+    (lambda **more: OutputLayer(num_classes=3, **more), (X,), (B, S, 3)),
+]
+NAMES = ["attention", "transformer", "embeddings", "masked_lm", "output"]
+has_dropout = {"attention", "transformer", "embeddings"}
+
+
+@pytest.fixture(params=range(len(HARNESS)), ids=NAMES)
+def case(request):
+    return (NAMES[request.param], *HARNESS[request.param])
+
+
+def test_a_layer_gives_the_same_eagerly_and_symbolically(case):
+    _, make, inputs, shape = case
+    layer = make()
+    eager = ops.convert_to_numpy(layer(*inputs))
+    assert eager.shape == shape
+    symbolic = [keras.Input(batch_shape=np.shape(value), dtype=np.asarray(value).dtype.name) for value in inputs]
+    model = keras.Model(symbolic, layer(*symbolic))
+    np.testing.assert_allclose(ops.convert_to_numpy(model(list(inputs))), eager, rtol=1e-6, atol=1e-6)
+
+
+def test_a_layer_comes_back_from_its_config_and_its_weights(case):
+    _, make, inputs, _ = case
+    layer = make()
+    out = layer(*inputs)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    again(*inputs)
+    again.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(ops.convert_to_numpy(again(*inputs)), ops.convert_to_numpy(out))
+
+
+def test_dropout_acts_in_training_only_and_keeps_the_mean(case):
+    name, make, inputs, _ = case
+    layer = make()
+    still = ops.convert_to_numpy(layer(*inputs))
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer(*inputs)), still)
+    if name in has_dropout:
+        assert np.abs(ops.convert_to_numpy(layer(*inputs, training=True)) - still).max() > 0
+
+
+def test_bfloat16_stays_near_float32(case):
+    _, make, inputs, _ = case
+    full = make()
+    out = ops.convert_to_numpy(full(*inputs))
+    half = make(dtype="mixed_bfloat16")
+    half(*inputs)
+    half.set_weights(full.get_weights())
+    assert all(weight.dtype == "float32" for weight in half.weights)
+    near = np.asarray(ops.convert_to_numpy(ops.cast(half(*inputs), "float32")))
+    assert np.abs(near - out).max() < 0.05 * max(1.0, np.abs(out).max())
+
+
+def test_attention_is_that_of_the_paper():
+    layer = SelfAttention(num_heads=2, hidden_size=D, initializer_range=0.5)
+    out = ops.convert_to_numpy(layer(X, MASK))
+    q, k, v = (np.einsum("bsd,dnh->bnsh", X, part.kernel.numpy()) + part.bias.numpy()[:, None] for part in
+               (layer.query, layer.key, layer.value))
+    scores = np.einsum("bnqh,bnkh->bnqk", q, k) / np.sqrt(D / 2)
+    powers = np.exp(scores - scores.max(-1, keepdims=True)) * MASK
+    context = np.einsum("bnqk,bnkh->bqnh", powers / powers.sum(-1, keepdims=True), v)
+    merged = np.einsum("bqnh,nhd->bqd", context, layer.merge_heads.kernel.numpy()) + layer.merge_heads.bias.numpy()
+    np.testing.assert_allclose(out, merged, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_ignores_what_stands_behind_the_mask():
+    layer = SelfAttention(num_heads=2, hidden_size=D)
+    clean = ops.convert_to_numpy(layer(X, MASK))
+    dirty = X.copy()
+    dirty[0, 4], dirty[1, 3:] = 1e3, -1e3
+    seen = MASK[:, 0, 0]
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(dirty, MASK))[seen], clean[seen], rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_that_sees_nothing_is_finite():
+    layer = TransformerLayer(num_heads=2, hidden_size=D, intermediate_size=16)
+    assert np.isfinite(ops.convert_to_numpy(layer(X, np.zeros_like(MASK)))).all()
+
+
+def test_the_mask_keeps_packed_instances_apart():
+    mask = make_attention_mask(np.array([[1, 1, 1, 0]]), np.array([[0, 0, 1, 2]]))
+    assert ops.convert_to_numpy(mask)[0, 0].tolist() == [
+        [True, True, False, False], [True, True, False, False], [False, False, True, False], [False] * 4]
+
+
+def test_embeddings_are_summed_and_normalised():
+    layer = Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S)
+    out = ops.convert_to_numpy(layer(IDS, SEGMENTS))
+    summed = (layer.word_embeddings.numpy()[IDS] + layer.token_type_embeddings.numpy()[SEGMENTS]
+              + layer.position_embeddings.numpy()[None])
+    wanted = (summed - summed.mean(-1, keepdims=True)) / np.sqrt(summed.var(-1, keepdims=True) + 1e-12)
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
+    restarted = ops.convert_to_numpy(layer(IDS[:, 2:], SEGMENTS[:, 2:], np.array([[2, 3, 4]] * B)))
+    np.testing.assert_allclose(restarted, out[:, 2:], rtol=1e-5, atol=1e-6)
+
+
+def test_a_sequence_longer_than_the_position_table_is_refused():
+    layer = Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S - 1)
+    with pytest.raises(ValueError, match="5 tokens is longer than the model's 4 positions"):
+        layer(IDS, SEGMENTS)
+
+
+@pytest.mark.parametrize(("name", "value"), [("gelu", 0.841192), ("gelu_erf", 0.841345), ("relu", 1.0), ("tanh", 0.761594),
+                                             ("linear", 1.0)])
+def test_activations_at_one(name, value):
+    assert float(get_activation(name)(np.float32(1.0))) == pytest.approx(value, abs=2e-6)
+
+
+def test_an_unknown_activation_is_refused():
+    with pytest.raises(ValueError, match="expected one of .*gelu"):
+        get_activation("swish")
+    assert set(ACTIVATIONS) == {"gelu", "gelu_erf", "relu", "tanh", "linear"}
