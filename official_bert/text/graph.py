@@ -66,6 +66,7 @@ class GraphTokenizer(tf.Module):
             # One entry more, so that a code above them all finds one that is not its own.
             self._combining = tf.constant(np.append(tables.combining, 0x110000).astype(np.int32))
             self._combining_class = tf.constant(np.append(tables.combining_class, 0).astype(np.int32))
+            self._piece_lengths = tf.constant([len(token.removeprefix("##")) for token in self.vocab])
         self._wordpiece = tf_text.FastWordpieceTokenizer(
             vocab=list(self.vocab), token_out_type=tf.int32, unknown_token=UNKNOWN, no_pretokenization=True,
             max_bytes_per_word=MAX_WORD_BYTES)
@@ -88,15 +89,14 @@ class GraphTokenizer(tf.Module):
     def tokenize_with_offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `FullTokenizer.tokenize_with_offsets`."""
         words = self._split(text)
-        pieces, first_bytes, end_bytes = self._wordpiece.tokenize_with_offsets(words.strings)
-        word = pieces.value_rowids()
-        word_start, word_end = tf.gather(words.item_splits, word), tf.gather(words.item_splits, word + 1)
-        item_of = _item_of_byte(words)
-        first = item_of(word_start, tf.cast(first_bytes.values, tf.int32))
-        end = item_of(word_start, tf.cast(end_bytes.values, tf.int32))
-        whole = tf.equal(pieces.values, self.vocab[UNKNOWN])
-        first, end = tf.where(whole, word_start, first), tf.where(whole, word_end, end)
-        starts, ends = _spans(words, first, end)
+        pieces = self._wordpiece.tokenize(words.strings)
+        # The pieces tile the items: how long they are says where they lie. An unknown word is its only piece.
+        lengths = tf.gather(self._piece_lengths, pieces.values)
+        unknown = tf.where(tf.equal(pieces.values, self.vocab[UNKNOWN]))
+        word = tf.searchsorted(pieces.row_splits, unknown[:, 0], side="right") - 1
+        word_lengths = tf.gather(words.item_splits[1:] - words.item_splits[:-1], word)
+        end = tf.cumsum(tf.tensor_scatter_nd_update(lengths, unknown, word_lengths))
+        starts, ends = _spans(words, tf.concat([[0], end[:-1]], 0)[:tf.size(end)], end)
         ids = _rows_of(pieces.values, pieces.row_splits, words.row_splits)
         text_start = tf.gather(words.text_starts, ids.value_rowids())
         return ids, ids.with_values(starts - text_start), ids.with_values(ends - text_start)
@@ -108,7 +108,7 @@ class GraphTokenizer(tf.Module):
         items = self._normalise(decoded.flat_values, text_starts)
         # A word begins at an isolated character and behind one, behind a space and where a text begins.
         isolated = tf.equal(items.kinds, characters.ISOLATED)
-        behind = tf.concat([[True], items.kinds >= characters.ISOLATED], 0) | _begins_row(items)
+        behind = tf.concat([[True], tf.not_equal(items.kinds, characters.LETTER)], 0) | _begins_row(items)
         kept = tf.cast(tf.where(tf.not_equal(items.kinds, characters.SPACE))[:, 0], tf.int32)
         begins = tf.cast(tf.where(tf.gather(isolated | behind[:-1], kept))[:, 0], tf.int32)
         codes, splits = tf.gather(items.codes, kept), tf.concat([begins, [tf.size(kept)]], 0)
@@ -120,15 +120,18 @@ class GraphTokenizer(tf.Module):
         page_starts = tf.gather(self._page_starts, tf.bitwise.right_shift(codes, characters.PAGE_BITS))
         entries = tf.gather(self._entries, page_starts + tf.bitwise.bitwise_and(codes, (1 << characters.PAGE_BITS) - 1))
         kinds = _kind(entries)
-        became = tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK)
         sources = tf.range(tf.size(codes))
-        items = _Items(became, kinds, sources, sources + 1, row_splits)
+        items = _Items(tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1,
+                       row_splits)
+        return _when(kinds > characters.SPACE, lambda items: self._treat_rare(entries, items), items)
+
+    def _treat_rare(self, entries: tf.Tensor, items: _Items) -> _Items:
+        """What characters of the rarer kinds ask for, in the order of 2018's steps; leaves only letters and breaks."""
         if self.do_lower_case:
-            sigma = tf.equal(codes, ord("Σ"))
-            items = _when(sigma, lambda items: _with_final_sigmas(sigma, entries, items), items)
-            items = _when(tf.equal(kinds, characters.SEVERAL), lambda items: self._expand(entries, items), items)
+            items = _when(tf.equal(items.kinds, characters.SIGMA), lambda items: _with_final_sigmas(entries, items), items)
+            items = _when(tf.equal(items.kinds, characters.SEVERAL), lambda items: self._expand(entries, items), items)
             items = _when(tf.equal(items.kinds, characters.MARK), self._in_canonical_order, items)
-        return _when(items.kinds > characters.SPACE, _without_deleted, items)
+        return _without_deleted(items)
 
     def _expand(self, entries: tf.Tensor, items: _Items) -> _Items:
         """Puts their items in the place of characters that become several; `entries` [N] are the table's."""
@@ -155,8 +158,9 @@ class GraphTokenizer(tf.Module):
         starts = tf.equal(classes, 0) & tf.not_equal(items.kinds, characters.CONTROL) | _begins_row(items)[:-1]
         run = tf.cumsum(tf.cast(starts, tf.int64))
         order = tf.argsort(run * 256 + tf.cast(classes, tf.int64), stable=True)
-        return items._replace(**{name: tf.gather(getattr(items, name), order)
-                                 for name in ("codes", "kinds", "sources", "ends")})
+        items = items._replace(**{name: tf.gather(getattr(items, name), order)
+                                  for name in ("codes", "kinds", "sources", "ends")})
+        return items._replace(kinds=tf.where(tf.equal(items.kinds, characters.MARK), characters.LETTER, items.kinds))
 
 
 def _when(found: tf.Tensor, change: Callable[[_Items], _Items], items: _Items) -> _Items:
@@ -166,7 +170,7 @@ def _when(found: tf.Tensor, change: Callable[[_Items], _Items], items: _Items) -
 
 def _kind(entries: tf.Tensor) -> tf.Tensor:
     """The kinds in table entries."""
-    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(entries, characters.CODE_BITS), characters.KIND_MASK)
+    return tf.bitwise.right_shift(entries, characters.KIND_BITS)
 
 
 def _begins_row(items: _Items) -> tf.Tensor:
@@ -188,7 +192,7 @@ def _spell(items: tf.Tensor, item_splits: tf.Tensor) -> tf.Tensor:
     return tf.cond(tf.reduce_any(too_long), lambda: tf.where(too_long, TOO_LONG, words), lambda: words)
 
 
-def _with_final_sigmas(sigma: tf.Tensor, entries: tf.Tensor, items: _Items) -> _Items:
+def _with_final_sigmas(entries: tf.Tensor, items: _Items) -> _Items:
     """Gives the final form to each capital sigma behind a cased letter and not before one (`str.lower`)."""
     skipped = tf.not_equal(tf.bitwise.bitwise_and(entries, characters.IGNORABLE), 0) \
         | tf.equal(items.kinds, characters.CONTROL)
@@ -198,9 +202,11 @@ def _with_final_sigmas(sigma: tf.Tensor, entries: tf.Tensor, items: _Items) -> _
     same_row = tf.equal(row[1:], row[:-1])
     before = tf.concat([[False], cased[:-1] & same_row], 0)
     after = tf.concat([cased[1:] & same_row, [False]], 0)
+    sigma = tf.equal(items.kinds, characters.SIGMA)
     places = tf.boolean_mask(seen, tf.gather(sigma, seen) & before & ~after)
     finals = tf.fill(tf.shape(places), ord(characters.FINAL_SIGMA))
-    return items._replace(codes=tf.tensor_scatter_nd_update(items.codes, places[:, None], finals))
+    return items._replace(codes=tf.tensor_scatter_nd_update(items.codes, places[:, None], finals),
+                          kinds=tf.where(sigma, characters.LETTER, items.kinds))
 
 
 def _without_deleted(items: _Items) -> _Items:
@@ -212,7 +218,7 @@ def _without_deleted(items: _Items) -> _Items:
     owner = tf.searchsorted(remaining, accents) - 1
     accents, row, owner = (tf.boolean_mask(each, owner >= 0) for each in (accents, row, owner))
     carried = (tf.gather(remaining, owner) >= tf.gather(items.row_splits, row)) \
-        & (tf.gather(kinds, owner) < characters.ISOLATED)
+        & tf.equal(tf.gather(kinds, owner), characters.LETTER)
     carrier, accent = tf.boolean_mask(owner, carried), tf.boolean_mask(accents, carried)
     ends = tf.tensor_scatter_nd_max(ends, carrier[:, None], tf.gather(items.ends, accent))
     return _Items(tf.gather(items.codes, remaining), kinds, tf.gather(items.sources, remaining), ends,
@@ -230,15 +236,3 @@ def _spans(words: _Words, first: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, 
 
     in_order = tf.reduce_all(words.sources[1:] >= words.sources[:-1])
     return tf.cond(in_order, lambda: (tf.gather(words.sources, first), tf.gather(words.ends, end - 1)), over_all_items)
-
-
-def _item_of_byte(words: _Words) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """A function from (first item of a word, byte in the word) to the item at that byte."""
-    width = 1 + tf.add_n([tf.cast(words.codes >= bound, tf.int32) for bound in (0x80, 0x800, 0x10000)])
-    byte_of = tf.concat([[0], tf.cumsum(width)], 0)  # [I+1]
-    marks = tf.scatter_nd(byte_of[1:, None], tf.ones_like(width), byte_of[-1:] + 1)
-    at_byte = tf.cumsum(marks)  # [bytes + 1] items that end at or before it
-
-    def item_of(word_start: tf.Tensor, byte: tf.Tensor) -> tf.Tensor:
-        return tf.gather(at_byte, tf.minimum(tf.gather(byte_of, word_start) + byte, byte_of[-1]))
-    return item_of

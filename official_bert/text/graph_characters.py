@@ -4,8 +4,8 @@ The tables are made from `text/tokenization` and Python's Unicode database when 
 no character data of the server's own (tf's ICU and RE2 have other Unicode versions) and gives the same everywhere.
 
 A character's entry is one integer: bits 0-20 what to add to its code (modulo 2^21) for the character that it becomes,
-or the number of its row in `expansions`; bits 21-23 its kind; bits 24-25 what `str.lower` asks of a capital sigma's
-neighbours.
+or the number of its row in `expansions`; bits 21-22 what `str.lower` asks of a capital sigma's neighbours; from bit 23
+its kind.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ import numpy as np
 
 from official_bert.text import tokenization
 
-CODE_BITS = 21
-CODE_MASK = (1 << CODE_BITS) - 1
-KIND_MASK = 7
-CASED, IGNORABLE = 1 << 24, 1 << 25  # of a capital sigma's neighbours
+CODE_MASK = (1 << 21) - 1
+CASED, IGNORABLE = 1 << 21, 1 << 22  # of a capital sigma's neighbours
+KIND_BITS = 23  # below the kind
 PAGE_BITS = 8
 
-LETTER, MARK, ISOLATED, SPACE, CONTROL, ACCENT, SEVERAL = range(7)
-# LETTER: part of a word. ISOLATED: a word of its own (punctuation, CJK). CONTROL, ACCENT: deleted, in cleaning and
-# after decomposition. SEVERAL: becomes several characters. MARK: part of a word, moved by canonical ordering.
+LETTER, ISOLATED, SPACE, CONTROL, ACCENT, SEVERAL, MARK, SIGMA = range(8)
+# LETTER: part of a word. ISOLATED: a word of its own (punctuation, CJK). The rest is rarer and gets a look of its own:
+# CONTROL, ACCENT: deleted, in cleaning and after decomposition. SEVERAL: becomes several characters. MARK: a letter
+# that canonical ordering may move. SIGMA: a capital one, whose lower case depends on its neighbours.
 FINAL_SIGMA = "ς"
 
 
@@ -34,7 +34,7 @@ class CharacterTables:
 
     page_of: np.ndarray  # [0x110000 >> 8] int32: row of `pages`
     pages: np.ndarray  # [pages, 256] entries
-    expansions: np.ndarray  # the characters that SEVERAL become, one after another, as `kind << 21 | code`
+    expansions: np.ndarray  # the characters that SEVERAL become, one after another, as `kind << 23 | code`
     expansion_splits: np.ndarray  # [rows + 1] where each row begins
     combining: np.ndarray  # [M] codes of class above 0 in canonical ordering, ascending
     combining_class: np.ndarray  # [M]
@@ -51,10 +51,11 @@ def character_tables(do_lower_case: bool) -> CharacterTables:
         items = _normalised_items(char, do_lower_case)
         if len(items) == 1:
             kind, became = items[0]
-            entries[code] = kind << CODE_BITS | (became - code) & CODE_MASK
+            kind = SIGMA if do_lower_case and char == "Σ" else kind
+            entries[code] = kind << KIND_BITS | (became - code) & CODE_MASK
         else:
-            entries[code] = SEVERAL << CODE_BITS | len(expansions)
-            expansions.append([kind << CODE_BITS | became for kind, became in items])
+            entries[code] = SEVERAL << KIND_BITS | len(expansions)
+            expansions.append([kind << KIND_BITS | became for kind, became in items])
         if do_lower_case:
             entries[code] |= _sigma_bits(char)
     pages, page_of = np.unique(entries.reshape(-1, 1 << PAGE_BITS), axis=0, return_inverse=True)
