@@ -9,6 +9,7 @@ The flags of 2018's `create_pretraining_data.py`, and its instances for the same
 import contextlib
 import glob
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -50,6 +51,9 @@ flags.DEFINE_enum("sentence_task", "nsp", ["nsp", "sop", "none"],
                   "Second segments: the next or a random one (BERT), in or out of order (ALBERT), or none (RoBERTa).")
 flags.DEFINE_enum("order", "2018", ["2018", "sharded"], "One random order over the whole corpus, as in 2018, or one a "
                   "file: sooner, but other instances, and a random segment comes from the same file's documents.")
+flags.DEFINE_enum("engine", "local", ["local", "beam"], "This machine, or Apache Beam (--order=sharded only; needs "
+                  "requirements-beam.txt).")
+flags.DEFINE_string("beam_options", "", "Beam's own flags, as in '--runner=FlinkRunner --flink_master=host:8081'.")
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads; the bytes written are the same for any number.")
 flags.DEFINE_string("token_store", "", "A folder where the tokenized text is kept and, if it is there, used again.")
 flags.DEFINE_string("work_dir", "", "Where temporary files lie (default: beside the output).")
@@ -68,7 +72,7 @@ def input_files(patterns: str) -> list[str]:
 
 
 def output_files(names: str) -> list[str]:
-    """The files to write, with name@n written out; their folders are made."""
+    """The files to write, with name@n written out."""
     found = []
     for name in names.split(","):
         stem, at, count = name.rpartition("@")
@@ -76,8 +80,6 @@ def output_files(names: str) -> list[str]:
         found += [f"{stem}-{n:05d}-of-{int(count):05d}" for n in range(int(count))] if numbered else [name]
     if len(set(found)) < len(found) or "" in found:
         raise ValueError(f"--output_file: expected different names, got {names!r}")
-    for path in found:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     return found
 
 
@@ -145,15 +147,26 @@ def stop(number: int, _) -> None:
     raise SystemExit(f"error: stopped by {signal.Signals(number).name}; no output was written")
 
 
-def create() -> None:
-    """Text to records, as the flags say."""
-    if FLAGS.num_workers < 1:
-        raise ValueError(f"--num_workers: expected at least 1, got {FLAGS.num_workers}")
-    config, facts = instance_config(), VocabularyFacts.of(load_vocab(FLAGS.vocab_file))
-    inputs, outputs = input_files(FLAGS.input_file), output_files(FLAGS.output_file)
+def create_on_beam(config: InstanceConfig, outputs: list[str]) -> dict[str, int]:
+    """Runs the Beam pipeline; returns its counts."""
+    if FLAGS["order"].present and FLAGS.order != "sharded":
+        raise ValueError(f"--order: expected sharded with --engine=beam, got {FLAGS.order}")
+    try:
+        from official_bert.data import beam_generation
+    except ImportError as error:
+        raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
+    return beam_generation.generate(
+        beam_generation.match_files(FLAGS.input_file), outputs, FLAGS.vocab_file, FLAGS.do_lower_case,
+        FLAGS.on_bad_text, config, FLAGS.random_seed, FLAGS.gzip_compress, shlex.split(FLAGS.beam_options))
+
+
+def create_here(config: InstanceConfig, outputs: list[str]) -> dict[str, int]:
+    """Makes the records on this machine; returns what was counted."""
+    facts, inputs = VocabularyFacts.of(load_vocab(FLAGS.vocab_file)), input_files(FLAGS.input_file)
+    for path in outputs:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     work_dir = FLAGS.work_dir or os.path.dirname(outputs[0]) or "."
     os.makedirs(work_dir, exist_ok=True)
-    begin = time.monotonic()
     with contextlib.ExitStack() as stack:
         reporter = stack.enter_context(Reporter())
         folder = FLAGS.token_store or os.path.join(
@@ -163,9 +176,20 @@ def create() -> None:
             print(f"warning: {warning}", file=sys.stderr)
         generator = Generator(store, config, facts, FLAGS.random_seed, Scratch(work_dir), reporter.show)
         instances, second = generator.write(outputs, FLAGS.order, FLAGS.gzip_compress, FLAGS.num_workers)
-    print(f"{len(inputs)} files, {store.num_documents} documents, {store.num_sentences} sentences, "
-          f"{len(store.tokens)} tokens -> {instances} instances in {len(outputs)} files, {second} with label 1, "
-          f"{time.monotonic() - begin:.1f} s")
+        return {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
+                "instances": instances, "second_labels": second}
+
+
+def create() -> None:
+    """Text to records, as the flags say."""
+    if FLAGS.num_workers < 1:
+        raise ValueError(f"--num_workers: expected at least 1, got {FLAGS.num_workers}")
+    begin = time.monotonic()
+    config, outputs = instance_config(), output_files(FLAGS.output_file)
+    counts = (create_on_beam if FLAGS.engine == "beam" else create_here)(config, outputs)
+    print("{documents} documents, {sentences} sentences, {tokens} tokens -> {instances} instances, "
+          "{second_labels} with label 1,".format(**counts),
+          f"in {len(outputs)} files; {time.monotonic() - begin:.1f} s")
 
 
 def main(_) -> None:

@@ -116,9 +116,7 @@ class Generator:
         """Each file from its own documents, several beside each other."""
         def write(shard: int) -> tuple[int, int]:
             documents = shard_documents(self.store.file_starts, shard, len(paths))
-            instances = self.sample(documents, shard_seed(self.seed, shard))
-            write_rows(instances.rows, instances.order, [paths[shard]], encoder, compress, 1)
-            return len(instances.rows), instances.second_labels
+            return self.write_shard(documents, shard, paths[shard], encoder, compress)
 
         counts = []
         with concurrent.futures.ThreadPoolExecutor(num_workers) as pool:
@@ -129,6 +127,13 @@ class Generator:
             finally:
                 pool.shutdown(cancel_futures=True)
         return sum(count for count, _ in counts), sum(second for _, second in counts)
+
+    def write_shard(self, documents: np.ndarray, shard: int, path: str, encoder: RowEncoder,
+                    compress: bool) -> tuple[int, int]:
+        """Writes one shard of the sharded order; returns (instances, labels that are 1)."""
+        instances = self.sample(documents, shard_seed(self.seed, shard))
+        write_rows(instances.rows, instances.order, [path], encoder, compress, 1)
+        return len(instances.rows), instances.second_labels
 
     def sample(self, documents: np.ndarray, seed: int,
                progress: Callable[[float], Any] = lambda share: None) -> Instances:

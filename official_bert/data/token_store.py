@@ -5,8 +5,6 @@ A store is a folder with `tokens.bin` (the ids of all sentences, one after anoth
 sentences, and their end) and `store.json` (what it was made of). It serves any sequence length, seed and task.
 """
 
-import collections
-import concurrent.futures
 import dataclasses
 import hashlib
 import json
@@ -18,6 +16,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from official_bert.data.masking import VocabularyFacts
+from official_bert.data.parallel import in_order
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 
 FORMAT = 1
@@ -96,11 +95,11 @@ def _map_array(path: str, kind: dict) -> np.ndarray:
 
 
 def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_workers: int = 1,
-                progress: Callable[[int], Any] = lambda _: None) -> TokenStore:
+                progress: Callable[[int], Any] = lambda _: None, may_be_empty: bool = False) -> TokenStore:
     """Tokenizes the files of `description` into `folder`, which appears when it is whole.
 
     `progress` is called with the bytes that each chunk adds. ValueError, with file and byte offset, for text that is
-    not UTF-8 (unless `on_bad_text` is "replace") and where no file has a token.
+    not UTF-8 (unless `on_bad_text` is "replace") and, unless it may be so, where no file has a token.
     """
     beside = f"{folder.rstrip('/')}.tmp.{os.getpid()}"
     os.makedirs(beside)
@@ -112,6 +111,8 @@ def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_wo
             for chunk, encoded in encode_files(paths, tokenizer, replace, num_workers):
                 writer.add(chunk, encoded)
                 progress(chunk.stop - chunk.start)
+            if not writer.num_tokens and not may_be_empty:
+                raise no_text(paths)
         os.rename(beside, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -120,22 +121,17 @@ def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_wo
     return store
 
 
+def no_text(paths: Sequence[str]) -> ValueError:
+    """The error for files without a token."""
+    more = f" and {len(paths) - 3} more files" if len(paths) > 3 else ""
+    return ValueError(f"expected text, found not one token in {', '.join(paths[:3])}{more}")
+
+
 def encode_files(paths: Sequence[str], tokenizer: FastTokenizer, replace: bool,
                  num_workers: int) -> Iterator[tuple[Chunk, EncodedLines]]:
-    """The files' chunks with their ids, in order, whatever the number of workers (threads: the kernel frees them)."""
-    waiting: collections.deque = collections.deque()
-    with concurrent.futures.ThreadPoolExecutor(num_workers) as pool:
-        try:
-            for path in paths:
-                for chunk in split_file(path):
-                    waiting.append((chunk, pool.submit(_encode_chunk, tokenizer, chunk, replace)))
-                    if len(waiting) > 2 * num_workers:
-                        first, future = waiting.popleft()
-                        yield first, future.result()
-            for first, future in waiting:
-                yield first, future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    """The files' chunks with their ids, in order, whatever the number of workers."""
+    chunks = (chunk for path in paths for chunk in split_file(path))
+    return in_order(lambda chunk: _encode_chunk(tokenizer, chunk, replace), chunks, num_workers)
 
 
 def split_file(path: str) -> Iterator[Chunk]:
@@ -210,6 +206,11 @@ class StoreWriter:
             for file in self._files.values():
                 file.close()
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far."""
+        return self._lengths["tokens"]
+
     def add(self, chunk: Chunk, encoded: EncodedLines) -> None:
         """Appends a chunk; chunks come in the order of the text."""
         if chunk.start == 0:  # of the next file, which may be the same one again
@@ -247,10 +248,6 @@ class StoreWriter:
 
     def _finish(self) -> None:
         """Closes the last sentence and document and writes what the store was made of."""
-        if not self._lengths["tokens"]:
-            files = [file["path"] for file in self.description["files"]]
-            raise ValueError(f"expected text, found not one token in {', '.join(files[:3])}"
-                             + (f" and {len(files) - 3} more files" if len(files) > 3 else ""))
         starts = self._file_starts + [self._lengths["documents"]]
         self._append("documents", np.array([self._lengths["sentences"]]))
         self._append("sentences", np.array([self._lengths["tokens"]]))
