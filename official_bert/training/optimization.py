@@ -6,6 +6,7 @@ biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 201
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 
@@ -25,9 +26,10 @@ def is_decayed(path: str) -> bool:
 def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -> tf.Tensor:
     """The rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all `total_steps`.
 
-    As in 2018 the decay counts from step 0, so that the rate drops a little where the warm-up ends.
+    As in 2018, which read the step after counting it, the first step has the rate 1 / warm-up of the peak, and the decay
+    counts from the first step, so that the rate drops a little where the warm-up ends.
     """
-    step = tf.cast(step, tf.float32)
+    step = tf.cast(step, tf.float32) + 1.0
     warmup = warmup_steps(config, total_steps)
     peak, end = config.learning_rate, config.end_learning_rate
     if config.schedule == "constant":
@@ -60,8 +62,9 @@ def update(config: OptimizerConfig, weight: tf.Tensor, gradient: tf.Tensor, mome
     corrected_first, corrected_second = first, second
     if config.name != "adamw":
         count = tf.cast(step, tf.float32) + 1.0
-        corrected_first = first / (1.0 - tf.pow(config.beta_1, count))
-        corrected_second = second / (1.0 - tf.pow(config.beta_2, count))
+        # 1 - beta ** count, without the digits that float32 loses in the difference.
+        corrected_first = first / -tf.math.expm1(count * math.log(config.beta_1))
+        corrected_second = second / -tf.math.expm1(count * math.log(config.beta_2))
     change = corrected_first / (tf.sqrt(corrected_second) + config.epsilon)
     if decayed:
         change += config.weight_decay_rate * weight
@@ -109,6 +112,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
             return
         super().build(variables)
         self.first, self.second = self.add_optimizer_variables(variables, ["first_moment", "second_moment"])
+        self.decayed = [is_decayed(variable.path) for variable in variables]
 
     def apply(self, grads, trainable_variables=None):
         """Clips once by the global norm, then updates."""
@@ -122,7 +126,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         step = tf.convert_to_tensor(self.iterations.value)
         moments = Moments(tf.convert_to_tensor(self.first[index]), tf.convert_to_tensor(self.second[index]))
         weight, moments = update(self.rule, tf.convert_to_tensor(variable), tf.convert_to_tensor(gradient), moments,
-                                 scheduled_rate(self.rule, step, self.total_steps), step, is_decayed(variable.path))
+                                 scheduled_rate(self.rule, step, self.total_steps), step, self.decayed[index])
         variable.assign(weight)
         self.first[index].assign(moments.first)
         self.second[index].assign(moments.second)

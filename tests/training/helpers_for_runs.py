@@ -1,0 +1,48 @@
+"""A pre-training task on made-up records, small enough for tests that start processes."""
+
+import numpy as np
+
+from official_bert.config import Config, build, merge
+from official_bert.data import records
+from official_bert.training.task import DataFiles, load_task
+
+S, P, V = 16, 3, 40
+
+
+def write_records(path, count, seed=0, vocab_size=V):
+    """Records whose masked words can be learned: each is the word before it plus one, and the first is one of two."""
+    rng = np.random.default_rng(seed)
+    features = records.pretraining_features(S, P)
+
+    def rows():
+        for _ in range(count):
+            length = int(rng.integers(8, S + 1))
+            ids = np.zeros(S, np.int64)
+            ids[:length] = (rng.choice([5, 9]) + np.arange(length) - 5) % (vocab_size - 5) + 5
+            positions = np.sort(rng.choice(np.arange(1, length), P, replace=False))
+            masked = ids[positions].copy()
+            ids[positions] = 4
+            weights = np.ones(P)
+            weights[rng.integers(1, P + 1):] = 0
+            yield records.encode_example(features, {
+                "input_ids": ids, "input_mask": np.arange(S) < length, "segment_ids": (np.arange(S) < length) & (np.arange(S) > 6),
+                "masked_lm_positions": positions, "masked_lm_ids": masked, "masked_lm_weights": weights,
+                "next_sentence_labels": [int(rng.integers(0, 2))]})
+    records.write_tfrecords(str(path), rows())
+    return str(path)
+
+
+def make_config(**sections) -> Config:
+    """A tiny model; sections override."""
+    values = {
+        "model": {"vocab_size": V, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+                  "max_position_embeddings": S, "initializer_range": 0.1},
+        "options": {"max_seq_length": S, "max_predictions_per_seq": P},
+        "optimizer": {"learning_rate": 1e-4},
+        "training": {"batch_size": 32, "steps": 20, "log_every": 5, "save_every": 10, "steps_per_loop": 4}}
+    return build(Config, merge(values, sections))
+
+
+def make_task(config, train_file, eval_file=""):
+    """The pre-training task on these records."""
+    return load_task(config, DataFiles(train_file=str(train_file), eval_file=str(eval_file)))

@@ -1,0 +1,88 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.config import OptimizerConfig
+from official_bert.training import optimization
+from official_bert.training.optimization import BertOptimizer, Moments
+
+RNG = np.random.default_rng(3)
+WEIGHT = RNG.normal(size=(4, 3)).astype("float32")
+GRADIENTS = RNG.normal(size=(5, 4, 3)).astype("float32")
+
+
+def numpy_steps(name, decayed, rate=0.1, b1=0.9, b2=0.999, eps=1e-6, decay=0.01):
+    """Loshchilov and Hutter (2019), algorithm 2; You et al. (2020), algorithm 2; 2018's without bias correction."""
+    w, m, v = WEIGHT.astype("float64"), 0.0, 0.0
+    for t, g in enumerate(GRADIENTS.astype("float64"), 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        corrected = name != "adamw"
+        mh, vh = (m / (1 - b1 ** t), v / (1 - b2 ** t)) if corrected else (m, v)
+        r = mh / (np.sqrt(vh) + eps) + (decay * w if decayed else 0.0)
+        ratio = np.linalg.norm(w) / np.linalg.norm(r) if name == "lamb" and decayed else 1.0
+        w = w - rate * ratio * r
+    return w
+
+
+@pytest.mark.parametrize("decayed", [True, False])
+@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb"])
+def test_updates_are_those_of_the_papers(name, decayed):
+    config = OptimizerConfig(name=name)
+    weight, moments = tf.constant(WEIGHT), Moments(tf.zeros((4, 3)), tf.zeros((4, 3)))
+    for step, gradient in enumerate(GRADIENTS):
+        weight, moments = optimization.update(config, weight, tf.constant(gradient), moments, tf.constant(0.1),
+                                              tf.constant(step, tf.int64), decayed)
+    np.testing.assert_allclose(weight, numpy_steps(name, decayed), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("path", "decayed"), [
+    ("bert/layer_0/attention/query/kernel", True), ("bert/layer_0/attention/query/bias", False),
+    ("bert/embeddings/LayerNorm/gamma", False), ("bert/layer_3/output_LayerNorm/beta", False),
+    ("bert/embeddings/word_embeddings", True), ("pretrainer/masked_lm/output_bias", False),
+    ("pretrainer/next_sentence/output_weights", True)])
+def test_layer_norms_and_biases_do_not_decay(path, decayed):
+    assert optimization.is_decayed(path) is decayed
+
+
+@pytest.mark.parametrize(("config", "step", "rate"), [
+    # With n = step + 1 as the golden run counts: peak * n / warm-up, then peak * (1 - n / total).
+    ({"warmup_steps": 4}, 0, 0.25), ({"warmup_steps": 4}, 2, 0.75), ({"warmup_steps": 4}, 3, 0.6),
+    ({"warmup_steps": 4}, 9, 0.0), ({"warmup_steps": 4}, 99, 0.0),
+    ({"warmup_proportion": 0.2}, 0, 0.5), ({"warmup_proportion": 0.2}, 1, 0.8),
+    ({"schedule": "constant", "warmup_steps": 2}, 0, 0.5), ({"schedule": "constant", "warmup_steps": 2}, 9, 1.0),
+    ({"schedule": "polynomial", "power": 2.0, "end_learning_rate": 0.2}, 4, 0.4)])
+def test_schedules_as_worked_out_by_hand(config, step, rate):
+    found = optimization.scheduled_rate(OptimizerConfig(learning_rate=1.0, **config), tf.constant(step, tf.int64), 10)
+    assert float(found) == pytest.approx(rate, abs=1e-6)
+
+
+def test_clipping_is_once_by_the_global_norm():
+    gradients = [tf.constant([3.0, 0.0]), tf.constant([4.0])]
+    clipped = optimization.clip_by_global_norm(gradients, tf.constant(5.0), 1.0)
+    np.testing.assert_allclose(np.concatenate(clipped), [0.6, 0.0, 0.8], rtol=1e-6)
+    for untouched in (optimization.clip_by_global_norm(gradients, tf.constant(5.0), 6.0),
+                      optimization.clip_by_global_norm(gradients, tf.constant(5.0), 0.0)):
+        np.testing.assert_array_equal(np.concatenate(untouched), [3.0, 0.0, 4.0])
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb"])
+def test_the_keras_optimizer_takes_the_same_steps(name):
+    layer = keras.layers.Dense(3, name="dense")
+    layer.build((None, 4))
+    layer.kernel.assign(WEIGHT)
+    optimizer = BertOptimizer(10, name, peak_learning_rate=0.1, schedule="constant", clip_norm=0.0)
+    for gradient in GRADIENTS:
+        optimizer.apply([tf.constant(gradient), tf.zeros(3)], layer.trainable_variables)
+    np.testing.assert_allclose(layer.kernel, numpy_steps(name, decayed=True), rtol=1e-5, atol=1e-6)
+    again = BertOptimizer.from_config(optimizer.get_config())
+    assert (again.rule, again.total_steps) == (optimizer.rule, 10)
+
+
+def test_the_keras_optimizer_trains_a_keras_model():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(BertOptimizer(60, peak_learning_rate=0.1, weight_decay_rate=0.0), "mse")
+    x = RNG.normal(size=(64, 4)).astype("float32")
+    y = x @ np.array([[1.0], [-2.0], [0.5], [0.0]], "float32")
+    history = model.fit(x, y, batch_size=16, epochs=15, verbose=0).history["loss"]
+    assert history[-1] < 0.05 * history[0]

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers_for_runs import make_config, make_task, write_records
+
+from official_bert.config import OptimizerConfig, TrainingConfig, load_config
+from official_bert.models import checkpoints
+from official_bert.models.interchange import tf1
+from official_bert.training import distribution, loop
+from official_bert.training.step import fold_seeds
+from official_bert.training.task import load_task
+
+
+def trainer_on(task, strategy=None, total=20):
+    return loop.Trainer(task, strategy or tf.distribute.get_strategy(), total)
+
+
+def test_six_steps_are_those_of_the_2018_code(golden):
+    wanted = np.load(golden / "tf1_bert/after_6_steps.npz")
+    base = load_config(bert_config_file=str(golden / "tf1_bert/bert_config.json"))
+    config = type(base)(model=base.model, options={"max_seq_length": 24, "max_predictions_per_seq": 5},
+                        optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=3), training=TrainingConfig(batch_size=4))
+    trainer = trainer_on(load_task(config), total=10)
+    checkpoints.initialize_from(trainer.model, str(golden / "tf1_bert/bert_model.ckpt"))
+    batch = dict(np.load(golden / "tf1_bert/inputs.npz")) | {"example_weights": np.ones(4, "float32")}
+    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    rows = trainer.run_steps(iterator, tf.constant(4)).numpy()
+    rows = np.concatenate([rows, trainer.run_steps(iterator, tf.constant(3)).numpy()])
+    names = trainer.step.names
+    losses = rows[:, [names.index("mlm_loss"), names.index("nsp_loss")]]
+    np.testing.assert_allclose(losses, wanted["losses"], atol=1e-4)
+    # The seventh step only measured the losses after the sixth: take the variables before it.
+    again = trainer_on(load_task(config), total=10)
+    checkpoints.initialize_from(again.model, str(golden / "tf1_bert/bert_model.ckpt"))
+    again.run_steps(iter(tf.data.Dataset.from_tensors(batch).repeat()), tf.constant(6))
+    for name, variable in tf1.variables_by_name(again.model).items():
+        np.testing.assert_allclose(variable.numpy().reshape(wanted[name].shape), wanted[name], atol=1e-4, err_msg=name)
+
+
+def test_a_batch_cut_into_micro_batches_is_the_same_step(tmp_path):
+    path = write_records(tmp_path / "r.tfrecord", 200)
+    rows, weights = [], []
+    for pieces in (1, 4):
+        config = make_config(model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+                             training={"accumulation_steps": pieces})
+        tf.keras.utils.set_random_seed(1)
+        task = make_task(config, path)
+        trainer = trainer_on(task)
+        rows.append(trainer.run_steps(iter(distribution.distribute(task.train_source(), trainer.strategy)), tf.constant(20)))
+        weights.append([weight.numpy() for weight in trainer.weights])
+    np.testing.assert_allclose(rows[0][:, 0], rows[1][:, 0], atol=1e-5)
+    for one, other in zip(*weights):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_dropout_seeds_differ_by_step_part_and_site_and_by_nothing_else():
+    sites = [tf.Variable([0, 0]) for _ in range(3)]
+    seen = {}
+    for step in range(3):
+        for part in range(3):
+            for site, seed in enumerate(fold_seeds(sites, 7, tf.constant(step), tf.constant(part))):
+                seen[step, part, site] = tuple(seed.numpy())
+    assert len(set(seen.values())) == 27
+    again = fold_seeds(sites, 7, tf.constant(2), tf.constant(1))
+    assert [tuple(seed.numpy()) for seed in again] == [seen[2, 1, site] for site in range(3)]
+    other = fold_seeds(sites, 8, tf.constant(2), tf.constant(1))
+    assert tuple(other[0].numpy()) != seen[2, 1, 0]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_toy_data_is_learned_in_every_precision(tmp_path, precision):
+    path = write_records(tmp_path / "r.tfrecord", 400)
+    config = make_config(optimizer={"learning_rate": 1e-2, "schedule": "constant"}, training={"precision": precision})
+    distribution.set_precision(precision)
+    try:
+        task = make_task(config, path)
+        trainer = trainer_on(task)
+        rows = trainer.run_steps(iter(task.train_source().dataset()), tf.constant(100)).numpy()
+    finally:
+        distribution.set_precision("float32")
+    losses = rows[:, trainer.step.names.index("mlm_loss")]
+    assert all(weight.dtype == tf.float32 for weight in trainer.weights)
+    assert losses[-5:].mean() < 0.7 * losses[:3].mean(), losses
+
+
+def test_an_exploding_step_is_skipped_and_counted(tmp_path):
+    path = write_records(tmp_path / "r.tfrecord", 100)
+    task = make_task(make_config(training={"skip_gradient_norm": 1e-6}), path)
+    trainer = trainer_on(task)
+    before = [weight.numpy() for weight in trainer.weights]
+    rows = trainer.run_steps(iter(task.train_source().dataset()), tf.constant(3)).numpy()
+    assert rows[:, trainer.step.names.index("skipped")].tolist() == [1, 1, 1]
+    for old, new in zip(before, trainer.weights):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path):
+    path = write_records(tmp_path / "r.tfrecord", 100)
+    task = make_task(make_config(), path)
+    trainer = trainer_on(task)
+    trainer.model.next_sentence.output_bias.assign([np.nan, 0.0])
+    before = [weight.numpy() for weight in trainer.weights]
+    rows = trainer.run_steps(iter(task.train_source().dataset()), tf.constant(5)).numpy()
+    assert len(rows) == 1 and rows[0, trainer.step.names.index("finite")] == 0
+    for old, new in zip(before, trainer.weights):
+        np.testing.assert_array_equal(old, new)
