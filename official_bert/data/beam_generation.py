@@ -119,7 +119,7 @@ def gather(documents: list[Document], facts: VocabularyFacts) -> TokenStore:
     """The documents of a shard as a store in memory, in the order of files and of documents in them."""
     documents.sort(key=lambda document: (document.file, document.number))
     lengths = [np.frombuffer(document.sentence_lengths, np.int64) for document in documents]
-    tokens = np.frombuffer(b"".join(document.tokens for document in documents), facts.token_type)
+    tokens: np.ndarray = np.frombuffer(b"".join(document.tokens for document in documents), facts.token_type)
     sentence_starts = np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
     document_starts = np.cumsum([0, *map(len, lengths)], dtype=np.int64)
     for array in (tokens, sentence_starts, document_starts):

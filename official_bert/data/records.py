@@ -123,14 +123,22 @@ def file_features(path: str) -> tuple[Feature, ...]:
     raise ValueError(f"{path}: expected records with {wanted}, got {lengths}")
 
 
+def read_batches(path: str, features: Sequence[Feature],
+                 size: int = 1024) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """(number of the first record, arrays [B,length] by feature name) of each batch of a file.
+
+    ValueError names the file and the number of a record that is broken or has other features.
+    """
+    for first, batch in _batches(read_records(path), size):
+        yield first, _parse_named(path, first, batch, features)
+
+
 def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
-    """Every record of the files as arrays by feature name; errors name the file and the record's number."""
+    """Every record of the files as arrays by feature name; errors as in `read_batches`."""
     for path in paths:
-        features = file_features(path)
-        for first, batch in _batches(read_records(path), 1024):
-            values = _parse_named(path, first, batch, features)
-            for row in range(len(batch)):
-                yield {name: value[row] for name, value in values.items()}
+        for _, values in read_batches(path, file_features(path)):
+            for row in zip(*values.values()):
+                yield dict(zip(values, row))
 
 
 def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature]) -> dict[str, np.ndarray]:

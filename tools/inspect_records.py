@@ -1,0 +1,188 @@
+"""Tells what pre-training records hold, and fails where training on them would go wrong.
+
+    python tools/inspect_records.py --input_file='train-*.tfrecord' --vocab_file=vocab.txt
+"""
+
+import collections
+import glob
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+from absl import flags
+
+from official_bert.config import run_main
+from official_bert.data import records
+from official_bert.data.masking import VocabularyFacts
+from official_bert.text.vocab import load_vocab
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("input_file", None, "Record files, plain or gzip; globs allowed, with commas.", required=True)
+flags.DEFINE_string("vocab_file", None, "The vocabulary that they were made with.", required=True)
+flags.DEFINE_integer("num_examples", 3, "Records to print as text.")
+flags.DEFINE_integer("num_words", 20, "Most frequent masked words to print.")
+
+BINS = 8  # of the length histogram
+BAR = 40  # characters of its longest bar
+Values = Mapping[str, np.ndarray]
+
+
+class Findings:
+    """What is counted over all records."""
+
+    def __init__(self, facts: VocabularyFacts, max_seq_length: int):
+        self.facts, self.max_seq_length = facts, max_seq_length
+        self.records = self.tokens = self.unknown = self.two_segments = self.label_ones = 0
+        self.predicted = self.masked = self.kept = 0
+        self.lengths = np.zeros(max_seq_length + 1, np.int64)
+        self.predictions: collections.Counter = collections.Counter()
+        self.words: collections.Counter = collections.Counter()
+
+    def add(self, values: Values, unknown_id: int) -> None:
+        """Counts a batch."""
+        lengths = values["input_mask"].sum(axis=1)
+        self.records += len(lengths)
+        self.tokens += int(lengths.sum())
+        self.lengths += np.bincount(lengths, minlength=self.max_seq_length + 1)
+        self.unknown += int((values["input_ids"] == unknown_id).sum())
+        self.two_segments += int(values["segment_ids"].any(axis=1).sum())
+        self.label_ones += int(values["next_sentence_labels"].sum())
+        if "masked_lm_ids" in values:
+            self._add_masks(values)
+
+    def _add_masks(self, values: Values) -> None:
+        used = values["masked_lm_weights"] > 0
+        now = np.take_along_axis(values["input_ids"], values["masked_lm_positions"], axis=1)[used]
+        originals = values["masked_lm_ids"][used]
+        self.predicted += len(originals)
+        self.masked += int((now == self.facts.mask_id).sum())
+        self.kept += int((now == originals).sum())
+        self.predictions.update(used.sum(axis=1).tolist())
+        ids, counts = np.unique(originals, return_counts=True)
+        self.words.update(dict(zip(ids.tolist(), counts.tolist())))
+
+
+def refuse(path: str, first: int, wrongs: Mapping[str, np.ndarray]) -> None:
+    """ValueError for the first record for which something is wrong; `wrongs` are bool [B] by what is."""
+    for wrong, bad in wrongs.items():
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(f"{path}: record {first + row}: {wrong}")
+
+
+def check(path: str, first: int, values: Values, facts: VocabularyFacts) -> None:
+    """Refuses records that a model cannot be trained on."""
+    ids, mask, segments = values["input_ids"], values["input_mask"], values["segment_ids"]
+    lengths = mask.sum(axis=1)
+    places = np.arange(ids.shape[1])[None]
+    refuse(path, first, {
+        f"a token id beyond the vocabulary of {facts.size}": ((ids < 0) | (ids >= facts.size)).any(axis=1),
+        "input_mask is not ones and then zeros": (mask != (places < lengths[:, None])).any(axis=1),
+        "fewer than 3 tokens": lengths < 3,
+        "there is a token or a segment where input_mask is 0": ((mask == 0) & ((ids != 0) | (segments != 0))).any(axis=1),
+        "a segment id is neither 0 nor 1": ((segments < 0) | (segments > 1)).any(axis=1),
+        "it does not begin with [CLS]": ids[:, 0] != facts.cls_id,
+        "it does not end with [SEP]": np.take_along_axis(ids, np.maximum(lengths, 1)[:, None] - 1, 1)[:, 0]
+        != facts.sep_id,
+        "its next-sentence label is neither 0 nor 1": (values["next_sentence_labels"] // 2 != 0).any(axis=1)})
+    if "masked_lm_ids" in values:
+        check_masks(path, first, values, facts, lengths)
+
+
+def check_masks(path: str, first: int, values: Values, facts: VocabularyFacts, lengths: np.ndarray) -> None:
+    """Refuses records whose predictions do not fit their tokens."""
+    positions, originals, weights = (values[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
+    used = weights > 0
+    special = np.isin(originals, [facts.cls_id, facts.sep_id]) & used
+    refuse(path, first, {
+        "a masked id beyond the vocabulary": ((originals < 0) | (originals >= facts.size)).any(axis=1),
+        "a masked position is not at a token": ((positions < 0) | (positions >= lengths[:, None])).any(axis=1),
+        "a weight is neither 0 nor 1": ((weights != 0) & (weights != 1)).any(axis=1),
+        "no token is to be predicted": ~used.any(axis=1),
+        "masked positions do not ascend": ((np.diff(positions, axis=1) <= 0) & used[:, 1:]).any(axis=1),
+        "[CLS] or [SEP] is to be predicted": special.any(axis=1)})
+
+
+def show(values: Values, tokens: Mapping[int, str]) -> str:
+    """A record as text; a prediction is `[what stands there|what is to be predicted]`."""
+    length = int(values["input_mask"].sum())
+    pieces = [tokens.get(int(index), "?") for index in values["input_ids"][:length]]
+    if "masked_lm_ids" in values:
+        for place, original, weight in zip(*(values[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))):
+            if weight:
+                pieces[place] = f"[{pieces[place].strip('[]')}|{tokens.get(int(original), '?')}]"
+    return f"  label {int(values['next_sentence_labels'][0])}: {' '.join(pieces)}"
+
+
+def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int) -> None:
+    """Prints what was found."""
+    for path, count in counts.items():
+        print(f"{path}: {count} records")
+    print(f"{found.records} records of {found.max_seq_length} tokens; {found.tokens / found.records:.1f} used, "
+          f"{1 - found.tokens / (found.records * found.max_seq_length):.1%} padding, "
+          f"{found.unknown / found.tokens:.2%} [UNK]")
+    edges = np.linspace(0, found.max_seq_length + 1, BINS + 1).astype(int)
+    shares = [found.lengths[first:last].sum() / found.records for first, last in itertools.pairwise(edges)]
+    for first, last, share in zip(edges, edges[1:], shares):
+        print(f"  {first:>5} to {last - 1:>5} tokens {share:>6.1%} {'#' * round(BAR * share / max(shares))}")
+    print(f"two segments: {found.two_segments / found.records:.1%} of the records; label 1 (random or swapped): "
+          f"{found.label_ones / found.records:.1%}")
+    if not found.predicted:
+        print("without masks: to be masked while they are read")
+        return
+    changed = found.predicted - found.masked - found.kept
+    print(f"predictions: {found.predicted / found.records:.1f} a record ({min(found.predictions)} to "
+          f"{max(found.predictions)}), {found.predicted / found.tokens:.1%} of the tokens; "
+          f"{found.masked / found.predicted:.1%} [MASK], {found.kept / found.predicted:.1%} kept, "
+          f"{changed / found.predicted:.1%} random")
+    words = (f"{tokens.get(index, '?')} {count / found.predicted:.1%}"
+             for index, count in found.words.most_common(num_words))
+    print(f"most frequent: {', '.join(words)}")
+
+
+def find_files(patterns: str) -> list[str]:
+    """The files that match; ValueError for a pattern without one."""
+    found: list[str] = []
+    for pattern in patterns.split(","):
+        matches = sorted(glob.glob(pattern))
+        if not matches:
+            raise ValueError(f"--input_file: no file matches {pattern!r}")
+        found += matches
+    return found
+
+
+def inspect() -> None:
+    """Reads all records, prints what they hold, and fails on what is wrong with them."""
+    paths, vocab = find_files(FLAGS.input_file), load_vocab(FLAGS.vocab_file)
+    facts, tokens = VocabularyFacts.of(vocab), {index: token for token, index in vocab.items()}
+    features = records.file_features(paths[0])
+    found = Findings(facts, features[0].length)
+    counts = dict.fromkeys(paths, 0)
+    examples: list[Values] = []
+    for path in paths:
+        if (others := records.file_features(path)) != features:
+            raise ValueError(f"{path}: expected records as in {paths[0]}, "
+                             f"{[(feature.name, feature.length) for feature in features]}, "
+                             f"got {[(feature.name, feature.length) for feature in others]}")
+        for first, values in records.read_batches(path, features):
+            check(path, first, values, facts)
+            found.add(values, vocab["[UNK]"])
+            counts[path] += len(values["input_ids"])
+            wanted = max(0, FLAGS.num_examples - len(examples))
+            examples += [{name: value[row] for name, value in values.items()}
+                         for row in range(min(wanted, len(values["input_ids"])))]
+    report(found, counts, tokens, FLAGS.num_words)
+    for example in examples:
+        print(show(example, tokens))
+    if found.two_segments and found.label_ones in (0, found.records):
+        raise ValueError(f"{FLAGS.input_file}: every next-sentence label is {int(found.label_ones > 0)}: nothing can be "
+                         "learned from them (documents of one sentence? see the generator's warning)")
+
+
+def main(_) -> None:
+    """The command."""
+    inspect()
+
+
+if __name__ == "__main__":
+    run_main(main)
