@@ -97,13 +97,17 @@ def hugging_face(vocab_file: str, cores: int) -> Encoder:
     return encode
 
 
-def tf_text(kind: str, vocab_file: str, cores: int) -> Encoder:
-    """A tokenizer of tensorflow-text, mapped over a tf.data pipeline."""
+def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
+    """Our GraphTokenizer, as SavedModels have it, or a tokenizer of tensorflow-text, mapped over a tf.data pipeline."""
     import tensorflow as tf
     import tensorflow_text
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
-    if kind == "BertTokenizer":
+    if kind.startswith("GraphTokenizer"):
+        from official_bert.text.graph import GraphTokenizer
+        tokenizer = GraphTokenizer(vocab_file)
+        tokenize = tokenizer.tokenize_with_offsets if kind.endswith("offsets") else tokenizer.tokenize
+    elif kind == "BertTokenizer":
         tokenizer = tensorflow_text.BertTokenizer(vocab_file, lower_case=True, token_out_type=tf.int32)
         tokenize = lambda lines: tokenizer.tokenize(lines).merge_dims(1, 2)  # noqa: E731
     else:
@@ -115,6 +119,7 @@ def tf_text(kind: str, vocab_file: str, cores: int) -> Encoder:
     def encode(lines):
         data = tf.data.Dataset.from_tensor_slices(tf.constant(lines)).batch(BATCH)
         parts = list(data.map(tokenize, num_parallel_calls=cores).prefetch(2))
+        parts = [part[0] if isinstance(part, tuple) else part for part in parts]
         return itertools.chain.from_iterable(
             np.split(part.values.numpy(), part.row_splits.numpy()[1:-1]) for part in parts)
     return encode
@@ -127,8 +132,10 @@ CONTENDERS = {
     "official_bert FullTokenizer": (ours_plain, True, False),
     "tf-models-official (the code of 2018)": (official_models, True, False),
     "Hugging Face tokenizers": (hugging_face, False, True),
-    "tf-text FastBertTokenizer": (lambda *a: tf_text("FastBertTokenizer", *a), False, True),
-    "tf-text BertTokenizer": (lambda *a: tf_text("BertTokenizer", *a), False, True),
+    "official_bert GraphTokenizer": (lambda *a: in_graph("GraphTokenizer", *a), False, True),
+    "official_bert GraphTokenizer with offsets": (lambda *a: in_graph("GraphTokenizer with offsets", *a), False, True),
+    "tf-text FastBertTokenizer": (lambda *a: in_graph("FastBertTokenizer", *a), False, True),
+    "tf-text BertTokenizer": (lambda *a: in_graph("BertTokenizer", *a), False, True),
 }
 
 
