@@ -160,7 +160,7 @@ def _find_end(file: IO[bytes], start: int, size: int) -> tuple[int, bool]:
             last_space = position + space + 1
         position += len(block)
         if position - start > LONGEST_LINE and last_space >= 0:
-            return last_space, True
+            return last_space, last_space < size
     return size, False
 
 

@@ -170,8 +170,8 @@ def test_tokens_of_a_span_fare_alike():
 
 
 @pytest.mark.parametrize("changes, message", [
-    (dict(rate=1.2), "rate"), (dict(mask_rate=0.9), "make 1 together"), (dict(span_p=0.0), "span_p"),
-    (dict(span_longest=0), "span_longest")])
+    ({"rate": 1.2}, "rate"), ({"mask_rate": 0.9}, "make 1 together"), ({"span_p": 0.0}, "span_p"),
+    ({"span_longest": 0}, "span_longest")])
 def test_masking_that_cannot_be_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         MaskingConfig(**changes)

@@ -1,5 +1,6 @@
 """Which sentences stand together: 2018's algorithm in plain Python beside the compiled one, and each task's properties."""
 
+import itertools
 import random
 
 import numpy as np
@@ -37,6 +38,10 @@ def sample(documents, config, seed=0, facts=FACTS):
     return found, sampler
 
 
+def joined(sentences):
+    return list(itertools.chain(*sentences))
+
+
 def random_documents(seed, documents=9, longest=9, words=14):
     rng = random.Random(seed)
     return [[[rng.randint(5, 99) for _ in range(rng.randint(1, words))] for _ in range(rng.randint(1, longest))]
@@ -58,7 +63,7 @@ def plain_instances(documents, config, rng):
                 while end < len(document) and sum(map(len, document[first:end])) < target:
                     end += 1
                 split = first + (rng.randint(1, end - first - 1) if end - first > 1 else 1)
-                a, b = sum(document[first:split], []), sum(document[split:end], [])
+                a, b = joined(document[first:split]), joined(document[split:end])
                 is_random = end - first == 1 or rng.random() < 0.5
                 if is_random:
                     for _ in range(10):
@@ -109,8 +114,8 @@ def plain_masks(ids, config, rng):
 
 @pytest.mark.parametrize("strategy", ["token", "whole_word"])
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("shape", [dict(), dict(documents=1), dict(longest=1), dict(documents=3, words=1),
-                                   dict(documents=2, words=300)])
+@pytest.mark.parametrize("shape", [{}, {"documents": 1}, {"longest": 1}, {"documents": 3, "words": 1},
+                                   {"documents": 2, "words": 300}])
 def test_instances_are_those_of_the_plain_algorithm(shape, seed, strategy):
     documents = random_documents(seed, **shape)
     for S, P, short in ((32, 5, 0.1), (5, 2, 0.5), (64, 20, 1.0)):
@@ -172,11 +177,11 @@ def test_single_segments_hold_all_sentences_in_order_and_as_many_as_fit():
     S = 64
     stream = [token for ids, *_ in found for token in ids if token not in (CLS, SEP)]
     assert len(stream) == 2 * len(home) and stream[:len(home)] == stream[len(home):]
-    runs = [stream[start:start + len(sum(document, []))] for document in documents
+    runs = [stream[start:start + len(joined(document))] for document in documents
             for start in [stream.index(document[0][0])]]
-    assert runs == [sum(document, []) for document in documents]
+    assert runs == [joined(document) for document in documents]
     sentences = {sentence[0]: len(sentence) for document in documents for sentence in document}
-    for (ids, second, label, _, _), (following, *_) in zip(found, found[1:]):
+    for (ids, second, label, _, _), (following, *_) in itertools.pairwise(found):
         assert ids[0] == CLS and ids[-1] == SEP and label == 0 and second == len(ids) <= S
         assert len(ids) + sentences[following[1]] + (home[following[1]] != home[ids[-2]]) > S or \
             ids[-2] == stream[-1]  # the end of a pass
@@ -186,7 +191,7 @@ def test_single_segments_hold_all_sentences_in_order_and_as_many_as_fit():
 
 
 def test_a_sentence_longer_than_a_row_is_cut_into_rows():
-    document = [[token for token in range(5, 60)]]
+    document = [list(range(5, 60))]
     config = InstanceConfig(max_seq_length=12, max_predictions_per_seq=3, dupe_factor=1, sentence_task="none",
                             masking=None)
     found, _ = sample([document[0:1]], config)
@@ -206,9 +211,9 @@ def test_next_sentences_follow_and_random_ones_come_from_elsewhere():
 
 
 @pytest.mark.parametrize("changes, message", [
-    (dict(max_seq_length=4), "max_seq_length"), (dict(max_predictions_per_seq=0), "max_predictions_per_seq"),
-    (dict(max_predictions_per_seq=126), "1 to 125"), (dict(dupe_factor=0), "dupe_factor"),
-    (dict(short_seq_prob=1.5), "short_seq_prob")])
+    ({"max_seq_length": 4}, "max_seq_length"), ({"max_predictions_per_seq": 0}, "max_predictions_per_seq"),
+    ({"max_predictions_per_seq": 126}, "1 to 125"), ({"dupe_factor": 0}, "dupe_factor"),
+    ({"short_seq_prob": 1.5}, "short_seq_prob")])
 def test_values_that_make_no_instances_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         InstanceConfig(**changes)

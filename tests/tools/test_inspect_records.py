@@ -1,0 +1,155 @@
+"""Inspection: what it prints is true, and what a model cannot be trained on is refused."""
+
+import importlib.util
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from official_bert.data import records
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+COMMAND = ROOT / "tools" / "inspect_records.py"
+VOCAB = GOLDEN / "vocab_uncased.txt"
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("inspect_records", COMMAND)
+    module = importlib.util.module_from_spec(spec)
+    names = set(flags.FLAGS)
+    spec.loader.exec_module(module)
+    yield module
+    for name in set(flags.FLAGS) - names:
+        delattr(flags.FLAGS, name)
+
+
+@pytest.fixture
+def inspect(tool, capsys):
+    """Runs the command; returns what it prints."""
+    def call(path, *arguments):
+        with flagsaver.flagsaver():
+            flags.FLAGS([str(COMMAND), f"--input_file={path}", f"--vocab_file={VOCAB}", *arguments])
+            tool.inspect()
+        return capsys.readouterr().out
+    return call
+
+
+@pytest.fixture(scope="module")
+def golden_rows():
+    arrays = np.load(GOLDEN / "generator_base.npz")
+    return {name: arrays[name] for name in arrays}
+
+
+def write(path, rows, features=None):
+    features = features or records.pretraining_features(128, 20)
+    count = len(rows["input_ids"])
+    records.write_tfrecords(str(path), [records.encode_example(features, {name: value[row] for name, value
+                                                                          in rows.items()}) for row in range(count)])
+    return path
+
+
+def test_what_is_printed_is_what_the_golden_records_hold(inspect, tmp_path, golden_rows):
+    printed = inspect(write(tmp_path / "out", golden_rows))
+    tokens = golden_rows["input_mask"].sum()
+    used = golden_rows["masked_lm_weights"] > 0
+    now = np.take_along_axis(golden_rows["input_ids"], golden_rows["masked_lm_positions"], 1)[used]
+    words = VOCAB.read_text(encoding="utf-8").splitlines()
+    ids, counts = np.unique(golden_rows["masked_lm_ids"][used], return_counts=True)
+    for wanted in (f"271 records of 128 tokens; {tokens / 271:.1f} used, {1 - tokens / (271 * 128):.1%} padding",
+                   f"label 1 (random or swapped): {golden_rows['next_sentence_labels'].mean():.1%}",
+                   f"predictions: {used.sum() / 271:.1f} a record", f"{used.sum() / tokens:.1%} of the tokens",
+                   f"{(now == 14).mean():.1%} [MASK]",
+                   f"most frequent: {words[ids[counts.argmax()]]} {counts.max() / used.sum():.1%}"):
+        assert wanted in printed
+    assert printed.count("  label ") == 3 and "[MASK|" in printed
+
+
+def test_decoded_examples_show_what_stands_and_what_is_wanted(inspect, tmp_path):
+    meta = json.loads((GOLDEN / "generator_short.json").read_text())
+    S, P = meta["flags"]["max_seq_length"], meta["flags"]["max_predictions_per_seq"]
+    arrays = np.load(GOLDEN / "generator_short.npz")
+    path = write(tmp_path / "out", {name: arrays[name] for name in arrays}, records.pretraining_features(S, P))
+    first = next(line for line in inspect(path, "--num_examples=1").splitlines() if line.startswith("  label"))
+    words = VOCAB.read_text(encoding="utf-8").splitlines()
+    pieces = first.split(": ", 1)[1].split(" ")
+    for place, original, weight in zip(arrays["masked_lm_positions"][0], arrays["masked_lm_ids"][0],
+                                       arrays["masked_lm_weights"][0]):
+        if weight:
+            now = words[arrays["input_ids"][0][place]].strip("[]")
+            assert pieces[place] == f"[{now}|{words[original]}]"
+
+
+WRONG = [
+    ("token id beyond the vocabulary", "input_ids", (5, 3), 3000),
+    ("input_mask is not ones and then zeros", "input_mask", (5, 3), 0),
+    ("where input_mask is 0", "input_ids", (5, 127), 77),
+    ("where input_mask is 0", "segment_ids", (5, 127), 1),
+    ("segment id", "segment_ids", (5, 3), 2),
+    ("begin with [CLS]", "input_ids", (5, 0), 77),
+    ("next-sentence label", "next_sentence_labels", (5, 0), 2),
+    ("masked id beyond", "masked_lm_ids", (5, 0), 3000),
+    ("masked position is not at a token", "masked_lm_positions", (5, 19), 127),
+    ("weight is neither", "masked_lm_weights", (5, 0), 0.5),
+    ("do not ascend", "masked_lm_positions", (5, 1), 0),
+    ("is to be predicted", "masked_lm_ids", (5, 0), 13)]
+
+
+@pytest.mark.parametrize("message, name, place, value", WRONG, ids=[f"{wrong[1]}-{wrong[0]}" for wrong in WRONG])
+def test_records_that_cannot_be_trained_on_are_refused_by_number(inspect, tmp_path, golden_rows, message, name, place,
+                                                                 value):
+    short = np.flatnonzero(golden_rows["input_mask"].sum(axis=1) < 100)[:9]
+    rows = {key: array[short] for key, array in golden_rows.items()}
+    rows[name][place] = value
+    with pytest.raises(ValueError, match="out: record 5: ") as caught:
+        inspect(write(tmp_path / "out", rows))
+    assert message in str(caught.value)
+
+
+def test_a_record_without_predictions_or_without_a_last_separator_is_refused(inspect, tmp_path, golden_rows):
+    rows = {key: array[:9].copy() for key, array in golden_rows.items()}
+    rows["masked_lm_weights"][2] = 0
+    with pytest.raises(ValueError, match="record 2: no token is to be predicted"):
+        inspect(write(tmp_path / "out", rows))
+    rows = {key: array[:9].copy() for key, array in golden_rows.items()}
+    rows["input_ids"][4, rows["input_mask"][4].sum() - 1] = 77
+    with pytest.raises(ValueError, match="record 4: it does not end"):
+        inspect(write(tmp_path / "out", rows))
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_one_sided_labels_are_refused_after_the_report(tool, inspect, tmp_path, golden_rows, label, capsys):
+    rows = golden_rows | {"next_sentence_labels": np.full((271, 1), label)}
+    with pytest.raises(ValueError, match=f"every next-sentence label is {label}"):
+        inspect(write(tmp_path / "out", rows))
+    assert "271 records" in capsys.readouterr().out
+
+
+def test_single_segments_need_no_labels(inspect, tmp_path, golden_rows):
+    rows = golden_rows | {"next_sentence_labels": np.zeros((271, 1), int),
+                          "segment_ids": np.zeros_like(golden_rows["segment_ids"])}
+    assert "two segments: 0.0%" in inspect(write(tmp_path / "out", rows))
+
+
+def test_files_of_unequal_lengths_and_broken_ones_are_refused(inspect, tmp_path, golden_rows):
+    good = write(tmp_path / "a", golden_rows)
+    shorter = {name: array[:, :96] if array.shape[1] == 128 else array for name, array in golden_rows.items()}
+    write(tmp_path / "b", shorter, records.pretraining_features(96, 20))
+    with pytest.raises(ValueError, match=r"b: expected records as in .*a"):
+        inspect(f"{tmp_path}/*")
+    good.write_bytes(good.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="a: record 270 is truncated"):
+        inspect(good)
+    with pytest.raises(ValueError, match="no file matches"):
+        inspect(tmp_path / "nothing")
+
+
+def test_records_without_masks_are_told_as_such(inspect, tmp_path, golden_rows):
+    features = records.unmasked_features(128)
+    rows = {name: golden_rows[name] for name in ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")}
+    rows |= {"word_starts": rows["input_mask"], "schema_version": np.ones((271, 1), int)}
+    assert "without masks" in inspect(write(tmp_path / "out", rows, features))
