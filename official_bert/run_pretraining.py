@@ -27,6 +27,9 @@ flags.DEFINE_string("tpu_name", "", "With --strategy=tpu: the TPU's name; local 
 flags.DEFINE_string("tpu_zone", "", "The TPU's zone.")
 flags.DEFINE_string("gcp_project", "", "The TPU's project.")
 flags.DEFINE_bool("use_tpu", False, "2018's name of --strategy=tpu.")
+flags.DEFINE_bool("do_train", True, "Train.")
+flags.DEFINE_bool("do_eval", False, "Evaluate at the end, on --eval_input_file or, as in 2018, on --input_file; with "
+                  "--do_train=False the newest checkpoint. Writes eval_results.txt.")
 # The flags of 2018 that set keys of the configuration (config.FLAG_KEYS).
 flags.DEFINE_string("bert_config_file", None, "2018: the model's JSON; model.* of the configuration.")
 flags.DEFINE_string("vocab_file", None, "tokenizer.vocab_file: kept beside the checkpoints for prediction and export.")
@@ -54,10 +57,19 @@ def main(_) -> None:
 
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          overrides=FLAGS.set)
-    task = load_task(config, DataFiles(train_file=FLAGS.input_file, eval_file=FLAGS.eval_input_file))
-    metrics = loop.train(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint)
-    for name, value in metrics.items():
-        print(f"{name} = {value:.5f}")
+    eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
+    task = load_task(config, DataFiles(train_file=FLAGS.input_file, eval_file=eval_file))
+    if FLAGS.do_train:
+        metrics = loop.train(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint)
+    elif FLAGS.do_eval:
+        metrics = loop.evaluate(task, FLAGS.output_dir, placement)
+    else:
+        raise ValueError("--do_train and --do_eval: expected at least one of them")
+    lines = [f"{name} = {value:.5f}" for name, value in metrics.items()]
+    print("\n".join(lines))
+    if FLAGS.do_eval:
+        with open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
     print(f"checkpoints, configuration and log: {os.path.join(FLAGS.output_dir, '')}")
 
 

@@ -15,9 +15,11 @@ from official_bert.models import checkpoints
 from official_bert.training.task import TaskBase, load_task
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl"
-# A run may go on with other values of these; every other key decides what is learned.
-FREE_KEYS = ("training.eval_batch_size", "training.steps_per_loop", "training.save_every", "training.keep_checkpoints",
-             "training.eval_every", "training.eval_steps", "training.log_every", "tokenizer.vocab_file")
+# A run may go on with other values of these; every other key is what makes it this run. A run can be made longer or shorter:
+# its schedule then ends at the new last step.
+FREE_KEYS = ("training.steps:", "training.epochs:", "training.eval_batch_size", "training.steps_per_loop", "training.save_every",
+             "training.keep_checkpoints", "training.eval_every", "training.eval_steps", "training.log_every",
+             "tokenizer.vocab_file")
 
 
 @contextlib.contextmanager
@@ -32,15 +34,16 @@ def locked(output_dir: str) -> Iterator[None]:
         yield
 
 
-def check_same_run(config: Config, output_dir: str) -> None:
-    """ValueError, naming the keys, where the folder is that of a run with another configuration."""
+def check_same_run(config: Config, output_dir: str) -> list[str]:
+    """What has changed, and may, since the run in the folder began; ValueError, naming the keys, where it is another run."""
     path = os.path.join(output_dir, CONFIG_FILE)
     if not os.path.exists(path):
-        return
-    changed = [text for text in differences(to_dict(load_config(path)), to_dict(config)) if not text.startswith(FREE_KEYS)]
-    if changed:
+        return []
+    every = differences(to_dict(load_config(path)), to_dict(config))
+    if changed := [text for text in every if not text.startswith(FREE_KEYS)]:
         raise ValueError(f"--output_dir={output_dir} holds a run with another configuration ({'; '.join(changed)}); "
                          "give another folder, or the same values to resume it")
+    return every
 
 
 def write_run_files(task: TaskBase, output_dir: str) -> None:
@@ -62,7 +65,7 @@ def restore_newest(checkpoint: tf.train.Checkpoint, manager: tf.train.Checkpoint
         try:
             checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
             return prefix
-        except (tf.errors.OpError, AssertionError, ValueError) as error:
+        except (tf.errors.OpError, AssertionError, ValueError, IndexError, RuntimeError) as error:
             reason = str(error).split("\n")[0][:200]
             logging.warning("checkpoint %s cannot be read (%s); trying the one before it", prefix, reason)
     if manager.checkpoints:

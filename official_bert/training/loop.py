@@ -118,13 +118,14 @@ def _train(task: TaskBase, output_dir: str, placement: Placement, init_checkpoin
     total = settings.steps or int(settings.epochs * source.batches_per_epoch)
     if total < 1:
         raise ValueError("config.training: expected steps or epochs above 0, got neither")
-    checkpointing.check_same_run(task.config, output_dir)
+    changed = checkpointing.check_same_run(task.config, output_dir)
     keras.utils.set_random_seed(task.config.seed)
     trainer = Trainer(task, strategy, total)
     manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=settings.keep_checkpoints)
     restored = checkpointing.restore_newest(trainer.checkpoint, manager)
     if restored:
-        report(f"resumed: {restored} at step {int(trainer.done)} of {total}; weights, optimizer, schedule, position in the data")
+        report(f"resumed: {restored} at step {int(trainer.done)} of {total}; weights, optimizer, schedule, position in the data"
+               + "".join(f"; {text}" for text in changed))
     elif init_checkpoint:
         report(f"initialised (weights only): {checkpoints.initialize_from(trainer.model, init_checkpoint)}")
     else:
@@ -137,6 +138,24 @@ def _train(task: TaskBase, output_dir: str, placement: Placement, init_checkpoin
         return Run(task, trainer, manager, watcher, source, held_out, total, output_dir).go()
     finally:
         watcher.close()
+
+
+def evaluate(task: TaskBase, output_dir: str, placement: Placement) -> dict[str, float]:
+    """Metrics of the newest readable checkpoint of a run's folder on the task's evaluation data.
+
+    Raises ValueError where there is no evaluation data or no checkpoint.
+    """
+    strategy = distribution.make_strategy(placement)
+    distribution.set_precision(task.config.training.precision)
+    held_out = task.eval_source()
+    if held_out is None:
+        raise ValueError(f"task {task.config.task}: no evaluation data given")
+    trainer = Trainer(task, strategy, max(task.config.training.steps, 1))
+    manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=None)
+    if checkpointing.restore_newest(trainer.checkpoint, manager) is None:
+        raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
+    metrics, rows = trainer.evaluate(held_out, task.config.training.eval_steps)
+    return {"step": float(trainer.done.numpy())} | metrics | task.evaluate(rows)
 
 
 class Run:

@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers_for_runs import write_records
+from made_pretraining import write_records
 
 from official_bert.training import distribution
 from official_bert.training.distribution import Placement
 
-SCRIPT = pathlib.Path(__file__).parent / "run_for_parity.py"
+SCRIPT = pathlib.Path(__file__).parent.parent / "run_for_parity.py"
 
 
 def start(records, output, *arguments):

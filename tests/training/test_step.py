@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers_for_runs import make_config, make_task, write_records
+from made_pretraining import make_config, make_task, write_records
 
 from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints

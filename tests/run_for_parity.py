@@ -8,7 +8,7 @@ import sys
 import keras
 import numpy as np
 import tensorflow as tf
-from helpers_for_runs import make_config, make_task
+from made_pretraining import make_config, make_task
 
 from official_bert.training import distribution, loop
 from official_bert.training.distribution import Placement

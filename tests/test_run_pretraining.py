@@ -1,0 +1,196 @@
+"""The command as a user runs it: real processes, killed, resumed, refused."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from made_pretraining import make_config, write_records
+
+from official_bert.config import to_dict
+
+STEPS = 30
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretraining")
+    config = to_dict(make_config(training={"steps": STEPS, "log_every": 1, "save_every": 4, "steps_per_loop": 2,
+                                           "eval_batch_size": 16, "keep_checkpoints": 2}))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    write_records(folder / "train-0.tfrecord", 150)
+    write_records(folder / "train-1.tfrecord", 90, seed=1)
+    write_records(folder / "held_out.tfrecord", 20, seed=2)
+    return folder
+
+
+def command(files, output, *more, train="train-*.tfrecord"):
+    return [sys.executable, "-m", "official_bert.run_pretraining", f"--config={files}/config.yaml",
+            f"--input_file={files}/{train}", f"--output_dir={output}", *more]
+
+
+def run(files, output, *more, train="train-*.tfrecord"):
+    return subprocess.run(command(files, output, *more, train=train), check=False, capture_output=True, text=True, timeout=300)
+
+
+def losses_by_step(output):
+    """The loss at each step; a step that was done twice, before and after a kill, must have had the same loss."""
+    found = {}
+    for line in (output / "log.jsonl").read_text().splitlines():
+        if '"train/loss"' in line:
+            row = json.loads(line)
+            assert found.setdefault(row["step"], row["train/loss"]) == row["train/loss"], row
+    return found
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(files):
+    done = run(files, files / "whole", f"--eval_input_file={files}/held_out.tfrecord")
+    assert done.returncode == 0, done.stderr
+    return done, files / "whole"
+
+
+def test_a_run_tells_what_it_does_and_leaves_what_is_needed(uninterrupted):
+    done, output = uninterrupted
+    assert "fresh: weights are random (seed 12345)" in done.stdout
+    assert "ETA" in done.stdout and "seq/s" in done.stdout and "mlm_accuracy = " in done.stdout
+    assert list(losses_by_step(output)) == list(range(1, STEPS + 1))
+    row = json.loads((output / "log.jsonl").read_text().splitlines()[5])
+    assert {"train/learning_rate", "train/gradient_norm", "train/parameter_norm", "train/mlm_accuracy", "train/nsp_accuracy",
+            "train/sequences_per_second", "train/tokens_per_second"} <= set(row)
+    names = {path.name for path in output.iterdir()}
+    assert {"config.yaml", "log.jsonl", "tensorboard", f"ckpt-{STEPS}.index", "ckpt-28.index"} <= names
+    assert "ckpt-24.index" not in names
+    assert any(path.name.startswith("events") for path in (output / "tensorboard").iterdir())
+
+
+def kill_and_resume(files, output, kills, seed):
+    """Starts the run again and again, each time killed without warning at a random moment of its steps."""
+    rng = random.Random(seed)
+    for _ in range(kills):
+        reached = max(losses_by_step(output), default=0) if (output / "log.jsonl").exists() else 0
+        process = subprocess.Popen(command(files, output), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        wanted = reached + rng.randint(1, 6)
+        for line in process.stdout:
+            if line.startswith("step ") and int(line.split()[1].split("/")[0]) >= min(wanted, STEPS - 2):
+                time.sleep(rng.random() * 0.2)
+                break
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    done = run(files, output)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_run_killed_twice_has_the_losses_of_the_uninterrupted_one(files, uninterrupted):
+    done = kill_and_resume(files, files / "killed", kills=2, seed=1)
+    assert "resumed: " in done.stdout
+    assert losses_by_step(files / "killed") == losses_by_step(uninterrupted[1])
+
+
+@pytest.mark.slow
+def test_a_run_killed_ten_times_has_the_losses_of_the_uninterrupted_one(files, uninterrupted):
+    kill_and_resume(files, files / "killed_ten_times", kills=10, seed=2)
+    assert losses_by_step(files / "killed_ten_times") == losses_by_step(uninterrupted[1])
+
+
+def test_sigterm_saves_and_says_so_by_its_status(files, uninterrupted):
+    output = files / "terminated"
+    process = subprocess.Popen(command(files, output, "--set=training.save_every=1000"), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)
+    for line in process.stdout:
+        if line.startswith("step 3/"):
+            process.send_signal(signal.SIGTERM)
+            break
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 75 and "SIGTERM: saved at step" in out
+    # The newest checkpoint being damaged too, there is none to go on from: told, not restarted in silence.
+    newest = max(output.glob("ckpt-*.data*"), key=os.path.getmtime)
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2:] = bytes(len(data) - len(data) // 2)
+    newest.write_bytes(data)
+    refused = run(files, output, "--set=training.save_every=1000")
+    assert refused.returncode == 1 and "none of its 1 checkpoints can be read" in refused.stderr
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(files, uninterrupted):
+    output = files / "damaged"
+    subprocess.run(["cp", "-r", str(uninterrupted[1]), str(output)], check=True)
+    damaged = output / f"ckpt-{STEPS}.data-00000-of-00001"
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    done = run(files, output)
+    assert done.returncode == 0, done.stderr
+    assert f"ckpt-{STEPS} cannot be read" in done.stderr and "resumed: " in done.stdout and "at step 28" in done.stdout
+    assert losses_by_step(output) == losses_by_step(uninterrupted[1])
+
+
+def bad_records(files, name, **more):
+    return write_records(files / name, 10, **more)
+
+
+def test_mistakes_are_one_line_and_nothing_is_written(files):
+    write_records(files / "large_ids.tfrecord", 20, vocab_size=60)
+    cut = files / "cut.tfrecord"
+    cut.write_bytes((files / "held_out.tfrecord").read_bytes()[:-7])
+    (files / "empty.tfrecord").write_bytes(b"")
+    for train, more, told in (
+            ("none*.tfrecord", (), "no input file matches"),
+            ("empty.tfrecord", (), "empty.tfrecord: expected records, the file holds none"),
+            ("cut.tfrecord", (), "cut.tfrecord: record 19 is truncated or corrupted"),
+            ("train-*.tfrecord", ("--set=options.max_predictions_per_seq=4",), "max_predictions_per_seq is 4, but its records"),
+            ("train-*.tfrecord", ("--set=options.max_seq_length=8",), "max_seq_length is 8, but its records hold 16"),
+            ("train-*.tfrecord", ("--set=model.max_position_embeddings=8",), "16 is longer than the model's 8 positions"),
+            ("train-*.tfrecord", ("--set=model.hidden_siz=8",), "unknown keys ['hidden_siz']"),
+            ("train-*.tfrecord", ("--set=training.accumulation_steps=3",), "expected a multiple of 1 replicas times 3")):
+        done = run(files, files / "refused", *more, train=train)
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert done.returncode == 1 and len(errors) == 1 and told in errors[0], (told, done.stderr[-500:])
+        assert "Traceback" not in done.stderr
+        assert not [path for path in (files / "refused").glob("*") if path.name != ".lock"], told
+
+
+def test_an_id_beyond_the_vocabulary_is_refused_by_file_and_record(files):
+    done = run(files, files / "beyond", "--set=model.vocab_size=20")
+    assert done.returncode == 1
+    assert "token id beyond the vocabulary of 20 (model.vocab_size)" in done.stderr
+    assert "train-0.tfrecord: record " in done.stderr or "train-1.tfrecord: record " in done.stderr
+
+
+def test_the_folder_of_another_run_is_refused_with_the_keys(files, uninterrupted):
+    done = run(files, uninterrupted[1], "--learning_rate=0.5")
+    assert done.returncode == 1 and "optimizer.learning_rate: 0.0001 -> 0.5" in done.stderr
+
+
+def test_a_command_line_of_2018_works(files, tmp_path):
+    model = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+             "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu", "directionality": "bidi"}
+    (tmp_path / "bert_config.json").write_text(json.dumps(model))
+    done = subprocess.run([
+        sys.executable, "-m", "official_bert.run_pretraining", f"--input_file={files}/held_out.tfrecord", "--do_train=True",
+        f"--output_dir={tmp_path}/out", "--do_eval=True", f"--bert_config_file={tmp_path}/bert_config.json",
+        "--train_batch_size=4", "--eval_batch_size=8", "--max_seq_length=16", "--max_predictions_per_seq=3",
+        "--num_train_steps=6", "--num_warmup_steps=2", "--learning_rate=2e-5", "--use_tpu=False"], check=False,
+        capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    saved = yaml.safe_load((tmp_path / "out/config.yaml").read_text())
+    assert saved["training"]["batch_size"] == 4 and saved["optimizer"]["learning_rate"] == 2e-5
+    assert saved["model"]["num_hidden_layers"] == 1 and saved["optimizer"]["warmup_steps"] == 2
+    results = dict(line.split(" = ") for line in (tmp_path / "out/eval_results.txt").read_text().splitlines())
+    assert 3 < float(results["mlm_loss"]) < 4 and float(results["nsp_loss"]) == pytest.approx(0.69, abs=0.1)
+
+
+def test_two_runs_on_one_folder_are_refused(files):
+    output = files / "twice"
+    first = subprocess.Popen(command(files, output, "--num_train_steps=100000"), stdout=subprocess.PIPE, text=True)
+    for line in first.stdout:
+        if line.startswith("step 2/"):
+            break
+    second = run(files, output, "--num_train_steps=100000")
+    first.kill()
+    first.communicate()
+    assert second.returncode == 1 and "another run is writing to this folder" in second.stderr
