@@ -24,8 +24,9 @@ def write_records(path, count, seed=0, vocab_size=V):
             ids[positions] = 4
             weights = np.ones(P)
             weights[rng.integers(1, P + 1):] = 0
+            real = np.arange(S) < length
             yield records.encode_example(features, {
-                "input_ids": ids, "input_mask": np.arange(S) < length, "segment_ids": (np.arange(S) < length) & (np.arange(S) > 6),
+                "input_ids": ids, "input_mask": real, "segment_ids": real & (np.arange(S) > 6),
                 "masked_lm_positions": positions, "masked_lm_ids": masked, "masked_lm_weights": weights,
                 "next_sentence_labels": [int(rng.integers(0, 2))]})
     records.write_tfrecords(str(path), rows())

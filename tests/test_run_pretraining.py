@@ -12,7 +12,10 @@ import pytest
 import yaml
 from made_pretraining import make_config, write_records
 
-from official_bert.config import to_dict
+from official_bert.config import load_config, to_dict
+from official_bert.training import loop
+from official_bert.training.distribution import Placement
+from official_bert.training.task import DataFiles, load_task
 
 STEPS = 30
 
@@ -129,29 +132,34 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(files, uninterrupted):
     assert losses_by_step(output) == losses_by_step(uninterrupted[1])
 
 
-def bad_records(files, name, **more):
-    return write_records(files / name, 10, **more)
+MISTAKES = [
+    ("none*.tfrecord", "", "no input file matches"),
+    ("empty.tfrecord", "", "empty.tfrecord: expected records, the file holds none"),
+    ("cut.tfrecord", "", "cut.tfrecord: record 19 is truncated or corrupted"),
+    ("train-*.tfrecord", "options.max_predictions_per_seq=4", "max_predictions_per_seq is 4, but its records"),
+    ("train-*.tfrecord", "options.max_seq_length=8", "max_seq_length is 8, but its records hold 16"),
+    ("train-*.tfrecord", "model.max_position_embeddings=8", "16 is longer than the model's 8 positions"),
+    ("train-*.tfrecord", "training.accumulation_steps=3", "expected a multiple of 1 replicas times 3"),
+    ("train-*.tfrecord", "training.steps=0", "expected steps or epochs above 0"),
+]
 
 
-def test_mistakes_are_one_line_and_nothing_is_written(files):
-    write_records(files / "large_ids.tfrecord", 20, vocab_size=60)
-    cut = files / "cut.tfrecord"
-    cut.write_bytes((files / "held_out.tfrecord").read_bytes()[:-7])
+@pytest.mark.parametrize(("train", "override", "told"), MISTAKES)
+def test_mistakes_are_told_before_anything_is_written(files, tmp_path, train, override, told):
+    (files / "cut.tfrecord").write_bytes((files / "held_out.tfrecord").read_bytes()[:-7])
     (files / "empty.tfrecord").write_bytes(b"")
-    for train, more, told in (
-            ("none*.tfrecord", (), "no input file matches"),
-            ("empty.tfrecord", (), "empty.tfrecord: expected records, the file holds none"),
-            ("cut.tfrecord", (), "cut.tfrecord: record 19 is truncated or corrupted"),
-            ("train-*.tfrecord", ("--set=options.max_predictions_per_seq=4",), "max_predictions_per_seq is 4, but its records"),
-            ("train-*.tfrecord", ("--set=options.max_seq_length=8",), "max_seq_length is 8, but its records hold 16"),
-            ("train-*.tfrecord", ("--set=model.max_position_embeddings=8",), "16 is longer than the model's 8 positions"),
-            ("train-*.tfrecord", ("--set=model.hidden_siz=8",), "unknown keys ['hidden_siz']"),
-            ("train-*.tfrecord", ("--set=training.accumulation_steps=3",), "expected a multiple of 1 replicas times 3")):
-        done = run(files, files / "refused", *more, train=train)
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert done.returncode == 1 and len(errors) == 1 and told in errors[0], (told, done.stderr[-500:])
-        assert "Traceback" not in done.stderr
-        assert not [path for path in (files / "refused").glob("*") if path.name != ".lock"], told
+    config = load_config(str(files / "config.yaml"), overrides=[override] if override else [])
+    with pytest.raises(ValueError) as error:
+        loop.train(load_task(config, DataFiles(train_file=f"{files}/{train}")), str(tmp_path / "out"), Placement())
+    assert told in str(error.value)
+    assert [path.name for path in (tmp_path / "out").glob("*")] == [".lock"]
+
+
+def test_a_mistake_is_one_line_and_a_status(files):
+    done = run(files, files / "refused", "--set=model.hidden_siz=8")
+    errors = [line for line in done.stderr.splitlines() if line]
+    assert done.returncode == 1 and errors[-1].startswith("error: config.model: unknown keys ['hidden_siz']")
+    assert "Traceback" not in done.stderr and not (files / "refused").exists()
 
 
 def test_an_id_beyond_the_vocabulary_is_refused_by_file_and_record(files):

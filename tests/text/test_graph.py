@@ -83,6 +83,7 @@ TEXTS = st.text(st.one_of(
 
 @settings(max_examples=250, deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=6))
+@example(texts=["A b,", "é", "the\tthe", "\x7fthe", "", "Α", "a"])
 @example(texts=["e\u0301", "\u0301\u0323", "ΑΣ", "Σ", "ΑΣ\u0301\u00adα ΑΣ\u0301\u00ad", "\U0001d158\U0001d16d\U0001d165a"])
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_any_texts_give_the_tokens_and_offsets_of_the_plain_tokenizer(pairs, name, texts):
@@ -93,6 +94,24 @@ def test_any_texts_give_the_tokens_and_offsets_of_the_plain_tokenizer(pairs, nam
     basic = pair.plain.basic_tokenizer
     assert [[word.decode() for word in row] for row in pair.words(tf.constant(texts)).to_list()] == \
         [basic.tokenize(text) for text in texts]
+
+
+def ascii_texts(golden):
+    words = [token.removeprefix("##") for token in (golden / "vocab_uncased.txt").read_text().split("\n")]
+    word = st.sampled_from([word for word in words if word.isascii()])
+    return st.lists(st.one_of(word, word.map(str.upper), st.text(st.characters(max_codepoint=127), max_size=4),
+                              st.sampled_from(" \t\r\n,.'-#[]"), st.integers(198, 202).map("a".__mul__))).map("".join)
+
+
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_ascii_texts_which_go_another_way_give_the_same(pairs, golden, name):
+    @settings(max_examples=300, deadline=None)
+    @given(texts=st.lists(ascii_texts(golden), min_size=1, max_size=3))
+    def check(texts):
+        assert pairs[name].graph_offsets(texts) == [pairs[name].plain.tokenize_with_offsets(text) for text in texts]
+    check()
+    two = [chr(a) + chr(b) for a in range(32, 127) for b in range(32, 127)]
+    assert pairs[name].graph_offsets(two) == [pairs[name].plain.tokenize_with_offsets(text) for text in two]
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "ж", "\U00010400"])
@@ -117,7 +136,7 @@ def test_an_empty_entry_and_special_tokens_in_the_vocabulary_match_nothing(tmp_p
     vocab = ["[PAD]", "[UNK]", "", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "[", "]", "mask", "##", "#"]
     (tmp_path / "vocab.txt").write_text("\n".join(vocab))
     pair = Pair(tmp_path / "vocab.txt", True)
-    texts = ["[MASK] aaa ##a", "[PAD] ## a"]
+    texts = ["[MASK] aaa ##a", "[PAD] ## a", "!!a!!", "a?a é# #aé", "~"]
     assert pair.graph_offsets(texts) == [pair.plain.tokenize_with_offsets(text) for text in texts]
 
 

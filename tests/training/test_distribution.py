@@ -105,7 +105,7 @@ def test_a_place_that_is_not_there_is_told(placement, told):
 
 def test_a_tf_config_without_this_worker_is_told(monkeypatch):
     monkeypatch.setitem(os.environ, "TF_CONFIG", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}')
-    with pytest.raises(ValueError, match="expected task.index from 0 to 0, got 1"):
+    with pytest.raises(ValueError, match=r"expected task\.index from 0 to 0, got 1"):
         distribution.make_strategy(Placement(strategy="multi_worker"))
 
 
