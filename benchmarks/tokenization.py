@@ -115,6 +115,7 @@ def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
         tokenizer = tensorflow_text.FastBertTokenizer(words, lower_case_nfd_strip_accents=True,
                                                       token_out_type=tf.int32)
         tokenize = tokenizer.tokenize
+    tokenize = tf.function(tokenize, input_signature=[tf.TensorSpec([None], tf.string)])  # traced once
 
     def encode(lines):
         data = tf.data.Dataset.from_tensor_slices(tf.constant(lines)).batch(BATCH)

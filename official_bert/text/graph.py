@@ -1,9 +1,9 @@
 """The tokenizer of 2018 in TensorFlow ops, for SavedModels: equal to `text/tokenization`, against which it is tested.
 
-Everything but two ops works on flat vectors of code points: characters are looked up in the tables of
-`text/graph_characters`, cut into words, and spelled again as strings for tf-text's WordPiece op, the only one here that
-is not TensorFlow's own. What most batches do not need (capital sigmas, characters that become several, words beyond 200
-characters) stands behind a `tf.cond`.
+tf-text's WordPiece op, the only one here that is not TensorFlow's own, splits texts of printable ASCII exactly as 2018
+did, so they go to it as they are. Other texts become flat vectors of code points: characters are looked up in the
+tables of `text/graph_characters`, cut into words, and spelled again as strings for that op. What most batches do not need
+(capital sigmas, characters that become several, words beyond 200 characters) stands behind a `tf.cond`.
 
 N characters of the whole batch, I items: the characters that normalisation makes of them.
 """
@@ -22,6 +22,7 @@ from official_bert.text.vocab import load_vocab
 # The WordPiece op counts bytes; no UTF-8 character has more than 4. What is longer is one [UNK].
 MAX_WORD_BYTES = 4 * MAX_WORD_LENGTH
 TOO_LONG = "x" * (MAX_WORD_BYTES + 1)
+ASCII_TEXT = r"[ -~\t\n\r]*"  # without controls
 
 
 class _Items(NamedTuple):
@@ -67,9 +68,10 @@ class GraphTokenizer(tf.Module):
             self._combining = tf.constant(np.append(tables.combining, 0x110000).astype(np.int32))
             self._combining_class = tf.constant(np.append(tables.combining_class, 0).astype(np.int32))
             self._piece_lengths = tf.constant([len(token.removeprefix("##")) for token in self.vocab])
-        self._wordpiece = tf_text.FastWordpieceTokenizer(
-            vocab=list(self.vocab), token_out_type=tf.int32, unknown_token=UNKNOWN, no_pretokenization=True,
-            max_bytes_per_word=MAX_WORD_BYTES)
+        settings = {"vocab": list(self.vocab), "token_out_type": tf.int32, "unknown_token": UNKNOWN}
+        self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True,
+                                                         max_bytes_per_word=MAX_WORD_BYTES)
+        self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
 
     def special_id(self, token: str) -> int:
         """The id of a special token such as [MASK]."""
@@ -82,12 +84,31 @@ class GraphTokenizer(tf.Module):
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""
+        return _row_by_row(text, lambda part: self._ascii_wordpiece.tokenize(self._lower(part)), self._ids)
+
+    def tokenize_with_offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `FullTokenizer.tokenize_with_offsets`."""
+        rows = _row_by_row(text, self._ascii_spans, self._ids_and_spans)
+        ids, starts, ends = (rows.with_values(column) for column in tf.unstack(rows.values, num=3, axis=1))
+        return ids, starts, ends
+
+    def _lower(self, text: tf.Tensor) -> tf.Tensor:
+        """ASCII text as the model wants it."""
+        return tf.strings.lower(text) if self.do_lower_case else text
+
+    def _ascii_spans(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """ASCII text [A] -> ids, starts, ends [A, (T), 3]: bytes are characters."""
+        ids, starts, ends = self._ascii_wordpiece.tokenize_with_offsets(self._lower(text))
+        return ids.with_values(tf.stack([tf.cast(part.values, tf.int32) for part in (ids, starts, ends)], 1))
+
+    def _ids(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Any text [A] -> ids [A, (T)]."""
         words = self._split(text)
         pieces = self._wordpiece.tokenize(words.strings)
         return _rows_of(pieces.values, pieces.row_splits, words.row_splits)
 
-    def tokenize_with_offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `FullTokenizer.tokenize_with_offsets`."""
+    def _ids_and_spans(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Any text [A] -> ids, starts, ends [A, (T), 3]."""
         words = self._split(text)
         pieces = self._wordpiece.tokenize(words.strings)
         # The pieces tile the items: how long they are says where they lie. An unknown word is its only piece.
@@ -99,7 +120,7 @@ class GraphTokenizer(tf.Module):
         starts, ends = _spans(words, tf.concat([[0], end[:-1]], 0)[:tf.size(end)], end)
         ids = _rows_of(pieces.values, pieces.row_splits, words.row_splits)
         text_start = tf.gather(words.text_starts, ids.value_rowids())
-        return ids, ids.with_values(starts - text_start), ids.with_values(ends - text_start)
+        return ids.with_values(tf.stack([ids.values, starts - text_start, ends - text_start], 1))
 
     def _split(self, text: tf.Tensor) -> _Words:
         """The normalised words of text [B]."""
@@ -177,6 +198,23 @@ def _begins_row(items: _Items) -> tf.Tensor:
     """Whether each item is the first of its text, [I+1] with one behind the last."""
     nowhere = tf.zeros([tf.size(items.codes) + 1], tf.bool)
     return tf.tensor_scatter_nd_update(nowhere, items.row_splits[:, None], tf.ones_like(items.row_splits, tf.bool))
+
+
+def _row_by_row(text: tf.Tensor, of_ascii: Callable, of_any: Callable) -> tf.RaggedTensor:
+    """Ragged rows of text [B]: those of plain ASCII by one function, the others by the other."""
+    plain = tf.strings.regex_full_match(text, ASCII_TEXT)
+
+    def parts_of(rows: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return rows.values, rows.row_splits
+
+    def mixed():
+        rows = tf.concat([of_ascii(tf.boolean_mask(text, plain)), of_any(tf.boolean_mask(text, ~plain))], 0)
+        earlier = tf.cumsum(tf.cast(plain, tf.int32), exclusive=True)
+        count = tf.math.count_nonzero(plain, dtype=tf.int32)
+        return parts_of(tf.gather(rows, tf.where(plain, earlier, count + tf.range(tf.size(text)) - earlier)))
+
+    values, row_splits = tf.cond(tf.reduce_all(plain), lambda: parts_of(of_ascii(text)), mixed)
+    return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
 
 
 def _rows_of(values: tf.Tensor, word_splits: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
