@@ -6,11 +6,11 @@ segment is a slice of it, and an instance is a row of fixed width:
 
     [length, start of segment B, label, number of predictions, ids * S, positions * P, original ids * P]
 
-A stream of random numbers is one array of uint32: the state, the next 624 numbers, and how many of them are used.
+`words` is what they draw from (`data/random_stream`). Where the numbers run out, the instance in hand is taken back.
 
-For speed, only what Python calls is cached and takes arrays in tuples; what it calls is inlined, down to the last
-function, and takes them one by one (Numba would count references to them at each number drawn). All kernels stand in
-one file: Numba's cache notices changes of a function's own file alone.
+For speed, only what Python calls is cached and takes arrays in tuples; what it calls is inlined and takes them one by
+one (Numba would count references to them at each number drawn). All kernels stand in one file: Numba's cache notices
+changes of a function's own file alone.
 """
 
 from typing import NamedTuple
@@ -18,8 +18,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-WORDS = 624  # of the Mersenne Twister's state
-USED = 2 * WORDS  # of a stream: where it says how many numbers are used
 HEADER = 4  # columns of a row before its ids
 LENGTH, SECOND_START, LABEL, PREDICTIONS = 0, 1, 2, 3
 NSP, SOP, SINGLE = 0, 1, 2  # sentence tasks
@@ -62,43 +60,18 @@ class Tables(NamedTuple):
 
 
 @njit(forceinline=True)
-def refill(stream):
-    """Makes the next 624 numbers (Matsumoto and Nishimura's `genrand_int32`)."""
-    for i in range(WORDS - 397):
-        stream[i] = _twist(stream[i], stream[i + 1], stream[i + 397])
-    for i in range(WORDS - 397, WORDS - 1):
-        stream[i] = _twist(stream[i], stream[i + 1], stream[i - (WORDS - 397)])
-    stream[WORDS - 1] = _twist(stream[WORDS - 1], stream[0], stream[396])
-    for i in range(WORDS):
-        word = stream[i]
-        word ^= word >> np.uint32(11)
-        word ^= (word << np.uint32(7)) & np.uint32(0x9D2C5680)
-        word ^= (word << np.uint32(15)) & np.uint32(0xEFC60000)
-        stream[WORDS + i] = word ^ (word >> np.uint32(18))
-    stream[USED] = 0
+def next_word(words):
+    """The next 32 bits; 0 where they run out, which any loop over draws accepts."""
+    words[0] += np.uint32(1)
+    return np.int64(words[min(np.int64(words[0]), len(words) - 1)])
 
 
 @njit(forceinline=True)
-def _twist(this, following, distant):
-    bits = (this & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
-    return distant ^ (bits >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (bits & np.uint32(1)))
-
-
-@njit(forceinline=True)
-def next_word(stream):
-    """The next 32 bits."""
-    if stream[USED] == WORDS:
-        refill(stream)
-    stream[USED] += np.uint32(1)
-    return np.int64(stream[WORDS - 1 + stream[USED]])
-
-
-@njit(forceinline=True)
-def random(stream):
+def random(words):
     """CPython's `random()`: 27 bits and 26 bits make a number in [0, 1)."""
     bits = 0
     for unused in range(5, 7):
-        bits = (bits << (32 - unused)) + (next_word(stream) >> unused)
+        bits = (bits << (32 - unused)) + (next_word(words) >> unused)
     return bits * (1.0 / 9007199254740992.0)
 
 
@@ -112,39 +85,37 @@ def bit_length(number):
 
 
 @njit(forceinline=True)
-def below(stream, limit):
+def below(words, limit):
     """CPython's `_randbelow`: as many bits as `limit` has, drawn again while they are not below it."""
     shift = 32 - bit_length(limit)
     value = limit
     while value >= limit:
-        value = next_word(stream) >> shift
+        value = next_word(words) >> shift
     return value
 
 
 @njit(cache=True, nogil=True)
-def shuffle(stream, items, count):
-    """CPython's `shuffle` of `items[:count]`."""
-    used = np.int64(stream[USED])
+def shuffle(words, items, count):
+    """CPython's `shuffle` of `items[:count]`; returns how many of them are still to be shuffled when numbers run out."""
+    used, available = np.int64(words[0]) + 1, len(words) - 1
     last = count - 1
-    while last > 0:
+    while last > 0 and used < available:
         bits = bit_length(last + 1)
         shift, lowest = np.uint32(32 - bits), max((1 << (bits - 1)) - 1, 1)
-        while last >= lowest:  # numbers of as many bits
-            if used == WORDS:
-                refill(stream)
-                used = 0
-            drawn = np.int64(stream[WORDS + used] >> shift)
+        while last >= lowest and used < available:  # numbers of as many bits
+            drawn = np.int64(words[used] >> shift)
             used += 1
             # Without a branch, which would be guessed wrong every fourth time: a number too high swaps nothing.
             fits = drawn <= last
             other = drawn if fits else last
             items[last], items[other] = items[other], items[last]
             last -= fits
-    stream[USED] = used
+    words[0] = used - 1
+    return last + 1
 
 
 @njit(forceinline=True)
-def _next_document(plan, documents, stream, state):
+def _next_document(plan, documents, words, state):
     """Goes to the next document, of the next pass after the last; draws its target length (2018: mostly the most)."""
     state[SENTENCE] = 0
     state[DOCUMENT] += 1
@@ -154,20 +125,20 @@ def _next_document(plan, documents, stream, state):
     if state[PASS] < plan.dupe_factor:
         most = plan.max_seq_length - 3
         state[TARGET] = most
-        if random(stream) < plan.short_seq_prob:
-            state[TARGET] = 2 + below(stream, most - 1)
+        if random(words) < plan.short_seq_prob:
+            state[TARGET] = 2 + below(words, most - 1)
 
 
 @njit(forceinline=True)
-def _random_segment(starts, document_starts, order, stream, place, wanted):
+def _random_segment(starts, document_starts, order, words, place, wanted):
     """A slice of at least `wanted` tokens, if it can be, from a random sentence on of a random other document."""
     other = place
     for _ in range(10):  # 2018: ten tries to find another document
-        other = below(stream, len(order))
+        other = below(words, len(order))
         if other != place:
             break
     first, last = document_starts[order[other]], document_starts[order[other] + 1]
-    first += below(stream, last - first)
+    first += below(words, last - first)
     return starts[first], starts[_reach(starts, first, last, wanted)]
 
 
@@ -181,11 +152,11 @@ def _reach(starts, first, last, wanted):
 
 
 @njit(forceinline=True)
-def _truncate(stream, a_start, a_end, b_start, b_end, most):
+def _truncate(words, a_start, a_end, b_start, b_end, most):
     """Drops tokens of the longer segment, at its front or its end, until both fit (2018 `truncate_seq_pair`)."""
     for _ in range(a_end - a_start + b_end - b_start - most):
-        at_front = next_word(stream) < 0x80000000  # random() < 0.5, by its highest bit
-        next_word(stream)
+        at_front = next_word(words) < 0x80000000  # random() < 0.5, by its highest bit
+        next_word(words)
         if a_end - a_start > b_end - b_start:
             a_start, a_end = a_start + at_front, a_end - (not at_front)
         else:
@@ -194,28 +165,28 @@ def _truncate(stream, a_start, a_end, b_start, b_end, most):
 
 
 @njit(forceinline=True)
-def _sample_pair(plan, starts, document_starts, order, stream, state):
+def _sample_pair(plan, starts, document_starts, order, words, state):
     """(start and end of A, of B, label) of the next instance (2018 `create_instances_from_document`)."""
     document = order[state[DOCUMENT]]
     first = document_starts[document] + state[SENTENCE]
     end = _reach(starts, first, document_starts[document + 1], state[TARGET])
     alone = end - first == 1
-    split = first + 1 if alone else first + 1 + below(stream, end - first - 1)
+    split = first + 1 if alone else first + 1 + below(words, end - first - 1)
     a_start, a_end, b_start, b_end = starts[first], starts[split], starts[split], starts[end]
     if plan.task == NSP:
-        label = alone or random(stream) < 0.5
+        label = alone or random(words) < 0.5
         if label:
             wanted = state[TARGET] - (a_end - a_start)
-            b_start, b_end = _random_segment(starts, document_starts, order, stream, state[DOCUMENT], wanted)
+            b_start, b_end = _random_segment(starts, document_starts, order, words, state[DOCUMENT], wanted)
             end = split  # what is not used is put back
     else:
         if alone:  # a sentence on its own is split between two of its tokens
-            a_end = b_start = a_start + min(b_end - a_start, 1 + below(stream, max(1, b_end - a_start - 1)))
-        label = random(stream) < 0.5
+            a_end = b_start = a_start + min(b_end - a_start, 1 + below(words, max(1, b_end - a_start - 1)))
+        label = random(words) < 0.5
         if label:
             a_start, a_end, b_start, b_end = b_start, b_end, a_start, a_end
     state[SENTENCE] = end - document_starts[document]
-    a_start, a_end, b_start, b_end = _truncate(stream, a_start, a_end, b_start, b_end, plan.max_seq_length - 3)
+    a_start, a_end, b_start, b_end = _truncate(words, a_start, a_end, b_start, b_end, plan.max_seq_length - 3)
     return a_start, a_end, b_start, b_end, label
 
 
@@ -278,75 +249,78 @@ def _ends_pass(sentences_left, documents, state):
 
 
 @njit(forceinline=True)
-def _find_words(plan, continues_word, row, places, words):
-    """Lists the places that may be masked and where among them each word begins; returns the number of words."""
+def _find_words(plan, continues_word, row, places, begins):
+    """Lists the places that may be masked and where among them each word begins; returns the number of begins."""
     count, found = 0, 0
     for place in range(row[LENGTH]):
         token = row[HEADER + place]
         if token != plan.cls_id and token != plan.sep_id:
             # 2018: a piece with ## joins the word before it, even across [SEP].
             if plan.strategy == TOKEN or found == 0 or not continues_word[token]:
-                words[found] = count
+                begins[found] = count
                 found += 1
             places[count] = place
             count += 1
-    words[found] = count
+    begins[found] = count
     return found
 
 
 @njit(forceinline=True)
-def _draw_action(plan, stream):
+def _draw_action(plan, words):
     """What becomes of a chosen token: 0 [MASK], 1 it stays, 2 a random one."""
-    if random(stream) < plan.mask_share:
+    if random(words) < plan.mask_share:
         return 0
-    return 1 if random(stream) < plan.keep_share else 2
+    return 1 if random(words) < plan.keep_share else 2
 
 
 @njit(forceinline=True)
-def _corrupt(plan, replacements, stream, row, place, action, originals):
+def _corrupt(plan, replacements, words, row, place, action, originals):
     """Replaces the token at `place` and keeps the original."""
     originals[place] = row[HEADER + place]
     if action == 0:
         row[HEADER + place] = plan.mask_id
     elif action == 2:
-        row[HEADER + place] = replacements[below(stream, len(replacements))]
+        row[HEADER + place] = replacements[below(words, len(replacements))]
 
 
 @njit(forceinline=True)
-def _mask_words(plan, replacements, stream, row, budget, found, order, places, words, originals):
-    """Masks words in random order while they fit the budget (2018 `create_masked_lm_predictions`)."""
+def _mask_words(plan, replacements, words, row, budget, found, order, places, begins, originals):
+    """Masks begins in random order while they fit the budget (2018 `create_masked_lm_predictions`)."""
     for word in range(found):
         order[word] = word
-    shuffle(stream, order, found)
+    if shuffle(words, order, found) > 1:
+        words[0] = len(words)  # ran out
     masked = 0
     for turn in range(found):
         if masked >= budget:
             break
-        first, last = words[order[turn]], words[order[turn] + 1]
+        first, last = begins[order[turn]], begins[order[turn] + 1]
         if masked + last - first <= budget:
             for index in range(first, last):
-                _corrupt(plan, replacements, stream, row, places[index], _draw_action(plan, stream), originals)
+                _corrupt(plan, replacements, words, row, places[index], _draw_action(plan, words), originals)
             masked += last - first
 
 
 @njit(forceinline=True)
-def _mask_spans(plan, replacements, span_lengths, stream, row, budget, found, places, words, originals):
-    """Masks spans of whole words until the budget is spent (SpanBERT 3.1); a span is replaced as one.
+def _mask_spans(plan, replacements, span_lengths, words, row, budget, found, places, begins, originals):
+    """Masks spans of whole begins until the budget is spent (SpanBERT 3.1); a span is replaced as one.
 
     A span ends early at a [SEP], at a masked word, and where the next word would exceed the budget. After as many
-    vain tries as there are words, the rest of the budget stays unspent.
+    vain tries as there are begins, the rest of the budget stays unspent.
     """
     masked, vain = 0, 0
     while masked < budget and vain < found:
-        length = 1 + np.searchsorted(span_lengths[:-1], random(stream), side="right")
-        first, action, before = below(stream, found), _draw_action(plan, stream), masked
+        draw, length = random(words), 1
+        while length < len(span_lengths) and draw >= span_lengths[length - 1]:
+            length += 1
+        first, action, before = below(words, found), _draw_action(plan, words), masked
         for word in range(first, min(first + length, found)):
-            size, place = words[word + 1] - words[word], places[words[word]]
-            apart = word > first and place != places[words[word] - 1] + 1
+            size, place = begins[word + 1] - begins[word], places[begins[word]]
+            apart = word > first and place != places[begins[word] - 1] + 1
             if apart or originals[place] >= 0 or masked + size > budget:
                 break
-            for index in range(words[word], words[word + 1]):
-                _corrupt(plan, replacements, stream, row, places[index], action, originals)
+            for index in range(begins[word], begins[word + 1]):
+                _corrupt(plan, replacements, words, row, places[index], action, originals)
             masked += size
         vain += masked == before
 
@@ -364,36 +338,41 @@ def _put_predictions(plan, row, originals):
 
 
 @njit(cache=True, nogil=True)
-def make_rows(plan, tables, corpus, stream, state, rows):
+def make_rows(plan, tables, corpus, words, state, rows):
     """Fills `rows` with the next instances; returns how many, less than `len(rows)` at the end only."""
     budgets, continues_word, replacements, span_lengths = tables
     tokens, starts, document_starts, order = corpus
-    places, words, originals, turns = [np.empty(plan.max_seq_length + 1, np.int64) for _ in range(4)]
+    places, begins, originals, turns = [np.empty(plan.max_seq_length + 1, np.int64) for _ in range(4)]
     count = 0
     while count < len(rows):
-        row = rows[count]
+        row, used, before = rows[count], words[0], (state[PASS], state[DOCUMENT], state[SENTENCE], state[TARGET])
         if plan.task == SINGLE:
             if state[PASS] == plan.dupe_factor:
                 break
             _put_sentences(plan, tokens, starts, document_starts, order, state, row)
+            is_whole = True
         else:
             document = order[max(state[DOCUMENT], 0)]
             if state[DOCUMENT] < 0 or state[SENTENCE] == document_starts[document + 1] - document_starts[document]:
-                _next_document(plan, len(order), stream, state)
+                _next_document(plan, len(order), words, state)
             if state[PASS] == plan.dupe_factor:
                 break
-            pair = _sample_pair(plan, starts, document_starts, order, stream, state)
-            if pair[0] == pair[1] or pair[2] == pair[3]:
-                continue  # sentence order of one token alone: there is no pair
-            _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], pair[4], row)
-        count += 1
-        if plan.strategy == UNMASKED:
-            continue
-        originals[:] = -1
-        found, budget = _find_words(plan, continues_word, row, places, words), budgets[row[LENGTH]]
-        if plan.strategy == SPAN:
-            _mask_spans(plan, replacements, span_lengths, stream, row, budget, found, places, words, originals)
-        else:
-            _mask_words(plan, replacements, stream, row, budget, found, turns, places, words, originals)
-        _put_predictions(plan, row, originals)
+            pair = _sample_pair(plan, starts, document_starts, order, words, state)
+            # Not so for sentence order of one token alone: there is no pair.
+            is_whole = pair[0] < pair[1] and pair[2] < pair[3]
+            if is_whole:
+                _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], pair[4], row)
+        if is_whole and plan.strategy != UNMASKED:
+            originals[:] = -1
+            found, budget = _find_words(plan, continues_word, row, places, begins), budgets[row[LENGTH]]
+            if plan.strategy == SPAN:
+                _mask_spans(plan, replacements, span_lengths, words, row, budget, found, places, begins, originals)
+            else:
+                _mask_words(plan, replacements, words, row, budget, found, turns, places, begins, originals)
+            _put_predictions(plan, row, originals)
+        if words[0] > len(words) - 2:
+            words[0] = used
+            state[PASS], state[DOCUMENT], state[SENTENCE], state[TARGET] = before
+            break
+        count += is_whole
     return count

@@ -5,7 +5,6 @@ each other. `none` (RoBERTa, full sentences) packs sentences that follow each ot
 """
 
 import dataclasses
-import random
 from collections.abc import Iterator
 from typing import Literal
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from official_bert.data import kernels
 from official_bert.data.masking import STRATEGIES, MaskingConfig, VocabularyFacts
+from official_bert.data.random_stream import RandomStream
 
 TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
 
@@ -56,24 +56,15 @@ class InstanceConfig:
                               facts.continues_word, facts.replacements, np.cumsum(masking.span_distribution()))
 
 
-def seeded_stream(seed: int) -> np.ndarray:
-    """The stream of numbers of `random.Random(seed)`, see `data/kernels`."""
-    _, state, _ = random.Random(seed).getstate()
-    stream = np.zeros(kernels.USED + 1, np.uint32)
-    stream[:kernels.WORDS] = state[:kernels.WORDS]
-    stream[kernels.USED] = kernels.WORDS  # a fresh generator has none of its numbers made
-    return stream
-
-
 class InstanceSampler:
     """Draws the instances of one corpus, in 2018's order of draws: shuffle documents, sample, shuffle instances."""
 
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts, corpus: kernels.Corpus, seed: int):
         """`corpus.order` is shuffled in place."""
         self.plan, self._tables, self.corpus = config.plan(facts), config.tables(facts), corpus
-        self.stream = seeded_stream(seed)
+        self._stream = RandomStream(seed)
         self.position = np.array([0, 0 if self.plan.task == kernels.SINGLE else -1, 0, 0], np.int64)
-        kernels.shuffle(self.stream, corpus.order, len(corpus.order))
+        self._stream.shuffle(corpus.order)
 
     @property
     def row_width(self) -> int:
@@ -89,11 +80,18 @@ class InstanceSampler:
 
     def blocks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
         """Fills `rows` again and again and yields what of it is filled; it is overwritten by the next block."""
-        count = len(rows)
-        while count == len(rows):
-            count = kernels.make_rows(self.plan, self._tables, self.corpus, self.stream, self.position, rows)
-            yield rows[:count]
+        count = 0
+        while self.position[kernels.PASS] < self.plan.dupe_factor:
+            made = kernels.make_rows(self.plan, self._tables, self.corpus, self._stream.words, self.position,
+                                     rows[count:])
+            count += made
+            if count == len(rows):
+                yield rows
+                count = 0
+            elif self.position[kernels.PASS] < self.plan.dupe_factor:
+                self._stream.refill()
+        yield rows[:count]
 
     def shuffle(self, indices: np.ndarray) -> None:
         """Shuffles `indices` in place, with the numbers that follow the last instance's."""
-        kernels.shuffle(self.stream, indices, len(indices))
+        self._stream.shuffle(indices)

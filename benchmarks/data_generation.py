@@ -1,0 +1,180 @@
+"""Pre-training data: our command beside tf-models-official's, its memory, and what a token costs.
+
+    python benchmarks/data_generation.py --text='prepared/*.txt' --vocab_file=vocab.txt --work_dir=/big/disk
+
+`--text` is prepared text (tools/prepare_corpus.py). What is missing to the sizes asked for is made of copies whose
+words stand in another order. The peer's time for the whole is extrapolated from two small sizes, so that its start-up
+counts once.
+"""
+
+import glob
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("text", None, "Prepared text, globs with commas.", required=True)
+flags.DEFINE_string("vocab_file", None, "An uncased vocabulary.", required=True)
+flags.DEFINE_string("work_dir", "build/benchmark_data_generation", "Text and records lie here meanwhile.")
+flags.DEFINE_integer("megabytes", 100, "Text of the comparison.")
+flags.DEFINE_integer("large_megabytes", 400, "Text of the second measurement of memory; 0: none.")
+flags.DEFINE_list("peer_megabytes", ["4", "8"], "Two sizes of the peer's runs.")
+flags.DEFINE_integer("num_workers", 2, "Threads of our command.")
+flags.DEFINE_bool("peer", True, "Run the peer.")
+
+ROOT = pathlib.Path(__file__).parent.parent
+SETTINGS = ["--max_seq_length=128", "--max_predictions_per_seq=20", "--random_seed=12345"]
+DUPES = 5
+
+
+def make_text(files: list[str], path: pathlib.Path, megabytes: int) -> str:
+    """Writes so much text: the files, then copies of them with the words of each sentence rotated."""
+    left, copy = megabytes * 1_000_000, 0
+    with open(path, "w", encoding="utf-8") as out:
+        while left > 0:
+            for name in files:
+                with open(name, encoding="utf-8") as file:
+                    for line in file:
+                        if copy and (words := line.split()):
+                            turn = copy % len(words)
+                            line = " ".join(words[turn:] + words[:turn]) + "\n"
+                        out.write(line)
+                        left -= len(line.encode())
+                        if left <= 0 and line == "\n":
+                            return str(path)
+            copy += 1
+    return str(path)
+
+
+def anonymous_memory(root: int) -> int:
+    """RssAnon in bytes of a process and those that it started."""
+    total, waiting = 0, [root]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+            for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+                waiting += map(int, (task / "children").read_text(encoding="utf-8").split())
+        except (OSError, ValueError):
+            continue
+        found = re.search(r"RssAnon:\s+(\d+) kB", status)
+        total += int(found[1]) * 1024 if found else 0
+    return total
+
+
+def timed(*command: str, cache: str = "") -> dict:
+    """Runs a command: its seconds, peak of anonymous memory over its processes, and what it said."""
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
+    if cache:
+        environment["NUMBA_CACHE_DIR"] = cache
+    begin = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *command], env=environment, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    peak = [0]
+
+    def watch() -> None:
+        while process.poll() is None:
+            peak[0] = max(peak[0], anonymous_memory(process.pid))
+            time.sleep(0.02)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    output, errors = process.communicate()
+    seconds = time.perf_counter() - begin
+    watcher.join()
+    if process.returncode:
+        raise SystemExit(errors)
+    return {"seconds": seconds, "memory": peak[0], "output": output, "errors": errors}
+
+
+def run_ours(work: pathlib.Path, text: str, *flags_of_run: str, dupes: int = DUPES, cache: str = "") -> dict:
+    """Our command; adds the seconds of its stages and how many instances it made."""
+    result = timed(str(ROOT / "tools" / "create_pretraining_data.py"), f"--input_file={text}",
+                   f"--output_file={work / 'ours.tfrecord'}", f"--vocab_file={FLAGS.vocab_file}", *SETTINGS,
+                   f"--dupe_factor={dupes}", f"--num_workers={FLAGS.num_workers}", *flags_of_run, cache=cache)
+    stages = {name: float(seconds) for name, seconds in re.findall(r"^([a-z ]+): ([\d.]+) s$", result["errors"], re.M)}
+    tokens, instances = re.search(r"(\d+) tokens -> (\d+) instances", result["output"]).groups()
+    size = sum(path.stat().st_size for path in work.glob("ours.tfrecord*"))
+    return result | {"stages": stages, "tokens": int(tokens), "instances": int(instances), "bytes": size}
+
+
+def run_peer(work: pathlib.Path, text: str) -> float:
+    """Seconds of tf-models-official's command."""
+    return timed("-m", "official.nlp.data.create_pretraining_data", f"--input_file={text}",
+                 f"--output_file={work / 'peer.tfrecord'}", f"--vocab_file={FLAGS.vocab_file}", *SETTINGS,
+                 f"--dupe_factor={DUPES}", "--do_lower_case=True")["seconds"]
+
+
+def compare(work: pathlib.Path, files: list[str], text: str) -> dict:
+    """Our whole command beside the peer's, and the rates of the stages behind the tokenizer."""
+    first = run_ours(work, make_text(files, work / "tiny.txt", 1), cache=str(work / "numba"))
+    ours = min((run_ours(work, text) for _ in range(2)), key=lambda result: result["seconds"])
+    found = {"first run ever, 1 MB, kernels compiled (s)": first["seconds"],
+             f"ours, {FLAGS.megabytes} MB (s)": ours["seconds"],
+             "instances": ours["instances"], "stages (s)": ours["stages"],
+             "instances/s, sampled to written": ours["instances"] / sum(ours["stages"][name] for name in
+                                                                      ("sampling", "writing")),
+             "RssAnon at its peak (MB)": ours["memory"] / 1e6}
+    if FLAGS.peer:
+        small, large = (float(size) for size in FLAGS.peer_megabytes)
+        seconds = [run_peer(work, make_text(files, work / "peer.txt", int(size))) for size in (small, large)]
+        rate = (seconds[1] - seconds[0]) / (large - small)
+        whole = seconds[1] + rate * (FLAGS.megabytes - large)
+        found |= {"peer, small sizes (s)": seconds, "peer (s/MB)": rate, f"peer, {FLAGS.megabytes} MB (s)": whole,
+                  "times as fast": whole / ours["seconds"]}
+    return found
+
+
+def measure_memory(work: pathlib.Path, files: list[str], at_first: float) -> dict:
+    """Peak of anonymous memory for the large text, and that of importing TensorFlow."""
+    text = make_text(files, work / "large.txt", FLAGS.large_megabytes)
+    large = run_ours(work, text)
+    imported = timed("-c", "import tensorflow, time; time.sleep(0.5)")
+    return {f"ours, {FLAGS.large_megabytes} MB (s)": large["seconds"],
+            f"RssAnon at {FLAGS.large_megabytes} MB (MB)": large["memory"] / 1e6,
+            "grown by": large["memory"] / 1e6 / at_first - 1,
+            "RssAnon of importing TensorFlow (MB)": imported["memory"] / 1e6}
+
+
+def measure_costs(work: pathlib.Path, text: str) -> dict:
+    """Seconds and bytes a token: once for tokenizing, and for each pass over the text."""
+    store = f"--token_store={work / 'store'}"
+    first = run_ours(work, text, store, dupes=1)
+    more = run_ours(work, text, store, dupes=DUPES)
+    tokens = first["tokens"]
+    kept = sum(path.stat().st_size for path in (work / "store").iterdir())
+    sharded = run_ours(work, text, "--order=sharded", f"--output_file={work}/ours.tfrecord@8")
+
+    def behind(run: dict) -> float:
+        return run["stages"]["sampling"] + run["stages"]["writing"]
+    return {"tokens": tokens, "tokenizing (ns/token)": first["stages"]["tokenizing"] / tokens * 1e9,
+            "a pass (ns/token)": (behind(more) - behind(first)) / (DUPES - 1) / tokens * 1e9,
+            "store (bytes/token)": kept / tokens, "records (bytes/token and pass)": more["bytes"] / DUPES / tokens,
+            "tokens an instance": DUPES * tokens / more["instances"], "sharded, 8 files (s)": sharded["seconds"]}
+
+
+def main(_) -> None:
+    """Measures and prints one JSON object."""
+    work = pathlib.Path(FLAGS.work_dir)
+    work.mkdir(parents=True, exist_ok=True)
+    files = sorted(name for pattern in FLAGS.text.split(",") for name in glob.glob(pattern))
+    try:
+        text = make_text(files, work / "text.txt", FLAGS.megabytes)
+        found = compare(work, files, text)
+        print(json.dumps(found, indent=1), flush=True)
+        print(json.dumps(measure_costs(work, text), indent=1), flush=True)
+        if FLAGS.large_megabytes:
+            print(json.dumps(measure_memory(work, files, found["RssAnon at its peak (MB)"]), indent=1))
+    finally:
+        shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    app.run(main)
