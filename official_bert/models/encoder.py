@@ -16,6 +16,23 @@ def gather_rows(x, positions):
     return ops.take_along_axis(x, ops.cast(positions, "int32")[:, :, None], axis=1)
 
 
+def run_recomputed(layer, x, mask):
+    """layer(x, mask) in training mode, of which only x is kept until the backward pass, which computes the rest again.
+
+    Weights are arguments, because gradients flow to arguments only and because the backward pass runs when `stateless_call`
+    has taken its values away; dropout gets the seeds of the first pass, because its generators have moved on by then.
+    """
+    weights, sites = layer.weights, [variable for variable in layer.variables if variable.name == "seed_generator_state"]
+    seeds = [ops.convert_to_tensor(site.value) for site in sites]
+    for site, seed in zip(sites, seeds):
+        site.assign(seed + ops.convert_to_tensor([0, 1], dtype=seed.dtype))  # as the generator itself does
+
+    def run(rows, *values):
+        with keras.StatelessScope(state_mapping=[*zip(weights, values), *zip(sites, seeds)]):
+            return layer(rows, mask, training=True)
+    return keras.remat(run)(x, *[ops.convert_to_tensor(weight.value) for weight in weights])
+
+
 @keras.saving.register_keras_serializable("official_bert")
 class BertEncoder(keras.Model):
     """BERT's encoder. B batch, S sequence, P wanted rows, D hidden size, L layers.
@@ -83,14 +100,15 @@ class BertEncoder(keras.Model):
 
     def _run(self, layer, x, mask, training):
         """One whole layer, its activations computed anew in the backward pass where `recompute` says so."""
-        if not (self.settings["recompute"] and training):
-            return layer(x, mask, training=training)
-        return keras.remat(lambda rows: layer(rows, mask, training=training))(x)
+        if self.settings["recompute"] and training:
+            return run_recomputed(layer, x, mask)
+        return layer(x, mask, training=training)
 
     @staticmethod
     def _last_rows(layer, x, mask, positions, training):
         """The last layer at row 0 and the wanted positions [B,P] only -> [B,1+P,D]; keys and values are those of all."""
-        wanted = ops.concatenate([ops.zeros_like(positions[:, :1]), positions], axis=1)
+        first = ops.zeros_like(mask[:, 0, 0, :1], dtype="int32")                      # [B,1]
+        wanted = ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
         if mask.shape[2] != 1:
             mask = ops.take_along_axis(mask, wanted[:, None, :, None], axis=2)        # [B,1,1+P,S]
         return layer(x, mask, queries=gather_rows(x, wanted), training=training)

@@ -57,6 +57,12 @@ class Task(TaskBase):
             return None
         return self._source(self.files.eval_file, self.config.training.eval_batch_size, shuffle=False)
 
+    def batch_spec(self, batch_size):
+        """The features of masked records."""
+        table = records.pretraining_features(self.options.max_seq_length, self.options.max_predictions_per_seq)
+        return {feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
+                for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+
     def _source(self, patterns: str, batch_size: int, shuffle: bool) -> RecordSource:
         paths = find_records(patterns)
         for path in paths:

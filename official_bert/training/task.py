@@ -86,6 +86,10 @@ class TaskBase(abc.ABC):
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """(sum, weight) by name, pure and in float32; the training loss is the sum over names of sum / weight."""
 
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
+        """Names, static shapes and types of a batch at its full length, as a TPU would get it."""
+        raise ValueError(f"task {self.config.task} has batches of no fixed shape")
+
     def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """Cheap metrics computed inside the step (accuracies), as (sum, weight) by name."""
         return {}

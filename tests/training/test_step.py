@@ -53,6 +53,20 @@ def test_a_batch_cut_into_micro_batches_is_the_same_step(tmp_path):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+def test_recomputed_activations_make_the_same_step_dropout_included(tmp_path):
+    path = write_records(tmp_path / "r.tfrecord", 100)
+    rows, weights = [], []
+    for recompute in (False, True):
+        task = make_task(make_config(training={"recompute": recompute}, optimizer={"learning_rate": 1e-3}), path)
+        tf.keras.utils.set_random_seed(1)
+        trainer = trainer_on(task)
+        rows.append(trainer.run_steps(iter(task.train_source().dataset()), tf.constant(5)).numpy())
+        weights.append([weight.numpy() for weight in trainer.weights])
+    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4, atol=1e-5)
+    for one, other in zip(*weights):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 def test_dropout_seeds_differ_by_step_part_and_site_and_by_nothing_else():
     sites = [tf.Variable([0, 0]) for _ in range(3)]
     seen = {}

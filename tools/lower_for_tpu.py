@@ -1,0 +1,78 @@
+"""Lowers the whole train step and the evaluation step of a task to TPU HLO, on a machine that has no TPU.
+
+    make venv-tpu && .venv-tpu/bin/python tools/lower_for_tpu.py --config=configs/pretrain/tiny.yaml
+
+The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with every shape static. An op that
+TPUs lack makes it fail. Prints the size of the HLO and how often each operation occurs. No TPU has to be there, and none has run it.
+"""
+
+import collections
+import re
+
+from absl import flags
+
+from official_bert.config import load_config, run_main
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("config", None, "The run's YAML.", required=True)
+flags.DEFINE_multi_string("set", [], "Overrides, as in run_pretraining.")
+flags.DEFINE_string("platform", "TPU", "TPU, or CPU to see the same for this machine.")
+flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
+flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step.")
+
+
+def lower(function, arguments) -> str:
+    """The HLO of a function of (nested) tensors; ValueError with the compiler's reason where it cannot be lowered."""
+    import tensorflow as tf
+    flat = tf.nest.flatten(arguments)
+    compiled = tf.function(lambda *values: function(*tf.nest.pack_sequence_as(arguments, values)), jit_compile=True)
+    try:
+        return compiled.experimental_get_compiler_ir(*flat)(stage="hlo", platform_name=FLAGS.platform)
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        raise ValueError(f"cannot be lowered for {FLAGS.platform}: {' '.join(str(error).split())[:600]}") from None
+
+
+def report(name: str, hlo: str) -> None:
+    """Size, shapes that are not static, and counts of operations."""
+    if re.search(r"\[[^\]]*(<=|\?)", hlo):
+        raise ValueError(f"{name}: the HLO has a shape that is not static")
+    counts = collections.Counter(re.findall(r"^\s+(?:ROOT )?%?\S+ = \S+ ([\w-]+)\(", hlo, re.MULTILINE))
+    listed = ", ".join(f"{count} {operation}" for operation, count in counts.most_common(FLAGS.most))
+    print(f"{name}: {len(hlo):,} bytes of HLO, {sum(counts.values()):,} operations: {listed}")
+
+
+def main(_) -> None:
+    """Builds task, model and step, and lowers both functions."""
+    import tensorflow as tf
+
+    from official_bert.training import distribution
+    from official_bert.training.step import State, Step
+    from official_bert.training.task import load_task
+    config = load_config(FLAGS.config, overrides=FLAGS.set)
+    distribution.set_precision(config.training.precision)
+    task = load_task(config)
+    model = task.build_model()
+    step = Step(task, model, config, max(config.training.steps, 1))
+
+    def spec(variable):
+        return tf.TensorSpec(variable.shape, variable.dtype)
+    weights = [spec(variable) for variable in model.trainable_variables]
+    scalars = [tf.TensorSpec((), tf.as_dtype(tf.float32)), tf.TensorSpec((), tf.int32)]
+    batch = task.batch_spec(config.training.batch_size)
+    integers = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int32)]
+
+    def train(weights, first, second, scalars, batch, integers):
+        state, row = step.train(State(weights, first, second, *scalars), batch, *integers, all_reduce=list)
+        return tf.nest.flatten([state.weights, state.first, state.second, state.scale, state.finite_steps, row])
+
+    hlo = lower(train, [weights, weights, weights, scalars, batch, integers])
+    if FLAGS.hlo_file:
+        with open(FLAGS.hlo_file, "w", encoding="utf-8") as file:
+            file.write(hlo)
+    report(f"{config.task} train step", hlo)
+    report(f"{config.task} evaluation step", lower(
+        lambda weights, batch: tf.nest.flatten(step.evaluate(weights, batch)), [weights, batch]))
+
+
+if __name__ == "__main__":
+    run_main(main)
