@@ -46,6 +46,7 @@ class RecordSource:
         self.paths, self.batch_size, self.parse = list(paths), batch_size, parse
         self.seed, self.shuffle, self.shuffle_buffer = seed, shuffle, shuffle_buffer
         self.counts = [records.count_records(path) for path in self.paths]
+        self._kinds = ["GZIP" if records.is_gzip(path) else "" for path in self.paths]
         self.size = sum(self.counts)
         if not self.size:
             raise ValueError(f"{', '.join(self.paths)}: no record in these files")
@@ -72,15 +73,16 @@ class RecordSource:
     def _epoch(self, epoch: tf.Tensor, skipped_batches: tf.Tensor) -> tf.data.Dataset:
         """(serialized, indices, weights) of the epoch's batches from `skipped_batches` on."""
         starts = np.cumsum([0, *self.counts[:-1]])
-        files = tf.data.Dataset.from_tensor_slices((self.paths, starts))
+        files = tf.data.Dataset.from_tensor_slices((self.paths, self._kinds, starts))
         if self.shuffle:
             seed = [self.seed, tf.cast(epoch, tf.int32)]
             order = tf.random.experimental.stateless_shuffle(tf.range(len(self.paths)), seed=seed)
             files = tf.data.Dataset.from_tensor_slices(order).map(
-                lambda index: (tf.gather(self.paths, index), tf.gather(starts, index)))
+                lambda index: tuple(tf.gather(values, index) for values in (self.paths, self._kinds, starts)))
 
-        def numbered(path, first):
-            return tf.data.Dataset.zip((_read_file(path), tf.data.Dataset.counter(first)))
+        def numbered(path, kind, first):
+            file = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=1 << 20)
+            return tf.data.Dataset.zip((file, tf.data.Dataset.counter(first)))
 
         rows = files.interleave(numbered, cycle_length=min(READ_FILES, len(self.paths)) if self.shuffle else 1, block_length=16,
                                 num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -125,12 +127,6 @@ def refuse_rows(batch: dict[str, tf.Tensor], indices: tf.Tensor, checks: Mapping
         asserts.append(tf.debugging.Assert(~tf.reduce_any(bad), [message]))
     with tf.control_dependencies(asserts):
         return {name: tf.identity(value) for name, value in batch.items()}
-
-
-def _read_file(path: tf.Tensor) -> tf.data.Dataset:
-    """A file's records; gzip is told by the name's end."""
-    kind = tf.where(tf.strings.regex_full_match(path, r".*\.gz"), "GZIP", "")
-    return tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=1 << 20)
 
 
 class ExampleSource:

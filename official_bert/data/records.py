@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1  # of the unmasked records, in each of them
 HEADER_BYTES, FOOTER_BYTES = 12, 4
-GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b\x08"  # a record that begins so would be longer than half a megabyte
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,11 +190,15 @@ def read_records(path: str) -> Iterator[bytes]:
             number += 1
 
 
-def _open_any(path: str):
-    """The file opened for reading, uncompressed where it starts as gzip does."""
+def is_gzip(path: str) -> bool:
+    """Whether a file is compressed, told by its content."""
     with open(path, "rb") as file:
-        is_gzip = file.read(2) == GZIP_MAGIC
-    return gzip.open(path, "rb") if is_gzip else open(path, "rb")
+        return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+
+
+def _open_any(path: str):
+    """The file opened for reading, uncompressed where it is gzip."""
+    return gzip.open(path, "rb") if is_gzip(path) else open(path, "rb")
 
 
 def _read(file, size: int, path: str, number: int) -> bytes:
