@@ -1,0 +1,154 @@
+"""Questions with answers in a passage, from files in the SQuAD format (2018 `run_squad.py`, `read_squad_examples`)."""
+
+import bisect
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+SPACES = " \t\r\n\u202f"  # what parts words, in 2018 and here
+
+
+@dataclasses.dataclass(frozen=True)
+class Passage:
+    """A context and its words."""
+
+    context: str
+    words: tuple[str, ...]
+    word_starts: tuple[int, ...]  # code points
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadExample:
+    """A question about a passage; for training with the answer's first and last word (-1: there is none)."""
+
+    qas_id: str
+    question: str
+    passage: Passage
+    answer: str = ""
+    start_word: int = -1
+    end_word: int = -1
+    is_impossible: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadFile:
+    """A file's examples, its articles as the official evaluators take them, and what was skipped in training."""
+
+    path: str
+    examples: tuple[SquadExample, ...]
+    articles: list[dict]
+    unfound: tuple[str, ...]  # a line for each answer that does not stand in its context
+
+    def warning(self) -> str:
+        """One line about skipped examples, the first three shown; empty where none was."""
+        if not self.unfound:
+            return ""
+        return (f"{self.path}: {len(self.unfound)} questions skipped, whose answer does not stand in the context: "
+                + "; ".join(self.unfound[:3]) + ("; ..." if len(self.unfound) > 3 else ""))
+
+
+def split_words(context: str) -> Passage:
+    """The passage of a context: words parted by spaces, tabs, line ends and U+202F, and by nothing else."""
+    words, starts = [], []
+    inside = False
+    for index, char in enumerate(context):
+        if char in SPACES:
+            inside = False
+        elif inside:
+            words[-1] += char
+        else:
+            words.append(char)
+            starts.append(index)
+            inside = True
+    return Passage(context, tuple(words), tuple(starts))
+
+
+def read_squad(path: str, training: bool = False, version_2: bool = False) -> SquadFile:
+    """The examples of a file in SQuAD's JSON (a BOM is let through).
+
+    `training` wants exactly one answer a question (none where `version_2` and `is_impossible`), as in 2018, and skips
+    questions whose answer does not stand where it is said to stand, up to spaces.
+
+    Raises ValueError, naming the file and the place in it, for what is no JSON, lacks a key or has several answers.
+    """
+    articles = _load(path)
+    examples: list[SquadExample] = []
+    unfound: list[str] = []
+    for where, context, questions in _paragraphs(path, articles):
+        passage = split_words(context)
+        for number, row in enumerate(questions):
+            here = f"{where}.qas[{number}]"
+            qas_id, question = (_get(row, key, str, here) for key in ("id", "question"))
+            example = SquadExample(qas_id, question, passage)
+            if training:
+                example = _with_answer(example, row, here, version_2)
+                if not example.is_impossible and example.start_word < 0:
+                    unfound.append(f"{qas_id} ({example.answer!r})")
+                    continue
+            examples.append(example)
+    if not examples:
+        raise ValueError(f"{path}: no question in this file" + (", all were skipped" if unfound else ""))
+    return SquadFile(path, tuple(examples), articles, tuple(unfound))
+
+
+def _load(path: str) -> list[dict]:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            values = json.load(file)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file of questions") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from None
+    return _get(values, "data", list, path)
+
+
+def _get(values: Any, key: str, kind: type, where: str) -> Any:
+    """values[key], which must be there and of the kind."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where}: expected an object with {key!r}, got {str(values)[:60]!r}")
+    if key not in values:
+        raise ValueError(f"{where}: {key!r} is missing; it has {sorted(values)}")
+    if type(values[key]) is not kind:
+        raise ValueError(f"{where}.{key}: expected {kind.__name__}, got {str(values[key])[:60]!r}")
+    return values[key]
+
+
+def _paragraphs(path: str, articles: Sequence[Any]) -> Iterator[tuple[str, str, list]]:
+    """(place in the file, context, questions) of every paragraph."""
+    for number, article in enumerate(articles):
+        for index, paragraph in enumerate(_get(article, "paragraphs", list, f"{path}: data[{number}]")):
+            where = f"{path}: data[{number}].paragraphs[{index}]"
+            yield where, _get(paragraph, "context", str, where), _get(paragraph, "qas", list, where)
+
+
+def _with_answer(example: SquadExample, row: Mapping, where: str, version_2: bool) -> SquadExample:
+    """The example with its answer; words -1 where the answer does not stand in the context."""
+    if version_2 and _get(row, "is_impossible", bool, where):
+        return dataclasses.replace(example, is_impossible=True)
+    answers = _get(row, "answers", list, where)
+    if len(answers) != 1:
+        hint = ("; a file with questions that have none is read with version_2_with_negative" if not answers else
+                "; is this a development set? Its answers are several people's")
+        raise ValueError(f"{where} ({example.qas_id}): expected exactly 1 answer in training data, got {len(answers)}{hint}")
+    text, start = _get(answers[0], "text", str, f"{where}.answers[0]"), _get(answers[0], "answer_start", int, f"{where}.answers[0]")
+    first, last = answer_words(example.passage, text, start)
+    return dataclasses.replace(example, answer=text, start_word=first, end_word=last)
+
+
+def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
+    """The first and last word of an answer given by characters; (-1, -1) where those words do not hold it.
+
+    Spaces may differ; parts of words before and behind the answer are let in (2018 does so too).
+    """
+    end = start + len(text) - 1
+    if not text.strip() or start < 0 or end >= len(passage.context):
+        return -1, -1
+    first, last = (_word_at(passage, position) for position in (start, end))
+    found = " ".join(passage.words[max(first, 0):last + 1])
+    return (max(first, 0), last) if " ".join(text.split()) in found else (-1, -1)
+
+
+def _word_at(passage: Passage, position: int) -> int:
+    """The word at a code point; of a space, the word before it."""
+    return bisect.bisect_right(passage.word_starts, position) - 1
