@@ -5,6 +5,7 @@ from typing import Literal
 
 import keras
 
+from official_bert.serving.question_answering import QuestionAnswering
 from official_bert.serving.text_model import Choice, Classifier, Embeddings, FillMask, ServedModel
 from official_bert.text.graph import GraphTokenizer
 from official_bert.training.task import TaskBase
@@ -38,6 +39,12 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
                           pairs=task.options.pairs, threshold=options.threshold)
     if task.head == "choice":
         return Choice(model, tokenizer, length)
+    if task.head == "span":
+        asked = task.options
+        return QuestionAnswering(
+            model, tokenizer, length, doc_stride=asked.doc_stride, max_query_length=asked.max_query_length,
+            max_answer_length=asked.max_answer_length, n_best_size=asked.n_best_size,
+            no_answer=asked.version_2_with_negative, null_score_diff_threshold=asked.null_score_diff_threshold)
     raise ValueError(f"task {task.config.task}: a model with the head {task.head!r} is not served")
 
 

@@ -77,6 +77,10 @@ class GraphTokenizer(tf.Module):
         """The id of a special token such as [MASK]."""
         return self.vocab[token]
 
+    def stands_alone(self, codes: tf.Tensor) -> tf.Tensor:
+        """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
+        return tf.equal(_kind(self._lookup(codes)), characters.ISOLATED)
+
     def words(self, text: tf.Tensor) -> tf.RaggedTensor:
         """text [B] string -> normalised words [B, (W)], as of `BasicTokenizer`; those too long for WordPiece replaced."""
         words = self._split(text)
@@ -138,13 +142,17 @@ class GraphTokenizer(tf.Module):
 
     def _normalise(self, codes: tf.Tensor, row_splits: tf.Tensor) -> _Items:
         """codes [N] -> the items that they become."""
-        page_starts = tf.gather(self._page_starts, tf.bitwise.right_shift(codes, characters.PAGE_BITS))
-        entries = tf.gather(self._entries, page_starts + tf.bitwise.bitwise_and(codes, (1 << characters.PAGE_BITS) - 1))
+        entries = self._lookup(codes)
         kinds = _kind(entries)
         sources = tf.range(tf.size(codes))
         items = _Items(tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1,
                        row_splits)
         return _when(kinds > characters.SPACE, lambda items: self._treat_rare(entries, items), items)
+
+    def _lookup(self, codes: tf.Tensor) -> tf.Tensor:
+        """The table entries of characters [N]."""
+        page_starts = tf.gather(self._page_starts, tf.bitwise.right_shift(codes, characters.PAGE_BITS))
+        return tf.gather(self._entries, page_starts + tf.bitwise.bitwise_and(codes, (1 << characters.PAGE_BITS) - 1))
 
     def _treat_rare(self, entries: tf.Tensor, items: _Items) -> _Items:
         """What characters of the rarer kinds ask for, in the order of 2018's steps; leaves only letters and breaks."""

@@ -31,6 +31,35 @@ class PooledLogits(keras.Model):
         return {"logits": keras.ops.reshape(logits, shape[:2]) if self.choices else logits}
 
 
+class TokenLogits(keras.Model):
+    """Logits of each token, as fine-tuned taggers have them, or under two names, as span predictors have them."""
+
+    def __init__(self, classes, names=("logits",)):
+        super().__init__()
+        self.encoder = make_encoder(SMALL)
+        self.names = names
+        self.output_layer = OutputLayer(classes, initializer_range=0.5)
+        self.output_layer.build((None, None, SMALL.hidden_size))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        logits = self.output_layer(self.encoder(inputs, training=training)["sequence_output"])
+        if len(self.names) == 1:
+            return {self.names[0]: logits}
+        return {name: logits[:, :, index] for index, name in enumerate(self.names)}
+
+
+@pytest.fixture(scope="package")
+def token_logits():
+    return TokenLogits
+
+
+@pytest.fixture(scope="package")
+def span_model():
+    keras.utils.set_random_seed(1)
+    return TokenLogits(2, ("start_logits", "end_logits"))
+
+
 @pytest.fixture(scope="package")
 def pooled_logits():
     return PooledLogits

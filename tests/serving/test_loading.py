@@ -13,6 +13,8 @@ from official_bert.config import Config, TokenizerConfig
 from official_bert.models.encoder import make_encoder
 from official_bert.models.pretrainer import make_pretrainer
 from official_bert.serving import export, text_model, warmup
+from official_bert.serving.question_answering import QuestionAnswering
+from official_bert.serving.tagging import Tagger
 
 # What runs without us: the arguments are the form, then folders, each with its inputs.npz and wanted.npz beside.
 SCRIPT = '''
@@ -52,7 +54,7 @@ TEXTS = np.array([text.encode() for text in (
 
 
 @pytest.fixture(scope="module")
-def served_models(graph_tokenizer, small_config, pooled_logits):
+def served_models(graph_tokenizer, small_config, pooled_logits, token_logits, span_model):
     encoder = make_encoder(small_config)
     common = (graph_tokenizer, 32)
     return {
@@ -62,6 +64,8 @@ def served_models(graph_tokenizer, small_config, pooled_logits):
         "multi_label": text_model.Classifier(pooled_logits(3), *common, kind="multi_label", labels=["a", "b", "c"]),
         "regression": text_model.Classifier(pooled_logits(1), *common, kind="regression"),
         "choice": text_model.Choice(pooled_logits(1, choices=True), *common),
+        "question_answering": QuestionAnswering(span_model, *common, doc_stride=8, max_query_length=8),
+        "tagger": Tagger(token_logits(5), *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], doc_stride=8),
         "cls": text_model.Embeddings(encoder, *common, "cls"),
         "mean": text_model.Embeddings(encoder, *common, "mean"),
     }
@@ -115,7 +119,7 @@ def check(served_models, exported, heads, form):
     assert finished.stdout.count("equal:") == len(heads)
 
 
-QUICK = ["fill_mask", "pairs"]
+QUICK = ["fill_mask", "question_answering", "tagger"]
 
 
 @pytest.mark.parametrize("form", ["text", "ids"])

@@ -2,13 +2,10 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.layers.heads import OutputLayer
-from official_bert.models.encoder import make_encoder
 from official_bert.serving import question_answering
 from official_bert.text import packing
 from official_bert.text.tokenization import FullTokenizer
@@ -47,21 +44,6 @@ def test_the_best_spans_are_those_of_2018(golden, version):
             assert (features["predictions"][name] == "") == (null[index] - score > features["null_score_diff_threshold"])
 
 
-class SpanModel(keras.Model):
-    """Start and end logits out of a real encoder, as a fine-tuned span predictor has them."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.encoder = make_encoder(config)
-        self.output_layer = OutputLayer(2, initializer_range=0.5)
-        self.output_layer.build((None, None, config.hidden_size))
-        self.built = True
-
-    def call(self, inputs, training=None):
-        logits = self.output_layer(self.encoder(inputs, training=training)["sequence_output"])
-        return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
-
-
 SETTINGS = {"doc_stride": 7, "max_query_length": 6, "max_answer_length": 5, "n_best_size": 12}
 WORDS = "the surveyor Ünder 中国 asked for 12% of Señora's price, co\u00adoperating e\u0301t al. and then nobody objected"
 
@@ -92,17 +74,15 @@ def plain_answer(plain, model, question, context, length):
     return context[start:end], start, end, score, null
 
 
-def test_an_answer_is_the_slice_of_the_context_that_the_steps_of_2018_select(golden, graph_tokenizer, small_config):
+def test_an_answer_is_the_slice_of_the_context_that_the_steps_of_2018_select(golden, graph_tokenizer, span_model):
     plain = FullTokenizer(str(golden / "vocab_uncased.txt"))
-    keras.utils.set_random_seed(1)
-    model = SpanModel(small_config)
     rng = np.random.default_rng(3)
     contexts = [" ".join(rng.choice(WORDS.split(" "), size)) for size in (1, 5, 17, 40, 3, 60, 11, 25)]
     questions = [" ".join(rng.choice(WORDS.split(" "), size)) for size in (3, 1, 0, 12, 2, 5, 1, 1)]
-    wanted = [plain_answer(plain, model, question, context, 28) for question, context in zip(questions, contexts)]
+    wanted = [plain_answer(plain, span_model, question, context, 28) for question, context in zip(questions, contexts)]
     threshold = float(np.median([null - score for _, _, _, score, null in wanted]))
     for no_answer in (False, True):
-        served = question_answering.QuestionAnswering(model, graph_tokenizer, 28, **SETTINGS, no_answer=no_answer,
+        served = question_answering.QuestionAnswering(span_model, graph_tokenizer, 28, **SETTINGS, no_answer=no_answer,
                                                       null_score_diff_threshold=threshold)
         answer = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)])
         found = {name: value.numpy() for name, value in
@@ -115,16 +95,16 @@ def test_an_answer_is_the_slice_of_the_context_that_the_steps_of_2018_select(gol
         assert sum(not text for text in found["answer"]) == (4 if no_answer else 0)
 
 
-def test_a_context_without_tokens_has_an_empty_answer(graph_tokenizer, small_config):
-    served = question_answering.QuestionAnswering(SpanModel(small_config), graph_tokenizer, 28, **SETTINGS)
+def test_a_context_without_tokens_has_an_empty_answer(graph_tokenizer, span_model):
+    served = question_answering.QuestionAnswering(span_model, graph_tokenizer, 28, **SETTINGS)
     found = served.answer_text({"question": tf.constant(["what", "what"]), "context": tf.constant(["", " \n"])})
     assert found["answer"].numpy().tolist() == [b"", b""]
     assert found["start"].numpy().tolist() == found["end"].numpy().tolist() == [0, 0]
     assert np.isfinite(found["score"]).all() and np.isfinite(found["null_score"]).all()
 
 
-def test_an_answer_does_not_depend_on_the_rest_of_the_batch(graph_tokenizer, small_config):
-    served = question_answering.QuestionAnswering(SpanModel(small_config), graph_tokenizer, 28, **SETTINGS)
+def test_an_answer_does_not_depend_on_the_rest_of_the_batch(graph_tokenizer, span_model):
+    served = question_answering.QuestionAnswering(span_model, graph_tokenizer, 28, **SETTINGS)
     contexts = [WORDS, "the price", WORDS * 4]
     together = served.answer_text({"question": tf.constant(["who"] * 3), "context": tf.constant(contexts)})
     for index, context in enumerate(contexts):
@@ -133,14 +113,14 @@ def test_an_answer_does_not_depend_on_the_rest_of_the_batch(graph_tokenizer, sma
         np.testing.assert_allclose(alone["score"][0], together["score"][index], atol=1e-5)
 
 
-def test_bytes_that_are_no_utf8_do_not_shift_the_answer(graph_tokenizer, small_config):
-    served = question_answering.QuestionAnswering(SpanModel(small_config), graph_tokenizer, 28, **SETTINGS)
+def test_bytes_that_are_no_utf8_do_not_shift_the_answer(graph_tokenizer, span_model):
+    served = question_answering.QuestionAnswering(span_model, graph_tokenizer, 28, **SETTINGS)
     context = b"the \xff\xfe price of \xc3 nobody"
     found = served.answer_text({"question": tf.constant(["who"]), "context": tf.constant([context])})
     start, end = int(found["start"][0]), int(found["end"][0])
     assert found["answer"].numpy()[0].decode() == context.decode("utf-8", "replace")[start:end] != ""
 
 
-def test_questions_that_may_fill_the_row_are_refused(graph_tokenizer, small_config):
+def test_questions_that_may_fill_the_row_are_refused(graph_tokenizer, span_model):
     with pytest.raises(ValueError, match="expected more than max_query_length \\+ 3 = 67, got 32"):
-        question_answering.QuestionAnswering(SpanModel(small_config), graph_tokenizer, 32)
+        question_answering.QuestionAnswering(span_model, graph_tokenizer, 32)
