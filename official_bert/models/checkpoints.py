@@ -5,17 +5,13 @@ import os
 import keras
 import tensorflow as tf
 
+from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import tf1
 
 
 def named_weights(model: keras.Model) -> dict[str, tf.Variable]:
     """The model's weights by their path below the model: the same names wherever the model is built."""
-    named: dict[str, tf.Variable] = {}
-    for variable in model.weights:
-        name = variable.path.partition("/")[2]
-        assert name not in named, f"two weights named {name}"
-        named[name] = variable.value
-    return named
+    return {name: variable.value for name, variable in weights_by_name(model).items()}
 
 
 def weights_checkpoint(model: keras.Model, **more) -> tf.train.Checkpoint:

@@ -118,6 +118,44 @@ class BertEncoder(keras.Model):
         return super().get_config() | self.settings
 
 
+class EncoderWithHeads(keras.Model):
+    """What the models of an encoder and heads share: a subclass makes its heads in `__init__` and builds them in `build`."""
+
+    def __init__(self, encoder: BertEncoder, **kwargs):
+        super().__init__(**kwargs)
+        self.encoder = encoder
+        self.settings: dict = {}
+
+    def build(self, *_):
+        """Makes the encoder's weights; a subclass goes on with its heads."""
+        if not self.encoder.built:
+            self.encoder.build()
+        self.built = True
+
+    def get_config(self):
+        """The constructor's arguments, the encoder serialized."""
+        return super().get_config() | self.settings | {"encoder": keras.saving.serialize_keras_object(self.encoder)}
+
+    @classmethod
+    def from_config(cls, config):
+        """The model of a configuration, its encoder made first."""
+        return cls(**{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])})
+
+
+def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
+    """The weights of an encoder, or of a model with one as `encoder`, by name: the encoder's below it, others below the model.
+
+    So a weight has one name however the models were named and in whatever order they were built.
+    """
+    encoder = getattr(model, "encoder", model)
+    named: dict[str, keras.Variable] = {}
+    for variable in model.weights:
+        name = variable.path.removeprefix(f"{model.name}/").removeprefix(f"{encoder.name}/")
+        assert name not in named, f"two weights named {name}"
+        named[name] = variable
+    return named
+
+
 def encoder_settings(config: ModelConfig) -> dict:
     """The constructor arguments that a ModelConfig stands for: the one place where it is unpacked."""
     return {name: getattr(config, name) for name in ModelConfig.__dataclass_fields__}

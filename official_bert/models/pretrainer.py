@@ -4,19 +4,18 @@ import keras
 
 from official_bert.config import ModelConfig
 from official_bert.layers.heads import MaskedLMHead, OutputLayer
-from official_bert.models.encoder import BertEncoder, make_encoder
+from official_bert.models.encoder import BertEncoder, EncoderWithHeads, make_encoder
 
 
 @keras.saving.register_keras_serializable("official_bert")
-class Pretrainer(keras.Model):
+class Pretrainer(EncoderWithHeads):
     """An encoder with both pre-training heads (2018 `run_pretraining.py`).
 
     Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and `nsp_logits` [B,2], float32.
     """
 
     def __init__(self, encoder: BertEncoder, **kwargs):
-        super().__init__(**kwargs)
-        self.encoder = encoder
+        super().__init__(encoder, **kwargs)
         settings = encoder.settings
         shared = {"initializer_range": settings["initializer_range"], "dtype": self.dtype_policy}
         self.masked_lm = MaskedLMHead(settings["vocab_size"], settings["hidden_size"], settings["hidden_act"],
@@ -25,12 +24,10 @@ class Pretrainer(keras.Model):
 
     def build(self, *_):
         """Makes every weight."""
+        super().build()
         width = self.encoder.settings["hidden_size"]
-        if not self.encoder.built:
-            self.encoder.build()
         self.masked_lm.build((None, None, width))
         self.next_sentence.build((None, width))
-        self.built = True
 
     def call(self, inputs, training=None):
         """The dict of inputs -> the dict of outputs, both described with the class."""
@@ -38,15 +35,6 @@ class Pretrainer(keras.Model):
         encoded = self.encoder({**inputs, "output_positions": positions}, training=training)
         return {"mlm_logits": self.masked_lm(encoded["sequence_output"], self.encoder.embeddings.word_embeddings),
                 "nsp_logits": self.next_sentence(encoded["pooled_output"])}
-
-    def get_config(self):
-        """The encoder, serialized."""
-        return super().get_config() | {"encoder": keras.saving.serialize_keras_object(self.encoder)}
-
-    @classmethod
-    def from_config(cls, config):
-        """The model of a configuration, its encoder made first."""
-        return cls(**{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])})
 
 
 def make_pretrainer(config: ModelConfig, **options) -> Pretrainer:

@@ -7,6 +7,8 @@ import re
 
 import keras
 
+from official_bert.models.encoder import weights_by_name
+
 # (name here, name of 2018), applied to the part of a variable's path below its model.
 NAMES = (
     (r"embeddings/(.+)", r"bert/embeddings/\1"),
@@ -20,16 +22,17 @@ NAMES = (
     (r"masked_lm/transform/(.+)", r"cls/predictions/transform/dense/\1"),
     (r"masked_lm/LayerNorm/(.+)", r"cls/predictions/transform/LayerNorm/\1"),
     (r"next_sentence/(.+)", r"cls/seq_relationship/\1"),
+    (r"(?:classifier|tagger)/(.+)", r"\1"),
+    (r"span/(.+)", r"cls/squad/\1"),
 )
 
 
 def variables_by_name(model: keras.Model) -> dict[str, keras.Variable]:
     """The model's weights by their 2018 names; weights that 2018 does not know keep their path."""
-    return {_name_of_2018(variable.path): variable for variable in model.weights}
+    return {_name_of_2018(name): variable for name, variable in weights_by_name(model).items()}
 
 
-def _name_of_2018(path: str) -> str:
-    inside = path.partition("/")[2]
+def _name_of_2018(inside: str) -> str:
     for ours, theirs in NAMES:
         if re.fullmatch(ours, inside):
             return re.sub(ours, theirs, inside)
