@@ -5,7 +5,9 @@ import dataclasses
 import tensorflow as tf
 
 from official_bert.data import records
+from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.data.input_pipeline import RecordSource, find_records, refuse_rows
+from official_bert.data.masking import MaskingConfig, VocabularyFacts
 from official_bert.models.pretrainer import make_pretrainer
 from official_bert.training import losses
 from official_bert.training.task import TaskBase
@@ -13,10 +15,11 @@ from official_bert.training.task import TaskBase
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What records must look like."""
+    """What records must look like, and how those without masks are masked."""
 
     max_seq_length: int = 128
     max_predictions_per_seq: int = 20
+    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)  # of records made with --masking=dynamic
 
 
 class Task(TaskBase):
@@ -65,19 +68,40 @@ class Task(TaskBase):
 
     def _source(self, patterns: str, batch_size: int, shuffle: bool) -> RecordSource:
         paths = find_records(patterns)
-        for path in paths:
-            self._check_lengths(path)
-        return RecordSource(paths, batch_size, self._parse, self.config.seed, shuffle)
+        without_masks = {self._check_lengths(path) for path in paths}
+        if len(without_masks) > 1:
+            raise ValueError(f"{patterns}: expected records with masks or without them, got both")
+        masking = self._make_masking() if without_masks.pop() else None
+        return RecordSource(paths, batch_size, lambda *rows: self._parse(masking, *rows), self.config.seed, shuffle)
 
-    def _check_lengths(self, path: str) -> None:
+    def _check_lengths(self, path: str) -> bool:
+        """Whether the file's records are without masks; ValueError where their lengths are not the configuration's."""
         found = records.feature_lengths(path)
-        for feature, key in (("input_ids", "max_seq_length"), ("masked_lm_ids", "max_predictions_per_seq")):
+        keys = {"input_ids": "max_seq_length"}
+        if "word_starts" not in found:
+            keys["masked_lm_ids"] = "max_predictions_per_seq"
+        for feature, key in keys.items():
             wanted = getattr(self.options, key)
             if found.get(feature) != wanted:
                 raise ValueError(f"{path}: config.options.{key} is {wanted}, but its records hold {found.get(feature)}")
+        return "word_starts" in found
 
-    def _parse(self, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = records.parse_pretraining(serialized, self.options.max_seq_length, self.options.max_predictions_per_seq)
+    def _make_masking(self) -> DynamicMasking:
+        if not self.config.tokenizer.vocab_file:
+            raise ValueError("records without masks need the vocabulary: give --vocab_file")
+        facts = VocabularyFacts.of(self.tokenizer.vocab)
+        if facts.size > self.config.model.vocab_size:
+            raise ValueError(f"{self.config.tokenizer.vocab_file}: expected at most {self.config.model.vocab_size} entries "
+                             f"(model.vocab_size), got {facts.size}")
+        return DynamicMasking(self.options.masking, facts, self.options.max_seq_length,
+                              self.options.max_predictions_per_seq, self.config.seed)
+
+    def _parse(self, masking: DynamicMasking | None, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        if masking:
+            batch = masking(records.parse_unmasked(serialized, self.options.max_seq_length), indices)
+        else:
+            batch = records.parse_pretraining(serialized, self.options.max_seq_length,
+                                              self.options.max_predictions_per_seq)
         words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
         known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
         segments = batch["segment_ids"]
