@@ -19,6 +19,8 @@ flags.DEFINE_enum("pooling", "mean", ["cls", "mean"], "With --head=embeddings: t
 flags.DEFINE_integer("max_seq_length", 0, "Longest row of tokens; 0: as in training.")
 flags.DEFINE_integer("top_k", 5, "Fill-mask: words given for each [MASK].", lower_bound=1)
 flags.DEFINE_float("threshold", 0.5, "Several labels: the probability from which one is given.", 0.0, 1.0)
+flags.DEFINE_bool("pretokenized", False, "Tagger: the words of a text are what stands between spaces, as in CoNLL files; "
+                  "else punctuation around words is set apart.")
 flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests: those that the server's "
                   "batching allows. Empty: none.")
 
@@ -34,7 +36,7 @@ def main(_) -> None:
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(sizes)!r}")
     options = ServingOptions(head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k,
-                             pooling=FLAGS.pooling, threshold=FLAGS.threshold)
+                             pooling=FLAGS.pooling, threshold=FLAGS.threshold, pretokenized=FLAGS.pretokenized)
     task, model = restore_for_inference(FLAGS.checkpoint)
     served = make_served_model(task, model, options)
     for line in export(served, task.config, ExportOptions(output=FLAGS.output, version=FLAGS.version,

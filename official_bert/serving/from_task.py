@@ -19,6 +19,7 @@ class ServingOptions:
     max_seq_length: int = 0  # 0: as in training
     top_k: int = 5  # words for each blank
     pooling: Literal["cls", "mean"] = "mean"  # of embeddings
+    pretokenized: bool = False  # a tagger's words stand between spaces
     threshold: float = 0.5  # probability from which a label is given, where there may be several
 
 
