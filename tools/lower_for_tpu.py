@@ -3,7 +3,8 @@
     make venv-tpu && .venv-tpu/bin/python tools/lower_for_tpu.py --config=configs/pretrain/tiny.yaml
 
 The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with every shape static. An op that
-TPUs lack makes it fail. Prints the size of the HLO and how often each operation occurs. No TPU has to be there, and none has run it.
+TPUs lack makes it fail. Prints the size of the HLO and how often each operation occurs. No TPU has to be there, and none has
+run it.
 """
 
 import collections

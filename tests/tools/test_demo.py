@@ -1,0 +1,79 @@
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from official_bert.data import records
+
+
+@pytest.fixture(scope="module")
+def demo(root):
+    spec = importlib.util.spec_from_file_location("demo", root / "tools/demo.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    for name in list(module.FLAGS):
+        if module.FLAGS.find_module_defining_flag(name) == "demo":
+            delattr(module.FLAGS, name)
+
+
+def test_the_language_reference_becomes_prose_without_repeats(demo):
+    documents = demo.reference_documents()
+    paragraphs = [line for document in documents for line in document.split("\n")]
+    assert len(documents) >= demo.FEWEST_DOCUMENTS and sum(len(line.split()) for line in paragraphs) > 25_000
+    assert len(paragraphs) == len(set(paragraphs))
+    assert not any("::=" in line or line.startswith(">>>") for line in paragraphs)
+
+
+def test_held_out_documents_are_not_trained_on(demo, tmp_path):
+    prepared = tmp_path / "corpus.txt"
+    prepared.write_text("\n\n".join(f"One {n}.\nTwo {n}." for n in range(60)) + "\n")
+    chosen = demo.split_documents(prepared, tmp_path / "train.txt", tmp_path / "held_out.txt")
+    assert [document[0] for document in chosen] == ["One 11.", "One 23.", "One 35.", "One 47.", "One 59."]
+    train, held_out = ((tmp_path / name).read_text().split("\n\n") for name in ("train.txt", "held_out.txt"))
+    assert len(train) == 55 and len(held_out) == 5 and not {*map(str.strip, train)} & {*map(str.strip, held_out)}
+    prepared.write_text("\n".join(f"Sentence {n}." for n in range(600)))
+    assert len(demo.split_documents(prepared, tmp_path / "train.txt", tmp_path / "held_out.txt")[0]) == demo.CUT_AFTER
+    prepared.write_text("Too short.\n")
+    with pytest.raises(ValueError, match="expected at least 480 sentences, got 1"):
+        demo.split_documents(prepared, tmp_path / "train.txt", tmp_path / "held_out.txt")
+
+
+def write(path, masked):
+    table = records.pretraining_features(4, 2)
+    records.write_tfrecords(str(path), (records.encode_example(table, {
+        "input_ids": [1] * 4, "input_mask": [1] * 4, "segment_ids": [0] * 4, "masked_lm_positions": [1, 2],
+        "masked_lm_ids": ids, "masked_lm_weights": weights, "next_sentence_labels": [0]}) for ids, weights in masked))
+
+
+def test_the_unigram_loss_as_worked_out_by_hand(demo, tmp_path):
+    write(tmp_path / "train", [([0, 1], [1, 1]), ([1, 3], [1, 0])])
+    write(tmp_path / "held", [([1, 2], [1, 1])])
+    # Counts 1, 2, 0, 0 and one more of each: 2/7, 3/7, 1/7, 1/7.
+    loss = demo.unigram_loss(str(tmp_path / "train"), str(tmp_path / "held"), 4)
+    assert loss == pytest.approx(-(math.log(3 / 7) + math.log(1 / 7)) / 2)
+
+
+def test_a_blank_stands_where_a_word_of_the_vocabulary_stood(demo):
+    class Tokenizer:
+        def tokenize(self, word):
+            return [word] if word == "river" else [word[:2], "##" + word[2:]]
+    blanks = demo.make_blanks([["No.", "We all saw the long river that runs by."], ["The old stones lay there for a while."]],
+                              Tokenizer())
+    assert blanks == [("We all saw the long [MASK] that runs by.", "river")]
+
+
+@pytest.mark.slow
+def test_the_demo_runs_to_the_end(root, tmp_path):
+    done = subprocess.run([sys.executable, str(root / "tools/demo.py"), f"--output_dir={tmp_path}/demo",
+                           "--set=training.steps=300", "--set=training.eval_every=100", "--set=optimizer.warmup_steps=100"], check=False,
+                          capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Held-out masked-LM loss" in done.stdout and "The texts had: " in done.stdout
+    assert (tmp_path / "demo/loss.png").stat().st_size > 5000
+    losses = [json.loads(line)["eval/mlm_loss"] for line in (tmp_path / "demo/model/log.jsonl").read_text().splitlines()
+              if "eval/mlm_loss" in line]
+    assert losses[-1] < losses[0]
