@@ -60,6 +60,9 @@ flags.DEFINE_string("work_dir", "", "Where temporary files lie (default: beside 
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do about text that is not UTF-8.")
 
 
+SECONDS_BETWEEN_LINES = 30
+
+
 def input_files(patterns: str) -> list[str]:
     """The files that match, in 2018's order: by pattern, then by name."""
     found = []
@@ -99,14 +102,14 @@ def instance_config() -> InstanceConfig:
 
 
 class Reporter:
-    """Progress with the time left, on the terminal if there is one; elsewhere a line a stage."""
+    """Progress with the time left: a bar on a terminal, elsewhere a line now and then and at the end of a stage."""
 
     def __init__(self):
         console = Console(stderr=True)
         self._bar = Progress(TextColumn("{task.description:>20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
                              TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console,
                              disable=not console.is_terminal, transient=True)
-        self._stage, self._task, self._begin = "", None, 0.0
+        self._stage, self._task, self._begin, self._told = "", None, 0.0, 0.0
 
     def __enter__(self) -> "Reporter":
         self._bar.start()
@@ -119,10 +122,16 @@ class Reporter:
         """Tells that `share` of a stage is done."""
         if stage != self._stage:
             self._stage, self._begin = stage, time.monotonic()
+            self._told = self._begin
             self._task = self._bar.add_task(stage, total=1.0)
         self._bar.update(self._task, completed=share)
+        now = time.monotonic()
         if share >= 1:
-            print(f"{stage}: {time.monotonic() - self._begin:.1f} s", file=sys.stderr)
+            print(f"{stage}: {now - self._begin:.1f} s", file=sys.stderr)
+        elif self._bar.disable and share and now - self._told > SECONDS_BETWEEN_LINES:
+            self._told = now
+            left = (now - self._begin) * (1 - share) / share
+            print(f"{stage}: {share:.0%}, about {left:.0f} s left", file=sys.stderr, flush=True)
 
 
 def get_store(folder: str, files: list[str], reporter: Reporter) -> token_store.TokenStore:
@@ -147,6 +156,12 @@ def stop(number: int, _) -> None:
     raise SystemExit(f"error: stopped by {signal.Signals(number).name}; no output was written")
 
 
+def warn(config: InstanceConfig, documents: int, sentences: int) -> None:
+    """Tells what becomes of the labels of a poor corpus."""
+    if warning := label_warning(config, documents, sentences):
+        print(f"warning: {warning}", file=sys.stderr)
+
+
 def create_on_beam(config: InstanceConfig, outputs: list[str]) -> dict[str, int]:
     """Runs the Beam pipeline; returns its counts."""
     if FLAGS["order"].present and FLAGS.order != "sharded":
@@ -155,9 +170,11 @@ def create_on_beam(config: InstanceConfig, outputs: list[str]) -> dict[str, int]
         from official_bert.data import beam_generation
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
-    return beam_generation.generate(
+    counts = beam_generation.generate(
         beam_generation.match_files(FLAGS.input_file), outputs, FLAGS.vocab_file, FLAGS.do_lower_case,
         FLAGS.on_bad_text, config, FLAGS.random_seed, FLAGS.gzip_compress, shlex.split(FLAGS.beam_options))
+    warn(config, counts["documents"], counts["sentences"])
+    return counts
 
 
 def create_here(config: InstanceConfig, outputs: list[str]) -> dict[str, int]:
@@ -172,8 +189,7 @@ def create_here(config: InstanceConfig, outputs: list[str]) -> dict[str, int]:
         folder = FLAGS.token_store or os.path.join(
             stack.enter_context(tempfile.TemporaryDirectory(prefix=".token_store_", dir=work_dir)), "store")
         store = get_store(folder, inputs, reporter)
-        if warning := label_warning(config, store):
-            print(f"warning: {warning}", file=sys.stderr)
+        warn(config, store.num_documents, store.num_sentences)
         generator = Generator(store, config, facts, FLAGS.random_seed, Scratch(work_dir), reporter.show)
         instances, second = generator.write(outputs, FLAGS.order, FLAGS.gzip_compress, FLAGS.num_workers)
         return {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),

@@ -48,14 +48,14 @@ def shard_documents(file_starts: np.ndarray, shard: int, num_shards: int) -> np.
                            for file, (first, end) in enumerate(itertools.pairwise(file_starts))])
 
 
-def label_warning(config: InstanceConfig, store: TokenStore) -> str | None:
+def label_warning(config: InstanceConfig, documents: int, sentences: int) -> str | None:
     """What becomes of the next-sentence labels of a corpus that is too poor for them, or None."""
     if config.sentence_task != "nsp":
         return None
-    if store.num_documents == 1:
+    if documents == 1:
         return ("the corpus is one document (a blank line ends a document): 'random' next segments are drawn from "
                 "that document itself, and labelled 1 (random) even where they follow")
-    if store.num_sentences == store.num_documents:
+    if sentences == documents:
         return ("every document is a single sentence (one sentence a line is expected): no segment has a next one, "
                 "so all next-sentence labels are 1 (random)")
     return None

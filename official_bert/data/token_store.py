@@ -23,6 +23,8 @@ FORMAT = 1
 CHUNK_BYTES = 1 << 20  # of text that one worker encodes at a time
 LONGEST_LINE = 1 << 22  # bytes; a longer line is encoded in parts, cut at a space
 BadText = Literal["error", "replace"]
+DESCRIBED = {"format": "version of this program", "vocab_sha256": "vocabulary", "do_lower_case": "--do_lower_case",
+             "on_bad_text": "--on_bad_text", "files_end_documents": "--order", "files": "set of files"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +78,9 @@ def open_store(folder: str, description: dict) -> TokenStore | None:
         return None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise ValueError(f"{folder}: store.json is damaged; remove the folder to tokenize anew") from None
-    if differing := sorted(key for key in description if meta["made_of"].get(key) != description[key]):
-        raise ValueError(f"{folder}: the token store there was made with other {', '.join(differing)}; "
+    differing = [what for key, what in DESCRIBED.items() if meta["made_of"].get(key) != description[key]]
+    if differing:
+        raise ValueError(f"{folder}: the token store there was made with another {', '.join(differing)}; "
                          "remove it, or give another folder")
     arrays = {name: _map_array(os.path.join(folder, f"{name}.bin"), meta[name]) for name in ("tokens", "sentences",
                                                                                            "documents")}

@@ -1,4 +1,4 @@
-"""From a store to files: the sharded order, warnings, and memory that does not grow with the corpus."""
+"""From a store to files: the sharded order, counts, and memory that does not grow with the corpus."""
 
 import numpy as np
 import pytest

@@ -126,7 +126,7 @@ def test_a_store_is_found_again_and_refused_for_other_text(tmp_path, vocab_file,
     assert token_store.open_store(str(tmp_path / "nowhere"), description) is None
     path.write_text("It rained and rained.\n\nNobody knew.\n")
     changed = token_store.describe([str(path)], vocab_file, True, "error", False)
-    with pytest.raises(ValueError, match="made with other files"):
+    with pytest.raises(ValueError, match="made with another set of files"):
         token_store.open_store(str(tmp_path / "store"), changed)
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import resource
 import signal
 import subprocess
@@ -130,7 +131,7 @@ def test_a_kept_store_gives_the_same_bytes_and_is_not_tokenized_again(create, as
     assert "tokenizing" not in capsys.readouterr().err
     assert digest(tmp_path / "plain") == digest(tmp_path / "first") == digest(tmp_path / "second")
     create(*small(tmp_path, store, "--max_seq_length=32", "--random_seed=2", name="other"))
-    assert_refused("made with other do_lower_case", *small(tmp_path, store, "--do_lower_case=False", name="third"))
+    assert_refused("made with another --do_lower_case", *small(tmp_path, store, "--do_lower_case=False", name="third"))
 
 
 @pytest.mark.parametrize("message, changes", [
@@ -223,3 +224,25 @@ def test_an_interrupted_run_leaves_nothing_and_can_be_repeated(create, tmp_path,
     assert process.returncode == 1 and "stopped by" in errors and "Traceback" not in errors
     assert not list(tmp_path.iterdir())
     create(*small(tmp_path))
+
+
+def peak_of_anonymous_memory(*arguments):
+    """RssAnon in kB at its highest; the command starts no process of its own."""
+    process, peak = start(*arguments), 0
+    while process.poll() is None:
+        found = re.search(r"RssAnon:\s+(\d+) kB", pathlib.Path(f"/proc/{process.pid}/status").read_text())
+        peak = max(peak, int(found[1]) if found else 0)
+        time.sleep(0.01)
+    assert process.returncode == 0, process.stderr.read()
+    return peak
+
+
+@pytest.mark.slow
+def test_anonymous_memory_does_not_grow_with_the_corpus(tmp_path):
+    text = b"\n".join((GOLDEN / f"text_{name}.txt").read_bytes() for name in "ab") * 50
+    peaks = []
+    for copies in (10, 60):  # 11 and 65 MB
+        (tmp_path / "text.txt").write_bytes(text * copies)
+        peaks.append(peak_of_anonymous_memory(*small(tmp_path), f"--input_file={tmp_path / 'text.txt'}",
+                                              "--num_workers=2", "--max_seq_length=128"))
+    assert peaks[1] < 1.1 * peaks[0] and peaks[1] < 400_000
