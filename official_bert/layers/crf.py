@@ -1,0 +1,183 @@
+"""A linear-chain conditional random field over tags (Lafferty et al., 2001; for tagging Lample et al., 2016, section 2.2).
+
+B batch, S positions, T tags. A mask [B,S] says which positions are in the chain (first pieces of words): the others are passed
+over, so that the tags of two words are neighbours whatever stands between them. Scores are float32.
+"""
+
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+IMPOSSIBLE = -1e4  # added to what is not allowed: finite, so that a chain without a legal path still has a best one
+
+
+class Scores(NamedTuple):
+    """What a tag adds to the emissions: after another tag, at the start, at the end."""
+
+    transitions: object  # [T,T], from the row's tag to the column's
+    start: object  # [T]
+    end: object  # [T]
+
+
+def log_likelihood(emissions, tags, mask, scores: Scores):
+    """Of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for a chain without a position."""
+    return path_score(emissions, tags, mask, scores) - log_partition(emissions, mask, scores)
+
+
+def path_score(emissions, tags, mask, scores: Scores):
+    """The sum of emissions, transitions, start and end scores of given tags: -> [B]."""
+    emissions, mask, tags = ops.cast(emissions, "float32"), ops.cast(mask, "bool"), ops.cast(tags, "int32")
+    chosen = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]         # [B,S]
+    order = _chain_first(mask)
+    chain = ops.take_along_axis(tags, order, axis=1)                                  # [B,S], the chain's tags, then others
+    length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)                  # [B,1]
+    pairs = chain[:, :-1] * scores.transitions.shape[1] + chain[:, 1:]
+    between = ops.take(ops.reshape(scores.transitions, (-1,)), pairs)                 # [B,S-1]
+    inside = ops.cast(ops.arange(1, ops.shape(tags)[1]), "int32")[None] < length
+    last = ops.take_along_axis(chain, ops.maximum(length - 1, 0), axis=1)[:, 0]
+    ends = ops.take(scores.start, chain[:, 0]) + ops.take(scores.end, last)
+    return (ops.sum(ops.where(mask, chosen, 0.0), axis=1) + ops.sum(ops.where(inside, between, 0.0), axis=1)
+            + ops.where(length[:, 0] > 0, ends, 0.0))
+
+
+def _chain_first(mask):
+    """int32 [B,S]: the positions of the chain, in order, and behind them the others."""
+    size = ops.shape(mask)[1]
+    places = ops.cast(ops.arange(size), "int32")[None]
+    return ops.cast(ops.argsort(ops.where(mask, places, places + size), axis=1), "int32")
+
+
+class Marginals(NamedTuple):
+    """How probable everything is under a chain's distribution over paths, and the logarithm of its partition function."""
+
+    log_partition: object  # [B], 0 for a chain without a position
+    tags: object  # [B,S,T], 0 outside the chain
+    transitions: object  # [B,T,T], expected counts
+    start: object  # [B,T]
+    end: object  # [B,T]
+
+
+def marginals(emissions, mask, scores: Scores) -> Marginals:
+    """By the forward and the backward algorithm."""
+    def forward_step(carry, row):
+        carry = _advance(carry, row, scores, ops.logsumexp)
+        return carry, carry
+
+    def backward_step(after, row):
+        emission, here = _unpack(row)
+        reached = ops.logsumexp(scores.transitions + (emission + after)[:, None, :], axis=2)
+        return ops.where(here, reached, after), after
+
+    rows = _pack(emissions, mask)
+    first = ops.zeros_like(rows[0])
+    last, reached = ops.scan(forward_step, first, rows)                               # [B,T+1], [S,B,T+1]
+    final, any_here = _unpack(last)
+    before, begun = _unpack(ops.concatenate([first[None], reached], axis=0)[:-1])     # [S,B,T], [S,B,1]
+    emission, here = _unpack(rows)
+    _, after = ops.scan(backward_step, ops.zeros_like(final) + scores.end, rows, reverse=True)  # [B,T], [S,B,T]
+    total = ops.where(any_here[:, 0], ops.logsumexp(final + scores.end, axis=1), 0.0)
+
+    def probability(logarithm, possible):
+        return ops.exp(ops.where(possible, logarithm, IMPOSSIBLE))
+    tags = probability(reached[:, :, :-1] + after - total[:, None], here)
+    pairs = before[:, :, :, None] + scores.transitions + (emission + after - total[:, None])[:, :, None, :]  # [S,B,T,T]
+    pairs = probability(pairs, ops.logical_and(here, begun)[..., None])
+    start = ops.where(ops.logical_and(here, ops.logical_not(begun)), tags, 0.0)
+    return Marginals(total, ops.transpose(tags, (1, 0, 2)), ops.sum(pairs, axis=0), ops.sum(start, axis=0),
+                     probability(final + scores.end - total[:, None], any_here))
+
+
+def log_partition(emissions, mask, scores: Scores):
+    """The logarithm of the sum over all paths of exp(path score): -> [B]; 0 for a chain without a position.
+
+    Its gradients are the marginals, and are taken from there: Keras' scan has none under XLA.
+    """
+    fixed = Scores(*map(ops.stop_gradient, scores))
+    found = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed)))
+    expected = (ops.sum(found.tags * ops.cast(emissions, "float32"), axis=(1, 2))
+                + ops.sum(found.transitions * scores.transitions, axis=(1, 2))
+                + ops.sum(found.start * scores.start, axis=1) + ops.sum(found.end * scores.end, axis=1))
+    return found.log_partition + expected - ops.stop_gradient(expected)
+
+
+def best_path(emissions, mask, scores: Scores):
+    """The highest-scoring tags, by the Viterbi algorithm: -> int32 [B,S] (0 outside the chain), scores [B].
+
+    Of equally good paths, the one whose last tags have the lowest numbers.
+    """
+    def forward_step(carry, row):
+        carry = _advance(carry, row, scores, ops.max)
+        return carry, carry
+
+    rows = _pack(emissions, mask)
+    first = ops.zeros_like(rows[0])
+    last, reached = ops.scan(forward_step, first, rows)                               # [B,T+1], [S,B,T+1]
+    final, begun = _unpack(last)
+    before = ops.concatenate([first[None], reached], axis=0)[:-1, :, :-1]             # [S,B,T], the scores before each position
+
+    def backward_step(tag, row):
+        best, here = _unpack(row)
+        into = ops.take(ops.transpose(scores.transitions), tag, axis=0)               # [B,T], from every tag into this one
+        previous = ops.cast(ops.argmax(best + into, axis=1), "int32")
+        return ops.where(here[:, 0], previous, tag), ops.where(here[:, 0], tag, 0)
+
+    tag = ops.cast(ops.argmax(final + scores.end, axis=1), "int32")
+    _, tags = ops.scan(backward_step, tag, ops.concatenate([before, rows[:, :, -1:]], axis=2), reverse=True)
+    return ops.transpose(tags), ops.where(begun[:, 0], ops.max(final + scores.end, axis=1), 0.0)
+
+
+def _advance(carry, row, scores: Scores, combine):
+    """One position: what each tag is worth there, by `combine` over the tags before it. Carry and row are [B,T+1]."""
+    (before, begun), (emission, here) = _unpack(carry), _unpack(row)
+    reached = emission + ops.where(begun, combine(before[:, :, None] + scores.transitions, axis=1), scores.start)
+    begun = ops.cast(ops.logical_or(begun, here), "float32")
+    return ops.concatenate([ops.where(here, reached, before), begun], axis=1)
+
+
+def _pack(values, mask):
+    """[S,B,T+1], the mask as the last column.
+
+    Keras' scan on TensorFlow takes several arrays only where S is static, and gives only what looks like the carry.
+    """
+    packed = ops.concatenate([ops.cast(values, "float32"), ops.cast(mask, "float32")[:, :, None]], axis=2)
+    return ops.transpose(packed, (1, 0, 2))
+
+
+def _unpack(row):
+    """[...,T+1] -> values [...,T], mask [...,1]."""
+    return row[..., :-1], row[..., -1:] > 0
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class CRF(keras.layers.Layer):
+    """The scores of a chain as weights; `boundary_scores` adds those of starting and ending with a tag."""
+
+    def __init__(self, num_tags=9, boundary_scores=True, **kwargs):
+        super().__init__(**kwargs)
+        self.settings = {"num_tags": num_tags, "boundary_scores": boundary_scores}
+
+    def build(self, *_):
+        """Makes the scores, which begin at 0: all transitions alike."""
+        tags = self.settings["num_tags"]
+        self.transitions = self.add_weight(shape=(tags, tags), initializer="zeros", name="transitions", dtype="float32")
+        if self.settings["boundary_scores"]:
+            self.start_scores = self.add_weight(shape=(tags,), initializer="zeros", name="start_bias", dtype="float32")
+            self.end_scores = self.add_weight(shape=(tags,), initializer="zeros", name="end_bias", dtype="float32")
+        self.built = True
+
+    def scores(self) -> Scores:
+        """The weights as `Scores`, zeros where there are no boundary scores."""
+        transitions = ops.convert_to_tensor(self.transitions)
+        if not self.settings["boundary_scores"]:
+            zeros = ops.zeros((self.settings["num_tags"],), "float32")
+            return Scores(transitions, zeros, zeros)
+        return Scores(transitions, ops.convert_to_tensor(self.start_scores), ops.convert_to_tensor(self.end_scores))
+
+    def call(self, emissions, tags, mask):
+        """emissions [B,S,T], tags and mask [B,S] -> the log-likelihood of each chain [B]."""
+        return log_likelihood(emissions, tags, mask, self.scores())
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return super().get_config() | self.settings
