@@ -1,0 +1,183 @@
+"""Words with tags in columns (CoNLL 2003 and its kin), the schemes of chunk tags, and which tag may follow which."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+
+Scheme = Literal["iob1", "iob2", "iobes"]
+OUTSIDE = "O"
+DOCUMENT_START = "-DOCSTART-"
+# B begins a chunk, I goes on, E ends one, S is one of a single word; L and U are BILOU's names of E and S.
+PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """How a file's lines are parted. Columns count from 0, or from the last with -1."""
+
+    word: int = 0
+    tag: int = -1
+    separator: str = ""  # any run of spaces and tabs
+
+    def split(self, line: str) -> list[str]:
+        """The columns of a line without its end."""
+        return line.split(self.separator) if self.separator else line.split()
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """Words, their tags (none where none were asked for), the line of the first, and the number of the document."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    line: int
+    document: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """A run of words of one type, the end excluded."""
+
+    kind: str
+    start: int
+    end: int
+
+
+def read_sentences(path: str, columns: Columns | None = None, with_tags: bool = True) -> list[Sentence]:
+    """The sentences of a file, blank lines between them; a line that begins with -DOCSTART- begins a document.
+
+    A BOM is let through; lines may end in CRLF. Raises ValueError, naming the line, where a column is missing or a tag is no
+    chunk tag, and where the file is missing, no UTF-8 or without a sentence.
+    """
+    columns = columns or Columns()
+    sentences: list[Sentence] = []
+    words: list[str] = []
+    tags: list[str] = []
+    first, document = 1, 0
+    for number, line in enumerate([*_lines(path), ""], 1):
+        if line.strip() and not line.startswith(DOCUMENT_START):
+            cells = columns.split(line)
+            words.append(_cell(cells, columns.word, "word", f"{path}:{number}"))
+            if with_tags:
+                tags.append(_checked_tag(_cell(cells, columns.tag, "tag", f"{path}:{number}"), f"{path}:{number}"))
+            continue
+        if words:
+            sentences.append(Sentence(tuple(words), tuple(tags), first, document))
+            words, tags = [], []
+        document += line.startswith(DOCUMENT_START) and bool(sentences)
+        first = number + 1
+    if not sentences:
+        raise ValueError(f"{path}: no sentence in this file")
+    return sentences
+
+
+def _lines(path: str) -> list[str]:
+    """A file's lines, split at line feeds alone: other line ends of Unicode may be words."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            return [line.rstrip("\r\n") for line in file]
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file of words and tags") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8: {error}") from None
+
+
+def _cell(cells: Sequence[str], column: int, name: str, where: str) -> str:
+    """A line's column; the word and the tag may not be the same one."""
+    if not -len(cells) <= column < len(cells) or (name == "tag" and len(cells) < 2):
+        raise ValueError(f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}")
+    if not (cell := cells[column].strip()):
+        raise ValueError(f"{where}: column {column} ({name}) is empty: {' '.join(cells)[:80]!r}")
+    return cell
+
+
+def _checked_tag(tag: str, where: str) -> str:
+    prefix, dash, kind = tag.partition("-")
+    if tag != OUTSIDE and not (prefix in PREFIXES and dash and kind):
+        raise ValueError(f"{where}: expected a tag such as O, B-PER or I-PER, got {tag!r}")
+    return tag
+
+
+def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]], separator: str = "\t") -> None:
+    """Words, gold tags where there are some, and predicted tags: what conlleval reads. Documents keep their -DOCSTART-."""
+    temporary = f"{path}.tmp.{os.getpid()}"
+    separator = separator or "\t"
+    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        before = 0
+        for sentence, tags in zip(sentences, predicted, strict=True):
+            if sentence.document != before:
+                file.write(f"{separator.join([DOCUMENT_START] + [OUTSIDE] * (1 + bool(sentence.tags)))}\n\n")
+            before = sentence.document
+            cells = [sentence.words, sentence.tags, tags] if sentence.tags else [sentence.words, tags]
+            file.writelines(separator.join(row) + "\n" for row in zip(*cells, strict=True))
+            file.write("\n")
+    os.replace(temporary, path)
+
+
+def read_chunks(tags: Sequence[str]) -> list[Chunk]:
+    """The chunks of a sentence's tags in any scheme, legal or not, as conlleval reads them.
+
+    A chunk begins at B and S, at I and E behind O or another type, and behind E and S.
+    """
+    chunks: list[Chunk] = []
+    begin, kind, ended = 0, "", True
+    for index, tag in enumerate([*tags, OUTSIDE]):
+        letter, _, this = tag.partition("-")
+        prefix = PREFIXES.get(letter, OUTSIDE)
+        continues = prefix in "IE" and not ended and this == kind
+        if kind and not continues:
+            chunks.append(Chunk(kind, begin, index))
+            kind = ""
+        if prefix != OUTSIDE and not continues:
+            begin, kind = index, this
+        ended = prefix in "ESO"
+    return chunks
+
+
+def write_tags(chunks: Iterable[Chunk], length: int, scheme: Scheme) -> list[str]:
+    """The tags of a sentence with these chunks (IOB1 writes B only between two neighbours of one type)."""
+    tags = [OUTSIDE] * length
+    before: Chunk | None = None
+    for chunk in chunks:
+        size = chunk.end - chunk.start
+        letters = ["B"] + ["I"] * (size - 1)
+        if scheme == "iob1" and not (before and before.end == chunk.start and before.kind == chunk.kind):
+            letters[0] = "I"
+        if scheme == "iobes":
+            letters = ["S"] if size == 1 else [*letters[:-1], "E"]
+        tags[chunk.start:chunk.end] = [f"{letter}-{chunk.kind}" for letter in letters]
+        before = chunk
+    return tags
+
+
+def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
+    """The same chunks in another scheme."""
+    return write_tags(read_chunks(tags), len(tags), scheme)
+
+
+def label_list(kinds: Iterable[str], scheme: Scheme) -> list[str]:
+    """O and then every tag of the scheme for the sorted types."""
+    letters = {"iob1": "BI", "iob2": "BI", "iobes": "BIES"}[scheme]
+    return [OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(set(kinds)) for letter in letters)]
+
+
+def legal_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """bool [T,T] (from the row's tag to the column's), [T] (may begin a sentence), [T] (may end one)."""
+    between = np.array([[_may_follow(before, after, scheme) for after in labels] for before in labels])
+    start = np.array([_may_follow(OUTSIDE, label, scheme) for label in labels])
+    end = np.array([_may_follow(label, OUTSIDE, scheme) for label in labels])
+    return between, start, end
+
+
+def _may_follow(before: str, after: str, scheme: Scheme) -> bool:
+    letter, _, kind = before.partition("-")
+    this, _, this_kind = after.partition("-")
+    if scheme == "iob1":  # B only where it parts two chunks of one type
+        return this != "B" or kind == this_kind
+    if scheme == "iob2":
+        return this != "I" or kind == this_kind
+    inside = letter in ("B", "I")  # a chunk is open
+    return this_kind == kind and this in ("I", "E") if inside else this not in ("I", "E")
