@@ -1,0 +1,97 @@
+"""Serves exported models over REST and gRPC as TF Serving does, with a page to try them.
+
+    python -m official_bert.serve --model_base_path=models/small/text
+    python -m official_bert.serve --model_config_file=deploy/models.config --batching_parameters_file=deploy/batching.config
+
+Flags that TF Serving has too mean the same there. docs/serving.md lists the interface, its limits and its statuses.
+"""
+
+import asyncio
+import logging
+import os
+
+from absl import flags
+
+from official_bert.config import run_main
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, as models/NAME/text.")
+flags.DEFINE_string("model_name", "default", "The name under which --model_base_path is served.")
+flags.DEFINE_string("model_config_file", "", "Several models: TF Serving's model configuration (text).")
+flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may ask: keep it local, or put what "
+                    "checks before it.")
+flags.DEFINE_integer("rest_api_port", 8501, "Port of REST and the page; 0: any that is free; -1: none.", -1, 65535)
+flags.DEFINE_integer("port", 8500, "Port of gRPC; 0: any that is free; -1: none.", -1, 65535)
+flags.DEFINE_bool("enable_batching", True, "Whether requests that wait together run together.")
+flags.DEFINE_string("batching_parameters_file", "", "TF Serving's batching parameters (text); empty: 32 rows, no waiting.")
+flags.DEFINE_string("monitoring_config_file", "", "TF Serving's monitoring configuration (text); empty: metrics at their usual "
+                    "address.")
+flags.DEFINE_float("file_system_poll_wait_seconds", 1.0, "Seconds between looks for new versions.", 0.05)
+flags.DEFINE_integer("rest_api_timeout_in_ms", 30000, "The longest that a REST request may take.", 1)
+flags.DEFINE_float("drain_seconds", 30.0, "For requests under way when the server is stopped.", 0.0)
+flags.DEFINE_bool("enable_model_warmup", True, "Whether a version answers its warm-up requests before it serves.")
+flags.DEFINE_integer("tensorflow_intra_op_parallelism", 0, "TensorFlow's threads within an operation; 0: one a core.", 0)
+flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "TensorFlow's threads between operations; 0: one a core.", 0)
+flags.DEFINE_integer("max_request_bytes", 8 << 20, "The largest request.", 1024)
+flags.DEFINE_integer("max_request_rows", 1024, "The most rows (texts) in one request.", 1)
+flags.DEFINE_integer("max_text_bytes", 256 << 10, "The longest string in a request.", 1)
+flags.DEFINE_integer("max_concurrent_requests", 256, "Requests under way at once; more are told to come again.", 1)
+flags.DEFINE_list("text_inputs", ["text", "text_pair", "question", "context", "choices"],
+                  "Inputs that must be UTF-8; other string inputs may hold any bytes.")
+
+
+def main(_) -> None:
+    """Reads the configuration, then serves until SIGINT or SIGTERM."""
+    logging.getLogger("official_bert.serving").setLevel(logging.INFO)
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # that the session loader, which TF Serving uses too, is old
+    models = _models()
+    from official_bert.serving.server import Server
+    _register_text_ops()
+    server = Server(_options(models))
+    asyncio.run(server.run(lambda started: print(f"Serving {', '.join(model.name for model in models)}. "
+                                                 f"{started.addresses()}", flush=True)))
+
+
+def _models():
+    """What is to be served, from the flags."""
+    from official_bert.serving.server_config import ServedModelConfig, read_models
+    if bool(FLAGS.model_base_path) == bool(FLAGS.model_config_file):
+        raise ValueError("expected either --model_base_path or --model_config_file")
+    if FLAGS.model_config_file:
+        return read_models(FLAGS.model_config_file)
+    return [ServedModelConfig(name=FLAGS.model_name, base_path=os.path.abspath(FLAGS.model_base_path))]
+
+
+def _options(models):
+    """The server's options, from the flags and the files that they name."""
+    from official_bert.serving.batching import BatchingParameters
+    from official_bert.serving.request_checks import Limits
+    from official_bert.serving.server import ServerOptions
+    from official_bert.serving.server_config import METRICS_PATH, read_batching, read_metrics_path
+    batching = None
+    if FLAGS.enable_batching:
+        file = FLAGS.batching_parameters_file
+        batching = read_batching(file) if file else BatchingParameters()
+    return ServerOptions(
+        models=models, host=FLAGS.host, batching=batching,
+        rest_port=None if FLAGS.rest_api_port < 0 else FLAGS.rest_api_port,
+        grpc_port=None if FLAGS.port < 0 else FLAGS.port,
+        metrics_path=read_metrics_path(FLAGS.monitoring_config_file) if FLAGS.monitoring_config_file else METRICS_PATH,
+        poll_seconds=FLAGS.file_system_poll_wait_seconds, timeout_seconds=FLAGS.rest_api_timeout_in_ms / 1000,
+        drain_seconds=FLAGS.drain_seconds, enable_warmup=FLAGS.enable_model_warmup,
+        intra_op_threads=FLAGS.tensorflow_intra_op_parallelism, inter_op_threads=FLAGS.tensorflow_inter_op_parallelism,
+        limits=Limits(max_request_bytes=FLAGS.max_request_bytes, max_request_rows=FLAGS.max_request_rows,
+                      max_text_bytes=FLAGS.max_text_bytes, max_concurrent_requests=FLAGS.max_concurrent_requests,
+                      text_inputs=tuple(FLAGS.text_inputs)))
+
+
+def _register_text_ops() -> None:
+    """The tokenizers' operations, which TF Serving links; models of ids do without."""
+    try:
+        import tensorflow_text  # noqa: F401
+    except ImportError:
+        logging.getLogger("official_bert.serving").warning("tensorflow-text is not installed: only models of ids will load")
+
+
+if __name__ == "__main__":
+    run_main(main)

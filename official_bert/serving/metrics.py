@@ -1,0 +1,69 @@
+"""What the server counts, for Prometheus, under the names that TF Serving uses where it counts the same.
+
+So one dashboard reads both servers. Latencies are in microseconds, as there.
+"""
+
+from collections.abc import Sequence
+
+import prometheus_client
+
+MICROSECONDS = tuple(10 * 1.8 ** power for power in range(33))  # 10 us to 25 min, as TF Serving's buckets
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+PREFIX = ":tensorflow:serving:"
+
+
+class Metrics:
+    """One server's registry: nothing is shared between servers of one process."""
+
+    def __init__(self):
+        self.registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self.registry)
+        # A gauge that only rises: the library would append `_total` to a counter's name.
+        self._requests = prometheus_client.Gauge(
+            f"{PREFIX}request_count", "Requests by model and status.", ["model_name", "status"], registry=self.registry)
+        self._latency = prometheus_client.Histogram(
+            f"{PREFIX}request_latency", "Microseconds from a request's arrival to its answer.",
+            ["model_name", "API", "entrypoint"], buckets=MICROSECONDS, registry=self.registry)
+        self._runtime = prometheus_client.Histogram(
+            f"{PREFIX}runtime_latency", "Microseconds of the model alone, a batch.",
+            ["model_name"], buckets=MICROSECONDS, registry=self.registry)
+        self._batch_size = prometheus_client.Histogram(
+            f"{PREFIX}batching_session:processed_batch_size", "Rows in a batch.", buckets=ROWS, registry=self.registry)
+        self._queuing = prometheus_client.Histogram(
+            f"{PREFIX}batching_session:queuing_latency", "Microseconds that a task waited for its batch.",
+            buckets=MICROSECONDS, registry=self.registry)
+        self._versions = prometheus_client.Gauge(
+            "official_bert_model_version_available", "1 for each version that answers.", ["model_name", "version"],
+            registry=self.registry)
+        self._in_flight = prometheus_client.Gauge(
+            "official_bert_requests_in_flight", "Requests that have no answer yet.", registry=self.registry)
+
+    def request_done(self, model: str, status: str, api: str, entrypoint: str, seconds: float) -> None:
+        """Counts an answer. `model` must be one that is configured: labels live for ever."""
+        self._requests.labels(model, status).inc()
+        self._latency.labels(model, api, entrypoint).observe(seconds * 1e6)
+
+    def model_ran(self, model: str, seconds: float) -> None:
+        """Counts a run of a model."""
+        self._runtime.labels(model).observe(seconds * 1e6)
+
+    def batch_formed(self, rows: int, waits: Sequence[float]) -> None:
+        """Counts a batch, and how many seconds each of its tasks waited."""
+        self._batch_size.observe(rows)
+        for seconds in waits:
+            self._queuing.observe(seconds * 1e6)
+
+    def version_available(self, model: str, version: int, available: bool) -> None:
+        """Notes that a version has begun or ended to answer."""
+        if available:
+            self._versions.labels(model, str(version)).set(1)
+        else:
+            self._versions.remove(model, str(version))
+
+    def in_flight(self, change: int) -> None:
+        """Adds to the requests that wait for their answer."""
+        self._in_flight.inc(change)
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return prometheus_client.generate_latest(self.registry)

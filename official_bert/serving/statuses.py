@@ -1,0 +1,42 @@
+"""Why a request is refused: one set of names for gRPC and REST, and the HTTP status of each, as TF Serving maps them."""
+
+import types
+from collections.abc import Mapping
+
+# In the order of gRPC's numbers, from 1.
+HTTP_STATUS: Mapping[str, int] = types.MappingProxyType({
+    "CANCELLED": 499,
+    "UNKNOWN": 500,
+    "INVALID_ARGUMENT": 400,
+    "DEADLINE_EXCEEDED": 504,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429,
+    "FAILED_PRECONDITION": 400,
+    "ABORTED": 409,
+    "OUT_OF_RANGE": 400,
+    "UNIMPLEMENTED": 501,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "DATA_LOSS": 500,
+    "UNAUTHENTICATED": 401,
+})
+
+MOST_CHARACTERS = 1000
+
+
+class RequestError(Exception):
+    """A request that gets no answer; `code` is a gRPC status name, `message` says what was wanted and what came.
+
+    The message is cut where a request's own words would make it longer than a gRPC status may be.
+    """
+
+    def __init__(self, code: str, message: str):
+        self.code, self.message = code, message if len(message) <= MOST_CHARACTERS else message[:MOST_CHARACTERS] + "..."
+        super().__init__(self.message)
+
+
+def invalid(message: str) -> RequestError:
+    """The request itself is wrong, and stays wrong however often it is sent."""
+    return RequestError("INVALID_ARGUMENT", message)
