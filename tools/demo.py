@@ -4,7 +4,6 @@ Without `--corpus` the text is the prose of Python's own language reference, whi
 a command of this project, printed before it runs, so that this is also a tour of them.
 """
 
-import collections
 import glob
 import json
 import math
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import time
 
-import matplotlib
 import numpy as np
 from absl import flags
 
@@ -88,25 +86,10 @@ def unigram_loss(train_pattern: str, held_out_pattern: str, vocab_size: int) -> 
     return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
 
 
-def draw_losses(log: pathlib.Path, unigram: float, path: pathlib.Path) -> float:
-    """Draws training and held-out losses of a run's JSON-lines log; returns the last held-out masked-LM loss."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    curves = collections.defaultdict(list)
-    for line in log.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        for name in ("train/mlm_loss", "eval/mlm_loss"):
-            if name in row:
-                curves[name].append((row["step"], row[name]))
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for name, label in (("train/mlm_loss", "training"), ("eval/mlm_loss", "held out")):
-        axes.plot(*zip(*curves[name]), label=label, marker="." if name.startswith("eval") else None)
-    axes.axhline(unigram, color="grey", linestyle="--", label="unigram distribution, held out")
-    axes.set(xlabel="step", ylabel="masked-LM loss (nats)", title="Pre-training")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    return curves["eval/mlm_loss"][-1][1]
+def last_held_out_loss(log: pathlib.Path) -> float:
+    """The masked-LM loss of the last evaluation in a run's JSON-lines log."""
+    rows = (json.loads(line) for line in log.read_text(encoding="utf-8").splitlines())
+    return [row["eval/mlm_loss"] for row in rows if "eval/mlm_loss" in row][-1]
 
 
 def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int = 3) -> list[tuple[str, str]]:
@@ -153,7 +136,9 @@ def main(_) -> None:
         f"--input_file={train.with_suffix('.tfrecord')}", f"--eval_input_file={held_out.with_suffix('.tfrecord')}",
         f"--output_dir={model}", f"--set=model.vocab_size={len(tokenizer.vocab)}",
         *(f"--set={override}" for override in FLAGS.set))
-    loss = draw_losses(model / "log.jsonl", unigram, output / "loss.png")
+    loss = last_held_out_loss(model / "log.jsonl")
+    run("tools/plot_run.py", f"--run={model}", f"--output_file={output / 'loss.png'}", "--name=mlm_loss",
+        f"--baseline={unigram:.4f}")
     run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={output / 'exported'}")
     blanks = make_blanks(documents, tokenizer)
     run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={output / 'exported'}",

@@ -1,0 +1,24 @@
+import subprocess
+import sys
+
+
+def plot(root, *arguments):
+    return subprocess.run([sys.executable, str(root / "tools/plot_run.py"), *map(str, arguments)], check=False,
+                          capture_output=True, text=True, timeout=120)
+
+
+def test_losses_of_a_log_are_drawn(root, tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 10, "train/loss": 3.0}\n{"step": 20, "train/loss": 2.0}\n'
+                                        '{"step": 20, "eval/loss": 2.5}\n')
+    done = plot(root, f"--run={tmp_path}", f"--output_file={tmp_path}/loss.svg", "--baseline=2.75", "--baseline_label=words")
+    assert done.returncode == 0 and "loss over 20 steps" in done.stdout, done.stderr
+    picture = (tmp_path / "loss.svg").read_text()
+    assert all(f"<!-- {label} -->" in picture for label in ("training", "held out", "words", "step", "loss"))
+
+
+def test_a_run_without_a_log_is_told(root, tmp_path):
+    done = plot(root, f"--run={tmp_path}", f"--output_file={tmp_path}/loss.svg")
+    assert done.returncode == 1 and "no such log" in done.stderr and "Traceback" not in done.stderr
+    (tmp_path / "log.jsonl").write_text('{"step": 10, "train/loss": 3.0}\n')
+    done = plot(root, f"--run={tmp_path}", f"--output_file={tmp_path}/loss.svg", "--name=mlm_loss")
+    assert done.returncode == 1 and "holds no 'mlm_loss'" in done.stderr and not (tmp_path / "loss.svg").exists()

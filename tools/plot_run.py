@@ -1,0 +1,58 @@
+"""Draws the losses of a training run, from its log.
+
+    python tools/plot_run.py --run=runs/small --output_file=loss.png --name=mlm_loss
+"""
+
+import collections
+import json
+import os
+
+from absl import flags
+
+from official_bert.config import run_main
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("run", None, "The output folder of a training run.", required=True)
+flags.DEFINE_string("output_file", None, "The picture to write (.png, .svg, .pdf).", required=True)
+flags.DEFINE_string("name", "loss", "What to draw: loss, mlm_loss, mlm_accuracy ...")
+flags.DEFINE_float("baseline", None, "A level to draw beside, such as the loss of the unigram distribution.")
+flags.DEFINE_string("baseline_label", "unigram distribution, held out", "What that level is.")
+
+
+def read_curves(path: str, name: str) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) of `train/name` and `eval/name` in a run's JSON-lines log; ValueError where it has neither."""
+    if not os.path.exists(path):
+        raise ValueError(f"{path}: no such log; expected the output folder of a training run")
+    curves: dict[str, list[tuple[int, float]]] = collections.defaultdict(list)
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            for kind in ("train", "eval"):
+                if f"{kind}/{name}" in row:
+                    curves[kind].append((row["step"], row[f"{kind}/{name}"]))
+    if not curves:
+        raise ValueError(f"{path}: holds no {name!r}")
+    return curves
+
+
+def main(_) -> None:
+    """Reads the log and draws it."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    curves = read_curves(os.path.join(FLAGS.run, "log.jsonl"), FLAGS.name)
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for kind, label, marker in (("train", "training", None), ("eval", "held out", "o")):
+        if curves[kind]:
+            axes.plot(*zip(*curves[kind]), label=label, marker=marker)
+    if FLAGS.baseline is not None:
+        axes.axhline(FLAGS.baseline, color="grey", linestyle="--", label=FLAGS.baseline_label)
+    axes.set(xlabel="step", ylabel=FLAGS.name)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(FLAGS.output_file, dpi=100)
+    print(f"{FLAGS.output_file}: {FLAGS.name} over {curves['train'][-1][0] if curves['train'] else curves['eval'][-1][0]} steps")
+
+
+if __name__ == "__main__":
+    run_main(main)
