@@ -17,7 +17,7 @@ from official_bert.text.tokenization import CJK_RANGES
 
 OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
 PREFIXES = {"O": OUTSIDE, "I": INSIDE, "B": BEGIN, "E": END, "L": END, "S": SINGLE, "U": SINGLE}
-# logits [B,W,C], how many of the W are real [B] -> the best tag of each word [B,W]
+# logits [B,W,C], which of the W are real [B,W] -> the best tag of each word [B,W]; W is at least 1
 Decode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
@@ -41,7 +41,7 @@ class Tagger(ServedModel):
                  decode: Decode | None = None, doc_stride: int = 128, pretokenized: bool = False):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self.doc_stride, self.pretokenized = tuple(labels), doc_stride, pretokenized
-        self.decode = decode or (lambda logits, lengths: tf.argmax(logits, axis=-1, output_type=tf.int32))
+        self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
         self.types = sorted({label.partition("-")[2] for label in labels if label != "O"})
         tokens = list(tokenizer.vocab)
         self._continues = tf.constant([token.startswith("##") for token in tokens])
@@ -130,9 +130,9 @@ class Tagger(ServedModel):
     def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Flat logits [W,C] of words, `lengths` [B] of them a text -> the best tag of each [W]."""
         rows = tf.RaggedTensor.from_row_lengths(logits, lengths, validate=False)
-        padded = rows.to_tensor(shape=[None, None, len(self.labels)])
+        padded = tf.pad(rows.to_tensor(shape=[None, None, len(self.labels)]), [[0, 0], [0, 1], [0, 0]])
         real = tf.sequence_mask(lengths, tf.shape(padded)[1])
-        return tf.boolean_mask(tf.cast(self.decode(padded, lengths), tf.int32), real)
+        return tf.boolean_mask(tf.cast(self.decode(padded, real), tf.int32), real)
 
     def _entities(self, tags: tf.Tensor, word_splits: tf.Tensor) -> Entities:
         """Tags [W] -> entities, read as conlleval reads them: any scheme of B, I, E, S and O, legal or not."""

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.config import Config, TokenizerConfig
+from official_bert.layers.crf import Scores, best_path
 from official_bert.models.encoder import make_encoder
 from official_bert.models.pretrainer import make_pretrainer
 from official_bert.serving import export, text_model, warmup
@@ -53,19 +54,26 @@ TEXTS = np.array([text.encode() for text in (
     "The surveyor [MASK] for the price.", "", "Señora Núñez misplaced [MASK] [MASK]. " * 9, "中国")], object)
 
 
+def viterbi(logits, real):
+    """The best path under fixed scores."""
+    scores = np.random.default_rng(4).normal(size=(7, 5)).astype(np.float32)
+    return best_path(logits, real, Scores(scores[:5], scores[5], scores[6]))[0]
+
+
 @pytest.fixture(scope="module")
-def served_models(graph_tokenizer, small_config, pooled_logits, token_logits, span_model):
+def served_models(graph_tokenizer, small_config, classifier, choice_classifier, token_tagger, span_model):
     encoder = make_encoder(small_config)
     common = (graph_tokenizer, 32)
     return {
         "fill_mask": text_model.FillMask(make_pretrainer(small_config), *common),
-        "classifier": text_model.Classifier(pooled_logits(3), *common, labels=["no", "ja", "être"]),
-        "pairs": text_model.Classifier(pooled_logits(2), *common, labels=["0", "1"], pairs=True),
-        "multi_label": text_model.Classifier(pooled_logits(3), *common, kind="multi_label", labels=["a", "b", "c"]),
-        "regression": text_model.Classifier(pooled_logits(1), *common, kind="regression"),
-        "choice": text_model.Choice(pooled_logits(1, choices=True), *common),
+        "classifier": text_model.Classifier(classifier(3), *common, labels=["no", "ja", "être"]),
+        "pairs": text_model.Classifier(classifier(2), *common, labels=["0", "1"], pairs=True),
+        "multi_label": text_model.Classifier(classifier(3), *common, kind="multi_label", labels=["a", "b", "c"]),
+        "regression": text_model.Classifier(classifier(1), *common, kind="regression"),
+        "choice": text_model.Choice(choice_classifier, *common),
         "question_answering": QuestionAnswering(span_model, *common, doc_stride=8, max_query_length=8),
-        "tagger": Tagger(token_logits(5), *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], doc_stride=8),
+        "tagger": Tagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], doc_stride=8),
+        "crf": Tagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], decode=viterbi),
         "cls": text_model.Embeddings(encoder, *common, "cls"),
         "mean": text_model.Embeddings(encoder, *common, "mean"),
     }
@@ -119,7 +127,7 @@ def check(served_models, exported, heads, form):
     assert finished.stdout.count("equal:") == len(heads)
 
 
-QUICK = ["fill_mask", "question_answering", "tagger"]
+QUICK = ["question_answering", "crf"]
 
 
 @pytest.mark.parametrize("form", ["text", "ids"])

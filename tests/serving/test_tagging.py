@@ -1,6 +1,7 @@
 """Entities in the graph against words, windows and chunks found in plain Python."""
 
-import keras
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
+from official_bert.layers.crf import Scores, best_path
 from official_bert.serving.tagging import Tagger
 from official_bert.text import packing
 from official_bert.text.tokenization import FullTokenizer
@@ -16,9 +18,8 @@ LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
 @pytest.fixture(scope="module")
-def model(token_logits):
-    keras.utils.set_random_seed(2)
-    return token_logits(len(LABELS))
+def model(token_tagger):
+    return token_tagger
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +95,12 @@ def test_entities_are_those_of_the_tags_that_the_model_gives_first_pieces_in_win
 def test_a_decoder_sees_the_words_of_a_whole_text_and_its_tags_are_used(model, graph_tokenizer):
     seen = {}
 
-    def decode(logits, lengths):
-        seen.update(shape=tuple(logits.shape), lengths=lengths.numpy().tolist())
+    def decode(logits, real):
+        seen.update(shape=tuple(logits.shape), real=real.numpy().tolist())
         return tf.ones(tf.shape(logits)[:2], tf.int32)  # B-PER everywhere
 
     found = make_tagger(model, graph_tokenizer, decode=decode).answer_text({"text": tf.constant(["a price", "", "the"])})
-    assert seen == {"shape": (3, 2, 5), "lengths": [2, 0, 1]}
+    assert seen == {"shape": (3, 3, 5), "real": [[True, True, False], [False] * 3, [True, False, False]]}
     assert found["entities"].numpy().tolist() == [[b"a", b"price"], [b"", b""], [b"the", b""]]
 
 
@@ -107,7 +108,7 @@ def test_a_decoder_sees_the_words_of_a_whole_text_and_its_tags_are_used(model, g
     ("(Reuters) U.S. shares, don't", ["(", "Reuters", ")", "U.S", ".", "shares", ",", "don't"]),
     ("...", [".", ".", "."]), ("a-b 3.5%", ["a-b", "3.5", "%"]), ("中国x, é", ["中", "国", "x", ",", "é"]), ("", [])])
 def test_punctuation_around_words_is_set_apart_and_within_them_is_not(model, graph_tokenizer, text, wanted):
-    every = make_tagger(model, graph_tokenizer, decode=lambda logits, lengths: tf.ones(tf.shape(logits)[:2], tf.int32))
+    every = make_tagger(model, graph_tokenizer, decode=lambda logits, real: tf.ones(tf.shape(logits)[:2], tf.int32))
     assert [entity for _, _, _, entity in rows_of(every.answer_text({"text": tf.constant([text])}), 0)] == wanted
     spaced = make_tagger(model, graph_tokenizer, pretokenized=True, decode=every.decode)
     assert [entity for _, _, _, entity in rows_of(spaced.answer_text({"text": tf.constant([text])}), 0)] == text.split()
@@ -123,6 +124,26 @@ def test_any_sequence_of_tags_is_read_as_conlleval_reads_it(model, graph_tokeniz
     wanted = [(tagger.types.index(kind), start + first, start + last) for start, row in zip(splits, rows)
               for kind, first, last in get_entities([labels[tag] for tag in row])]
     assert list(zip(*(part.numpy().tolist() for part in (found.kind, found.first, found.last)))) == wanted
+
+
+def test_a_crf_finds_the_best_path_of_each_text_inside_the_graph(plain, model, graph_tokenizer):
+    rng = np.random.default_rng(0)
+    transitions, start, end = rng.normal(size=(5, 5)) * 3, rng.normal(size=5), rng.normal(size=5)
+    scores = Scores(*(tf.constant(part, tf.float32) for part in (transitions, start, end)))
+    tagger = make_tagger(model, graph_tokenizer, pretokenized=True,
+                         decode=lambda logits, real: best_path(logits, real, scores)[0])
+    texts = ["a price in Brno", "", "nobody", "the surveyor asked Señora"]
+    answer = tf.function(tagger.answer_text, input_signature=[dict(tagger.text_inputs)])
+    found = answer({"text": tf.constant(texts)})
+    for index, text in enumerate(texts):
+        words = spaced_words(plain, text)
+        logits = word_logits(plain, model, text, words)
+        paths = itertools.product(range(5), repeat=len(words)) if words else [()]
+        best = max(paths, key=lambda path: sum(logits[place, tag] for place, tag in enumerate(path))
+                   + sum(transitions[pair] for pair in itertools.pairwise(path))
+                   + (start[path[0]] + end[path[-1]] if path else 0))
+        assert rows_of(found, index) == entities_of(text, words, [LABELS[tag] for tag in best])
+    assert answer({"text": tf.constant([""])})["entities"].shape == [1, 0]
 
 
 def test_ids_get_tags_where_a_piece_begins_a_word(plain, model, graph_tokenizer):

@@ -67,9 +67,9 @@ def test_a_mask_that_is_cut_off_is_no_blank_and_the_text_is_marked(tokenizers, s
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_a_classifier_answers_as_its_model_does_on_plain_rows(tokenizers, pairs, pooled_logits, softmax):
+def test_a_classifier_answers_as_its_model_does_on_plain_rows(tokenizers, pairs, classifier, softmax):
     plain, graph = tokenizers
-    model = pooled_logits(3)
+    model = classifier(3)
     served = text_model.Classifier(model, graph, 32, labels=["a", "b", "c"], pairs=pairs)
     second = ["What is it?", "the end", "", "no"]
     rows, cut = rows_by_hand(plain, TEXTS, second if pairs else None)
@@ -81,8 +81,8 @@ def test_a_classifier_answers_as_its_model_does_on_plain_rows(tokenizers, pairs,
     assert found["truncated"].numpy().tolist() == cut == [False, False, True, False]
 
 
-def test_several_labels_come_with_the_likeliest_first_and_padded(tokenizers, pooled_logits):
-    model = pooled_logits(4)
+def test_several_labels_come_with_the_likeliest_first_and_padded(tokenizers, classifier):
+    model = classifier(4)
     served = text_model.Classifier(model, tokenizers[1], 32, kind="multi_label", labels=["a", "b", "c", "d"])
     rows, _ = rows_by_hand(tokenizers[0], TEXTS)
     probabilities = 1 / (1 + np.exp(-model(rows)["logits"].numpy()))
@@ -93,8 +93,8 @@ def test_several_labels_come_with_the_likeliest_first_and_padded(tokenizers, poo
         assert [label.decode() for label in labels] == wanted + [""] * (len(labels) - len(wanted))
 
 
-def test_a_regression_gives_one_score_a_text(tokenizers, pooled_logits):
-    model = pooled_logits(1)
+def test_a_regression_gives_one_score_a_text(tokenizers, classifier):
+    model = classifier(1)
     served = text_model.Classifier(model, tokenizers[1], 32, kind="regression")
     rows, _ = rows_by_hand(tokenizers[0], TEXTS)
     found = served.answer_text({"text": tf.constant(TEXTS)})
@@ -102,8 +102,8 @@ def test_a_regression_gives_one_score_a_text(tokenizers, pooled_logits):
     np.testing.assert_allclose(found["score"], model(rows)["logits"].numpy()[:, 0], atol=1e-5)
 
 
-def test_a_choice_is_the_continuation_with_the_highest_logit(tokenizers, pooled_logits, softmax):
-    model = pooled_logits(1, choices=True)
+def test_a_choice_is_the_continuation_with_the_highest_logit(tokenizers, choice_classifier, softmax):
+    model = choice_classifier
     served = text_model.Choice(model, tokenizers[1], 32)
     text, choices = TEXTS[:2], [["a price", "the end " * 30, "no"], ["12", "", "x"]]
     found = served.answer_text({"text": tf.constant(text), "choices": tf.constant(choices)})
