@@ -7,6 +7,7 @@ and workers or replicas take rows of the same global batch. No iterator is ever 
 import glob
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,7 @@ from official_bert.data import records
 
 SHUFFLE_BUFFER = 20_000  # records; the order of files is shuffled too
 READ_FILES = 8  # at once
+T = TypeVar("T")
 ParseFunction = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
@@ -142,9 +144,11 @@ class ExampleSource:
 
     def __init__(self, examples: Sequence[Mapping[str, np.ndarray]], batch_size: int, seed: int = 0, shuffle: bool = True,
                  buckets: Sequence[int] = (), length_key: str = "input_ids",
-                 sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"), bucket_batches: int = 50):
+                 sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"), bucket_batches: int = 50,
+                 by_length: bool = False):
         if not examples:
             raise ValueError("no examples in the data")
+        self.by_length = by_length
         self.examples, self.batch_size, self.seed, self.shuffle = examples, batch_size, seed, shuffle
         self.buckets, self.sequence_keys, self.bucket_batches = sorted(buckets), frozenset(sequence_keys), bucket_batches
         self.lengths = np.array([np.shape(example[length_key])[-1] for example in examples])
@@ -161,17 +165,25 @@ class ExampleSource:
 
     def _make_plan(self, epoch: int) -> list[np.ndarray]:
         count, size = len(self.examples), self.batch_size
-        if not self.shuffle:
+        if not self.shuffle and not self.by_length:
             return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
         rng = np.random.default_rng((self.seed, epoch))
-        order = rng.permutation(count)
+        order = rng.permutation(count) if self.shuffle else np.arange(count)
         chunk = size * self.bucket_batches
         batches = []
         for start in range(0, count, chunk):
             part = order[start:start + chunk]
             part = part[np.argsort(self.lengths[part], kind="stable")]
             batches += [part[first:first + size] for first in range(0, len(part), size)]
-        return [batches[index] for index in rng.permutation(len(batches))]
+        return [batches[index] for index in rng.permutation(len(batches))] if self.shuffle else batches
+
+    def in_order(self, rows: Sequence[T]) -> list[T | None]:
+        """What was found of the examples of an evaluation, batch by batch, in the examples' order; None where it did not get to
+        an example."""
+        found: list[T | None] = [None] * len(self.examples)
+        for index, row in zip(np.concatenate(self.plan(0)), rows):
+            found[index] = row
+        return found
 
     def batch(self, number: int) -> dict[str, np.ndarray]:
         """Batch `number`, counted over all epochs."""
