@@ -93,6 +93,16 @@ class TrainingConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseConfig:
+    """A stretch of a run on other sequences (paper A.2: 90 % of the steps at 128 tokens, the rest at 512)."""
+
+    steps: int = 0  # optimizer steps of this phase
+    batch_size: int = 0  # 0: training.batch_size
+    accumulation_steps: int = 0  # 0: training.accumulation_steps
+    options: dict = dataclasses.field(default_factory=dict)  # laid over the run's options
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that says what a run does; where it runs and where its files lie are flags."""
 
@@ -102,6 +112,7 @@ class Config:
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+    phases: tuple[PhaseConfig, ...] = ()  # one after the other, under one schedule; none: training.steps at once
     options: dict = dataclasses.field(default_factory=dict)  # the task's own, see its `Options`
 
 

@@ -27,6 +27,10 @@ flags.DEFINE_string("tpu_name", "", "With --strategy=tpu: the TPU's name; local 
 flags.DEFINE_string("tpu_zone", "", "The TPU's zone.")
 flags.DEFINE_string("gcp_project", "", "The TPU's project.")
 flags.DEFINE_bool("use_tpu", False, "2018's name of --strategy=tpu.")
+flags.DEFINE_enum("mode", "train", ("train", "eval", "eval_continuous"), "train (and evaluate where there is held-out data); "
+                  "eval: the newest checkpoint; eval_continuous: each checkpoint that a run beside this one writes.")
+flags.DEFINE_float("idle_seconds", 3600.0, "With --mode=eval_continuous: ends when no checkpoint has come for so long.")
+flags.DEFINE_string("profile_steps", "", "first:last, as in 100:110: profiles these steps for TensorBoard.")
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", False, "Evaluate at the end, on --eval_input_file or, as in 2018, on --input_file; with "
                   "--do_train=False the newest checkpoint. Writes eval_results.txt.")
@@ -48,7 +52,7 @@ flags.DEFINE_integer("max_eval_steps", None, "training.eval_steps.")
 
 def main(_) -> None:
     """Trains, and prints the last evaluation."""
-    from official_bert.training import loop
+    from official_bert.training import evaluation, loop
     from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, load_task
     placement = Placement(strategy="tpu" if FLAGS.use_tpu else FLAGS.strategy, num_cpu_devices=FLAGS.num_cpu_devices,
@@ -59,12 +63,14 @@ def main(_) -> None:
                          overrides=FLAGS.set)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
     task = load_task(config, DataFiles(train_file=FLAGS.input_file, eval_file=eval_file))
-    if FLAGS.do_train:
-        metrics = loop.train(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint)
-    elif FLAGS.do_eval:
-        metrics = loop.evaluate(task, FLAGS.output_dir, placement)
-    else:
+    if not FLAGS.do_train and not FLAGS.do_eval:
         raise ValueError("--do_train and --do_eval: expected at least one of them")
+    if FLAGS.mode == "eval_continuous":
+        metrics = evaluation.evaluate_continuously(task, FLAGS.output_dir, placement, FLAGS.idle_seconds)
+    elif FLAGS.mode == "eval" or not FLAGS.do_train:
+        metrics = evaluation.evaluate(task, FLAGS.output_dir, placement)
+    else:
+        metrics = loop.train(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps)
     lines = [f"{name} = {value:.5f}" for name, value in metrics.items()]
     print("\n".join(lines))
     if FLAGS.do_eval:

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from made_pretraining import make_config, make_task
 
-from official_bert.training import distribution, loop
+from official_bert.training import distribution
 from official_bert.training.distribution import Placement
+from official_bert.training.trainer import Trainer
 
 
 def main(records, output, strategy, devices, accumulation, hosts="", index="0"):
@@ -22,7 +23,7 @@ def main(records, output, strategy, devices, accumulation, hosts="", index="0"):
                          training={"accumulation_steps": int(accumulation)})
     task = make_task(config, records)
     keras.utils.set_random_seed(config.seed)
-    trainer = loop.Trainer(task, made, 20)
+    trainer = Trainer(task, made, 20)
     iterator = iter(distribution.distribute(task.train_source(), made))
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(10)).numpy() for _ in range(2)])
     weights = {f"weight_{number}": weight.numpy() for number, weight in enumerate(trainer.weights)}

@@ -4,6 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from official_bert.config import build, merge
 from official_bert.data import records
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.data.input_pipeline import RecordSource, find_records, refuse_rows
@@ -30,10 +31,6 @@ class Task(TaskBase):
 
     def build_model(self):
         """Encoder with both heads."""
-        longest = self.config.model.max_position_embeddings
-        if self.options.max_seq_length > longest:
-            raise ValueError(f"config.options.max_seq_length: {self.options.max_seq_length} is longer than the model's "
-                             f"{longest} positions (model.max_position_embeddings)")
         return make_pretrainer(self.config.model, recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
@@ -67,33 +64,37 @@ class Task(TaskBase):
                 for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     def _source(self, patterns: str, batch_size: int, shuffle: bool) -> RecordSource:
-        paths = find_records(patterns)
-        without_masks = {self._check_lengths(path) for path in paths}
+        """The files whose records have this run's, or this phase's, lengths."""
+        longest = self.config.model.max_position_embeddings
+        if self.options.max_seq_length > longest:
+            raise ValueError(f"config.options.max_seq_length: {self.options.max_seq_length} is longer than the model's "
+                             f"{longest} positions (model.max_position_embeddings)")
+        features = {path: records.feature_lengths(path) for path in find_records(patterns)}
+        paths = [path for path, found in features.items() if self._is_wanted(path, found)]
+        if not paths:
+            raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
+                             f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
+        without_masks = {"word_starts" in features[path] for path in paths}
         if len(without_masks) > 1:
             raise ValueError(f"{patterns}: expected records with masks or without them, got both")
         masking = self._make_masking() if without_masks.pop() else None
         return RecordSource(paths, batch_size, lambda *rows: self._parse(masking, *rows), self.config.seed, shuffle)
 
-    def _check_lengths(self, path: str) -> bool:
-        """Whether the file's records are without masks; ValueError where their lengths are not the configuration's."""
-        found = records.feature_lengths(path)
-        keys = {"input_ids": "max_seq_length"}
-        if "word_starts" not in found:
-            keys["masked_lm_ids"] = "max_predictions_per_seq"
-        for feature, key in keys.items():
-            wanted = getattr(self.options, key)
-            if found.get(feature) != wanted:
-                raise ValueError(f"{path}: config.options.{key} is {wanted}, but its records hold {found.get(feature)}")
-        return "word_starts" in found
+    def _is_wanted(self, path: str, found: dict[str, int]) -> bool:
+        """Whether records with these feature lengths are this phase's; ValueError where no phase wants them."""
+        phases = [build(Options, merge(self.config.options, phase.options)) for phase in self.config.phases]
+        if not (wrong := _other_lengths(self.options, found)):
+            return True
+        if not all(_other_lengths(options, found) for options in phases):
+            return False
+        feature, key = wrong[0]
+        wanted = getattr(self.options, key)
+        raise ValueError(f"{path}: config.options.{key} is {wanted}, but its records hold {found.get(feature)}")
 
     def _make_masking(self) -> DynamicMasking:
         if not self.config.tokenizer.vocab_file:
             raise ValueError("records without masks need the vocabulary: give --vocab_file")
-        facts = VocabularyFacts.of(self.tokenizer.vocab)
-        if facts.size > self.config.model.vocab_size:
-            raise ValueError(f"{self.config.tokenizer.vocab_file}: expected at most {self.config.model.vocab_size} entries "
-                             f"(model.vocab_size), got {facts.size}")
-        return DynamicMasking(self.options.masking, facts, self.options.max_seq_length,
+        return DynamicMasking(self.options.masking, VocabularyFacts.of(self.tokenizer.vocab), self.options.max_seq_length,
                               self.options.max_predictions_per_seq, self.config.seed)
 
     def _parse(self, masking: DynamicMasking | None, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -113,3 +114,9 @@ class Task(TaskBase):
             "masked position outside the sequence":
                 tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
             "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})
+
+
+def _other_lengths(options: Options, found: dict[str, int]) -> list[tuple[str, str]]:
+    """(feature, option) of the lengths in which records differ from the options; those without masks hold no predictions."""
+    keys = {"input_ids": "max_seq_length"} | ({} if "word_starts" in found else {"masked_lm_ids": "max_predictions_per_seq"})
+    return [(feature, key) for feature, key in keys.items() if found.get(feature) != getattr(options, key)]

@@ -2,9 +2,12 @@
 
 import contextlib
 import fcntl
+import glob
+import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import keras
 import tensorflow as tf
@@ -14,7 +17,8 @@ from official_bert.config import Config, differences, load_config, save_config, 
 from official_bert.models import checkpoints
 from official_bert.training.task import TaskBase, load_task
 
-CONFIG_FILE, VOCAB_FILE, LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl"
+CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
+BEST_FOLDER, METRIC_FILE = "best", "metric.json"
 # A run may go on with other values of these; every other key is what makes it this run. A run can be made longer or shorter:
 # its schedule then ends at the new last step.
 FREE_KEYS = ("training.steps:", "training.epochs:", "training.eval_batch_size", "training.steps_per_loop", "training.save_every",
@@ -34,13 +38,16 @@ def locked(output_dir: str) -> Iterator[None]:
         yield
 
 
-def check_same_run(config: Config, output_dir: str) -> list[str]:
-    """What has changed, and may, since the run in the folder began; ValueError, naming the keys, where it is another run."""
+def check_same_run(config: Config, output_dir: str, sections: tuple[str, ...] = ("",)) -> list[str]:
+    """What has changed, and may, since the run in the folder began; ValueError, naming the keys, where it is another run.
+
+    Keys count that begin with one of `sections`.
+    """
     path = os.path.join(output_dir, CONFIG_FILE)
     if not os.path.exists(path):
         return []
     every = differences(to_dict(load_config(path)), to_dict(config))
-    if changed := [text for text in every if not text.startswith(FREE_KEYS)]:
+    if changed := [text for text in every if text.startswith(sections) and not text.startswith(FREE_KEYS)]:
         raise ValueError(f"--output_dir={output_dir} holds a run with another configuration ({'; '.join(changed)}); "
                          "give another folder, or the same values to resume it")
     return every
@@ -62,15 +69,64 @@ def restore_newest(checkpoint: tf.train.Checkpoint, manager: tf.train.Checkpoint
     Raises ValueError where there are checkpoints and none can be read.
     """
     for prefix in reversed(manager.checkpoints):
-        try:
-            checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
+        if restore(checkpoint, prefix):
             return prefix
-        except (tf.errors.OpError, AssertionError, ValueError, IndexError, RuntimeError) as error:
-            reason = str(error).split("\n")[0][:200]
-            logging.warning("checkpoint %s cannot be read (%s); trying the one before it", prefix, reason)
     if manager.checkpoints:
         raise ValueError(f"{manager.directory}: none of its {len(manager.checkpoints)} checkpoints can be read")
     return None
+
+
+def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
+    """Restores everything from one checkpoint; False, with a warning, where it cannot be read."""
+    try:
+        checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
+        return True
+    except (tf.errors.OpError, AssertionError, ValueError, IndexError, RuntimeError) as error:
+        logging.warning("checkpoint %s cannot be read (%s); trying another", prefix, str(error).split("\n")[0][:200])
+        return False
+
+
+def save(manager: tf.train.CheckpointManager, step: int) -> str:
+    """Writes the checkpoint of a step and gives its name; OSError where it cannot be written, those before it intact."""
+    try:
+        return os.path.basename(manager.save(checkpoint_number=step))
+    except (tf.errors.OpError, OSError) as error:
+        for leftover in glob.glob(os.path.join(glob.escape(manager.directory), f"ckpt-{step}[._]*")):
+            shutil.rmtree(leftover) if os.path.isdir(leftover) else os.remove(leftover)
+        raise OSError(f"{manager.directory}: the checkpoint of step {step} could not be written, those before it are intact: "
+                      f"{' '.join(str(error).split())[:200]}") from None
+
+
+class BestCheckpoint:
+    """The checkpoint with the best value of a metric (`-` in front: less is better), in `best/` of a run's folder."""
+
+    def __init__(self, output_dir: str, metric: str):
+        self.folder, self.metric = os.path.join(output_dir, BEST_FOLDER), metric.removeprefix("-")
+        self.sign = -1.0 if metric.startswith("-") else 1.0
+        self.record: dict = {}
+        path = os.path.join(self.folder, METRIC_FILE)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                self.record = json.load(file)
+
+    def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float]) -> bool:
+        """Whether these metrics beat the best so far; then the weights that gave them are written, and then their value."""
+        if self.metric not in metrics:
+            raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
+        value = float(metrics[self.metric])
+        if not math.isfinite(value) or (self.record and self.sign * value <= self.sign * self.record["value"]):
+            return False
+        save(tf.train.CheckpointManager(checkpoint, self.folder, max_to_keep=1), step)
+        self.record = {"metric": self.metric, "value": value, "step": step}
+        path = os.path.join(self.folder, METRIC_FILE)
+        with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+            json.dump(self.record, file)
+        os.replace(f"{path}.tmp", path)
+        return True
+
+    def describe(self) -> str:
+        """Metric, value, place."""
+        return f"{self.record['metric']} {self.record['value']:.4f} at step {self.record['step']}, kept in {BEST_FOLDER}/"
 
 
 def restore_for_inference(path: str) -> tuple[TaskBase, keras.Model]:
@@ -80,8 +136,8 @@ def restore_for_inference(path: str) -> tuple[TaskBase, keras.Model]:
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     config_path = os.path.join(folder, CONFIG_FILE)
-    if not os.path.exists(config_path) and os.path.basename(folder) == "best":
-        folder = os.path.dirname(folder)
+    if not os.path.exists(config_path) and os.path.basename(os.path.normpath(folder)) == BEST_FOLDER:
+        folder = os.path.dirname(os.path.normpath(folder))
         config_path = os.path.join(folder, CONFIG_FILE)
     if not os.path.exists(config_path):
         raise ValueError(f"{path}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")

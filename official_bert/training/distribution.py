@@ -121,12 +121,12 @@ def set_precision(name: str) -> None:
     keras.config.set_dtype_policy(POLICIES[name])
 
 
-def check_batch(batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1) -> int:
-    """The rows of one replica's micro-batch; ValueError where the global batch cannot be divided so."""
+def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1) -> int:
+    """The rows of one replica's micro-batch; ValueError where the global batch `training.<key>` cannot be divided so."""
     parts = strategy.num_replicas_in_sync * accumulation_steps
-    if batch_size % parts:
-        raise ValueError(f"batch size {batch_size}: expected a multiple of {strategy.num_replicas_in_sync} replicas times "
-                         f"{accumulation_steps} accumulation steps = {parts}")
+    if batch_size < 1 or batch_size % parts:
+        raise ValueError(f"config.training.{key}: expected a multiple of {strategy.num_replicas_in_sync} replicas times "
+                         f"{accumulation_steps} accumulation steps = {parts}, got {batch_size}")
     return batch_size // parts
 
 

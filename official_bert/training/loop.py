@@ -1,131 +1,59 @@
-"""The loop around the step: batches in, several steps a host call, metrics, evaluations, checkpoints, resume."""
+"""Training from the first step to the last: phases, logs, evaluations, checkpoints, stops, resume."""
 
-import os
+import contextlib
 import signal
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from official_bert.models import checkpoints
-from official_bert.training import checkpointing, distribution
+from official_bert.training import checkpointing, distribution, guards
+from official_bert.training.checkpointing import BestCheckpoint
 from official_bert.training.distribution import Placement
-from official_bert.training.step import FIRST_SCALE, State, Step
-from official_bert.training.task import BatchSource, TaskBase
-from official_bert.training.watching import Watcher
+from official_bert.training.phases import Phase, plan
+from official_bert.training.task import TaskBase
+from official_bert.training.trainer import Trainer
+from official_bert.training.watching import Profile, Watcher
 
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)
 HOST_SECONDS = 10.0  # the host regains control at least so often
+WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
+               tf.errors.DeadlineExceededError)
 
 
-class Trainer:
-    """A model, its optimizer's moments and its step, on the devices of a strategy."""
-
-    def __init__(self, task: TaskBase, strategy: tf.distribute.Strategy, total_steps: int):
-        self.task, self.config, self.strategy = task, task.config, strategy
-        distribution.check_batch(self.config.training.batch_size, strategy, self.config.training.accumulation_steps)
-        with strategy.scope():
-            self.model = task.build_model()
-            trainable = [variable.value for variable in self.model.trainable_variables]
-            names = [variable.path.partition("/")[2] for variable in self.model.trainable_variables]
-            self.first, self.second = ([tf.Variable(tf.zeros_like(weight), trainable=False) for weight in trainable]
-                                       for _ in range(2))
-            self.scale = tf.Variable(FIRST_SCALE, trainable=False)
-            self.finite_steps = tf.Variable(0, trainable=False)
-            self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.weights = trainable
-        self.step = Step(task, self.model, self.config, total_steps, strategy.num_replicas_in_sync)
-        self.checkpoint = checkpoints.weights_checkpoint(
-            self.model, first=dict(zip(names, self.first)), second=dict(zip(names, self.second)), scale=self.scale,
-            finite_steps=self.finite_steps, step=self.done)
-        self.run_steps = tf.function(self._run_steps, reduce_retracing=True)
-        self.run_evaluation = tf.function(self._run_evaluation, reduce_retracing=True)
-
-    def _replica_step(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
-        """What one replica does of a step: the new state and the metrics, nothing assigned."""
-        context = tf.distribute.get_replica_context()
-        one = context.num_replicas_in_sync == 1
-
-        def all_reduce(tensors):
-            return list(tensors) if one else list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
-        weights, first, second = ([tf.convert_to_tensor(variable) for variable in group]
-                                  for group in (self.weights, self.first, self.second))
-        state = State(weights, first, second, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.finite_steps))
-        replica = context.replica_id_in_sync_group
-        state, row = self.step.train(state, batch, step, tf.cast(replica, tf.int32), all_reduce)
-        return [*state.weights, *state.first, *state.second, state.scale, state.finite_steps], row
-
-    def _run_steps(self, iterator, count: tf.Tensor) -> tf.Tensor:
-        """`count` steps, fewer where one is not finite; the rows of their metrics."""
-        variables = [*self.weights, *self.first, *self.second, self.scale, self.finite_steps]
-        rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None], clear_after_read=False)
-        for index in tf.range(count):
-            values, row = self.strategy.run(self._replica_step, args=(next(iterator), tf.identity(self.done)))
-            distribution.on_each(self.strategy, lambda variable, value: variable.assign(value), variables, values)
-            self.done.assign_add(1)
-            row = self.strategy.experimental_local_results(row)[0]
-            rows = rows.write(index, row)
-            if not self.step.scales_loss and row[self.step.names.index("finite")] < 1.0:
-                break
-        return rows.stack()
-
-    def _run_evaluation(self, batch):
-        def replica_step(local):
-            return self.step.evaluate([tf.convert_to_tensor(weight) for weight in self.weights], local)
-        losses, counters, predictions = self.strategy.run(replica_step, args=(batch,))
-        reduced = [{name: tuple(self.strategy.reduce("SUM", value, axis=None) for value in pair)
-                    for name, pair in part.items()} for part in (losses, counters)]
-        return (*reduced, distribution.gather_rows(self.strategy, predictions | {
-            "example_weights": self.strategy.run(lambda local: local["example_weights"], args=(batch,))}))
-
-    def evaluate(self, source: BatchSource, limit: int = 0) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Mean losses and counters over the source (or its first `limit` batches), and predictions of its real rows."""
-        sums: dict[str, np.ndarray] = {}
-        rows: list[dict[str, Any]] = []
-        batches = limit or source.batches_per_epoch
-        for _, batch in zip(range(batches), distribution.distribute(source, self.strategy)):
-            losses, counters, predictions = self.run_evaluation(batch)
-            named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in losses.items()} | counters
-            for name, pair in named.items():
-                sums[name] = sums.get(name, 0) + np.array([float(value) for value in pair])
-            arrays = {name: value.numpy() for name, value in predictions.items()}
-            rows += [{name: value[index] for name, value in arrays.items() if name != "example_weights"}
-                     for index in np.flatnonzero(arrays["example_weights"] > 0)]
-        means = {name: float(part / max(weight, 1e-9)) for name, (part, weight) in sums.items()}
-        if "loss" not in means:
-            means = {"loss": sum(value for name, value in means.items() if name.endswith("_loss"))} | means
-        return means, rows
-
-
-def train(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "", report=print) -> dict[str, float]:
+def train(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "", profile_steps: str = "",
+          report: Callable[[str], None] = print) -> dict[str, float]:
     """Trains (or goes on training) a task into a folder and returns the metrics of the last evaluation.
 
-    Says first whether the run is fresh, initialised or resumed. Raises ValueError for whatever of configuration, data or folder
-    does not fit, before the first step; SystemExit with status 75 after SIGTERM, the run saved.
+    Says first whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Raises ValueError for whatever
+    of configuration, data or folder does not fit, before the first step; SystemExit with status 75 after SIGTERM, the run saved.
     """
-    with checkpointing.locked(output_dir):
-        return _train(task, output_dir, placement, init_checkpoint, report)
-
-
-def _train(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str, report) -> dict[str, float]:
+    profile = Profile.parse(profile_steps, output_dir)
+    guards.check_vocabulary(task.config)
     strategy = distribution.make_strategy(placement)
+    chief = distribution.is_chief(strategy)
+    with checkpointing.locked(output_dir) if chief else contextlib.nullcontext():
+        return _train(task, output_dir, strategy, init_checkpoint, profile, report if chief else lambda _: None)
+
+
+def _train(task: TaskBase, output_dir: str, strategy: tf.distribute.Strategy, init_checkpoint: str, profile: Profile,
+           report: Callable[[str], None]) -> dict[str, float]:
     settings = task.config.training
     distribution.set_precision(settings.precision)
-    source, held_out = task.train_source(), task.eval_source()
-    total = settings.steps or int(settings.epochs * source.batches_per_epoch)
-    if total < 1:
-        raise ValueError("config.training: expected steps or epochs above 0, got neither")
+    phases = plan(task)
     changed = checkpointing.check_same_run(task.config, output_dir)
     keras.utils.set_random_seed(task.config.seed)
-    trainer = Trainer(task, strategy, total)
+    trainer = Trainer(phases[0].task, strategy, phases[-1].last)
     manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=settings.keep_checkpoints)
     restored = checkpointing.restore_newest(trainer.checkpoint, manager)
+    if not trainer.steps_agree():
+        raise ValueError(f"--output_dir={output_dir}: expected a folder that all workers share, found different checkpoints")
     if restored:
-        report(f"resumed: {restored} at step {int(trainer.done)} of {total}; weights, optimizer, schedule, position in the data"
-               + "".join(f"; {text}" for text in changed))
+        report(f"resumed: {restored} at step {int(trainer.done)} of {phases[-1].last}; weights, optimizer, schedule, position in "
+               "the data" + "".join(f"; {text}" for text in changed))
     elif init_checkpoint:
         report(f"initialised (weights only): {checkpoints.initialize_from(trainer.model, init_checkpoint)}")
     else:
@@ -133,121 +61,136 @@ def _train(task: TaskBase, output_dir: str, placement: Placement, init_checkpoin
     chief = distribution.is_chief(strategy)
     if chief:
         checkpointing.write_run_files(task, output_dir)
-    watcher = Watcher(output_dir, total, chief)
-    try:
-        return Run(task, trainer, manager, watcher, source, held_out, total, output_dir).go()
-    finally:
-        watcher.close()
-
-
-def evaluate(task: TaskBase, output_dir: str, placement: Placement) -> dict[str, float]:
-    """Metrics of the newest readable checkpoint of a run's folder on the task's evaluation data.
-
-    Raises ValueError where there is no evaluation data or no checkpoint.
-    """
-    strategy = distribution.make_strategy(placement)
-    distribution.set_precision(task.config.training.precision)
-    held_out = task.eval_source()
-    if held_out is None:
-        raise ValueError(f"task {task.config.task}: no evaluation data given")
-    trainer = Trainer(task, strategy, max(task.config.training.steps, 1))
-    manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=None)
-    if checkpointing.restore_newest(trainer.checkpoint, manager) is None:
-        raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
-    metrics, rows = trainer.evaluate(held_out, task.config.training.eval_steps)
-    return {"step": float(trainer.done.numpy())} | metrics | task.evaluate(rows)
+    with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
+        return Run(trainer, manager, watcher, phases, profile).go()
 
 
 class Run:
     """The course of one training run, from where its trainer stands to its last step."""
 
-    def __init__(self, task: TaskBase, trainer: Trainer, manager: tf.train.CheckpointManager, watcher: Watcher,
-                 source: BatchSource, held_out: BatchSource | None, total: int, output_dir: str):
-        self.task, self.trainer, self.manager, self.watcher = task, trainer, manager, watcher
-        self.source, self.held_out, self.total, self.output_dir = source, held_out, total, output_dir
-        self.settings = task.config.training
-        self.best: float | None = None
+    def __init__(self, trainer: Trainer, manager: tf.train.CheckpointManager, watcher: Watcher, phases: list[Phase],
+                 profile: Profile):
+        self.trainer, self.manager, self.watcher, self.phases, self.profile = trainer, manager, watcher, phases, profile
+        self.settings = phases[0].task.config.training
+        self.total = phases[-1].last
+        self.best = BestCheckpoint(manager.directory, phases[0].task.best_metric())
         self.terminated = False
         self.pending: list[np.ndarray] = []
+        self.logged, self.logged_at = 0, 0.0
 
     def go(self) -> dict[str, float]:
         """Steps until the last one, with logs, evaluations and checkpoints in between."""
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
-            self._steps()
+            for phase in self.phases:
+                if int(self.trainer.done) < phase.last or phase is self.phases[-1]:
+                    self._enter(phase)
+                    self._steps(phase)
+            return self._evaluate(self.phases[-1], self.total)
+        except WORKER_LOST as error:
+            if not self.trainer.several_workers:
+                raise
+            raise OSError(f"step {int(self.trainer.done)}: another worker no longer answers; start all of them again with the "
+                          f"same command and the run goes on from its newest checkpoint ({error.message[:200]})") from None
         finally:
             signal.signal(signal.SIGTERM, previous)
-        return self._evaluate(int(self.trainer.done)) if self.held_out else {}
+            self.profile.stop()
 
     def _on_sigterm(self, *_) -> None:
         self.terminated = True
 
-    def _steps(self) -> None:
+    def _enter(self, phase: Phase) -> None:
+        if phase.number:
+            self.trainer.enter(phase.task)
+        if len(self.phases) > 1:
+            self.watcher.say(f"phase {phase.number + 1} of {len(self.phases)}: steps {phase.first} to {phase.last}, "
+                             f"{phase.task.config.options}")
+
+    def _steps(self, phase: Phase) -> None:
         step = int(self.trainer.done)
-        if step >= self.total:
+        if step >= phase.last:
             return
-        iterator = iter(distribution.distribute(self.source, self.trainer.strategy, step))
-        seconds_a_step, logged, logged_at = 0.0, step, time.monotonic()
-        while step < self.total:
-            count = self._steps_until_next_event(step, seconds_a_step)
+        iterator = iter(distribution.distribute(phase.source, self.trainer.strategy, step - phase.first))
+        seconds_a_step, self.logged, self.logged_at = 0.0, step, time.monotonic()
+        while step < phase.last:
+            self.profile.at(step)
+            count = self._steps_until_next_event(step, phase.last, seconds_a_step)
             began = time.monotonic()
-            rows = self._run(iterator, step, count)
+            rows = self._run(phase, iterator, step, count)
             seconds_a_step = (time.monotonic() - began) / len(rows)
             self.pending.append(rows)
-            step += count
-            if step % self.settings.log_every == 0 or step == self.total:
-                self._log(step, (step - logged) / (time.monotonic() - logged_at))
-                logged, logged_at = step, time.monotonic()
-            if step % self.settings.save_every == 0 or step == self.total or self.terminated:
-                self.save()
-            if self.terminated:
-                self.watcher.say(f"SIGTERM: saved at step {step}; the same command goes on from there")
-                raise SystemExit(STOPPED)
-            if self.settings.eval_every and step % self.settings.eval_every == 0 and step < self.total and self.held_out:
-                self._evaluate(step)
-                logged_at = time.monotonic()
+            step += len(rows)
+            self._events(phase, step)
 
-    def _steps_until_next_event(self, step: int, seconds_a_step: float) -> int:
+    def _events(self, phase: Phase, step: int) -> None:
+        """What is due once `step` steps are done."""
+        stopping = bool(self.trainer.stop_agreed.numpy()) if self.trainer.several_workers else self.terminated
+        if step % self.settings.log_every == 0 or step == phase.last or stopping:
+            self._log(phase, step)
+        if step % self.settings.save_every == 0 or step == phase.last or stopping:
+            self.save()
+        if stopping:
+            self.watcher.say(f"SIGTERM: saved at step {step}; the same command goes on from there")
+            raise SystemExit(STOPPED)
+        due = self.settings.eval_every and step % self.settings.eval_every == 0
+        if (due or step == phase.last) and step < self.total:
+            began = time.monotonic()
+            self._evaluate(phase, step)
+            self.logged_at += time.monotonic() - began
+
+    def _steps_until_next_event(self, step: int, last: int, seconds_a_step: float) -> int:
         events = [self.settings.log_every, self.settings.save_every, self.settings.eval_every]
-        left = [every - step % every for every in events if every] + [self.total - step, self.settings.steps_per_loop]
+        left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
+        left += [edge - step for edge in self.profile.edges if edge > step]
         bound = int(HOST_SECONDS / seconds_a_step) if seconds_a_step else 1
         return max(1, min(*left, bound))
 
-    def _run(self, iterator, step: int, count: int) -> np.ndarray:
+    def _run(self, phase: Phase, iterator, step: int, count: int) -> np.ndarray:
+        self.trainer.stop_wanted.assign(float(self.terminated))
         try:
             rows = self.trainer.run_steps(iterator, tf.constant(count)).numpy()
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            raise ValueError(self.source.explain(error.message) or f"step {step}: {error.message}") from None
+            raise ValueError(phase.source.explain(error.message) or f"step {step}: {error.message}") from None
         finite = rows[:, self.trainer.step.names.index("finite")]
         if not self.trainer.step.scales_loss and not finite.all():
-            bad = step + int(np.argmin(finite))
-            raise ValueError(f"step {bad}: loss or gradient is not finite; the checkpoints before it are intact")
+            raise ValueError(self._explain_infinite(phase, step + int(np.argmin(finite))))
         return rows
 
-    def _log(self, step: int, steps_per_second: float) -> None:
-        rows = np.concatenate(self.pending)
+    def _explain_infinite(self, phase: Phase, step: int) -> str:
+        """Which tensor of the step numbered `step` (from 0) was the first that is not finite."""
+        batch = next(iter(phase.source.dataset(step - phase.first)))
+        weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
+        parts = self.trainer.strategy.num_replicas_in_sync * phase.task.config.training.accumulation_steps
+        found = guards.first_bad_tensor(self.trainer.step, weights, batch, step, parts)
+        return f"step {step + 1}: {found} is not finite; the checkpoints before it are intact"
+
+    def _log(self, phase: Phase, step: int) -> None:
+        rows, names = np.concatenate(self.pending), self.trainer.step.names
         self.pending = []
-        names = self.trainer.step.names
+        steps_per_second = (step - self.logged) / (time.monotonic() - self.logged_at)
+        self.logged, self.logged_at = step, time.monotonic()
         metrics = dict(zip(names, rows.mean(axis=0).tolist()))
         metrics["learning_rate"] = float(rows[-1, names.index("learning_rate")])
-        tokens = metrics.pop("tokens")
+        metrics["skipped"] = float(rows[:, names.index("skipped")].sum())
+        metrics |= {"sequences_per_second": steps_per_second * phase.task.config.training.batch_size,
+                    "tokens_per_second": steps_per_second * metrics.pop("tokens"),
+                    "model_flops_per_second": steps_per_second * metrics.pop("flops")}
         metrics.pop("finite")
-        metrics |= {"sequences_per_second": steps_per_second * self.settings.batch_size,
-                    "tokens_per_second": steps_per_second * tokens}
         self.watcher.training(step, metrics, steps_per_second)
 
-    def _evaluate(self, step: int) -> dict[str, float]:
-        assert self.held_out is not None
-        metrics, rows = self.trainer.evaluate(self.held_out, self.settings.eval_steps)
-        metrics |= self.task.evaluate(rows)
+    def _evaluate(self, phase: Phase, step: int) -> dict[str, float]:
+        """Metrics on the held-out data, where there is some; the best checkpoint so far is kept."""
+        if not phase.held_out:
+            return {}
+        metrics, rows = self.trainer.evaluate(phase.held_out, self.settings.eval_steps)
+        metrics |= phase.task.evaluate(rows)
         self.watcher.evaluation(step, metrics)
+        if self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics):
+            self.watcher.say(f"best so far: {self.best.describe()}")
         return metrics
 
     def save(self) -> None:
-        """Writes a checkpoint; one that cannot be written (a full disk) ends the run, those before it intact."""
-        try:
-            self.manager.save(checkpoint_number=int(self.trainer.done))
-        except tf.errors.OpError as error:
-            raise OSError(f"{self.output_dir}: the checkpoint at step {int(self.trainer.done)} could not be written: "
-                          f"{str(error)[:200]}") from None
-        self.watcher.say(f"saved {os.path.basename(self.manager.latest_checkpoint)}")
+        """Writes a checkpoint, on the chief only."""
+        if self.watcher.enabled:
+            path = checkpointing.save(self.manager, int(self.trainer.done))
+            self.watcher.say(f"saved {path}")

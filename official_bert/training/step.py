@@ -13,12 +13,14 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.training import optimization
+from official_bert.training.flops import training_flops
 from official_bert.training.optimization import Moments
 from official_bert.training.task import Batch, TaskBase
 
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
 FIRST_SCALE = 2.0 ** 15
+TOTALS = ("tokens", "flops")  # of a step, not means: real tokens, operations of the model
 Tensors = list[tf.Tensor]
 AllReduce = Callable[[Tensors], Tensors]
 
@@ -42,6 +44,13 @@ def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: tf.Tensor, part
             for index, site in enumerate(sites)]
 
 
+def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
+    """[rows,...] -> [count,rows / count,...]."""
+    rows = value.shape[0] // count
+    cut = tf.reshape(value, tf.concat([[count, rows], tf.shape(value)[1:]], axis=0))
+    return tf.ensure_shape(cut, (count, rows, *value.shape[1:]))
+
+
 class Step:
     """The step functions of a task and its model. `names` are those of the row of metrics that `train` gives."""
 
@@ -53,58 +62,63 @@ class Step:
         self.names: list[str] = []
         # The update touches each weight's numbers many times: compiled, it reads and writes them once.
         self.compiled_update = tf.function(self._update, jit_compile=True)
-        self.compiled_gradients = tf.function(self._gradients, jit_compile=True) if config.training.xla else self._gradients
+        self.compiled_gradients = tf.function(self.gradients, jit_compile=True) if config.training.xla else self.gradients
 
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
               all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
         """New state and the row of metrics (float32, `names`) after one replica's part of a global batch."""
-        parts = self._split(batch)
-        weights_of = [self._loss_weights(state.weights, part) for part in parts]
-        names = list(weights_of[0])
-        totals = dict(zip(names, all_reduce([tf.add_n([weights[name] for weights in weights_of]) for name in names])))
-        gradients, sums, counts = self._accumulate(state, parts, totals, step, replica)
+        weights_of, counted = self.loss_weights(state.weights, batch)
+        totals = dict(zip(weights_of, all_reduce(list(weights_of.values()))))
+        gradients, sums, counts = self._accumulate(state, batch, totals, counted, step, replica)
         reduced = all_reduce([*gradients, *sums.values(), *(value for pair in counts.values() for value in pair)])
         gradients, rest = reduced[:len(gradients)], reduced[len(gradients):]
         losses = {name: value / (totals[name] + EPSILON) for name, value in zip(sums, rest)}
         pairs = rest[len(sums):]
         measured = {name: tf.math.divide_no_nan(pairs[2 * index], pairs[2 * index + 1])
-                    for index, name in enumerate(counts) if name != "tokens"}
-        tokens = pairs[2 * list(counts).index("tokens")]
+                    for index, name in enumerate(counts) if name not in TOTALS}
+        work = {name: pairs[2 * list(counts).index(name)] for name in TOTALS}
         new, facts = self.compiled_update(state.weights, state.first, state.second, state.scale, state.finite_steps,
                                             gradients, tf.add_n(list(losses.values())), step)
         state = State(*new)
         row = {"loss": tf.add_n(list(losses.values()))} | {f"{name}_loss": value for name, value in losses.items()}
-        row |= measured | facts | {"tokens": tokens}
+        row |= measured | facts | work
         if len(losses) == 1 and "loss" in losses:
             row.pop("loss_loss")
         self.names = list(row)
         return state, tf.stack([tf.cast(value, tf.float32) for value in row.values()])
 
-    def _split(self, batch: Batch) -> list[dict[str, tf.Tensor]]:
-        """The micro-batches of a replica's rows."""
-        count = self.config.training.accumulation_steps
-        pieces = {key: tf.split(value, count) if count > 1 else [value] for key, value in batch.items()}
-        return [{key: piece[index] for key, piece in pieces.items()} for index in range(count)]
+    def loss_weights(self, weights: Tensors, batch: Batch) -> tuple[dict[str, tf.Tensor], list[str]]:
+        """The weights of the losses by name, and the names of counters.
 
-    def _loss_weights(self, weights: Tensors, batch: Batch) -> dict[str, tf.Tensor]:
-        """The weights of the losses; they depend on the batch alone, so the graph keeps nothing of this forward pass."""
+        They depend on the batch alone, so that the graph keeps nothing of the forward pass made here.
+        """
         outputs, _ = self.model.stateless_call(weights, self._others(), dict(batch), training=False)
-        return {name: weight for name, (_, weight) in self.task.losses(outputs, batch).items()}
+        return ({name: weight for name, (_, weight) in self.task.losses(outputs, batch).items()},
+                [*self.task.counters(outputs, batch), *TOTALS])
 
     def _others(self) -> Tensors:
         return [tf.zeros(variable.shape, variable.dtype) for variable in self.model.non_trainable_variables]
 
-    def _accumulate(self, state: State, parts: list, totals: dict, step: tf.Tensor, replica: tf.Tensor):
-        """Sums of gradients, losses and counters over micro-batches, one after the other."""
-        summed: list = []
-        for index, part in enumerate(parts):
-            place = tf.cast(replica, tf.int32) * len(parts) + index
-            seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, place)
-            made = self.compiled_gradients(state.weights, seeds, part, totals, state.scale)
-            summed = made if not summed else tf.nest.map_structure(tf.add, summed, made)
-        return summed
+    def _accumulate(self, state: State, batch: Batch, totals: dict, counted: list[str], step: tf.Tensor, replica: tf.Tensor):
+        """Sums of gradients, losses and counters over a replica's micro-batches, one after the other."""
+        count = self.config.training.accumulation_steps
 
-    def _gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
+        def measure(index, part):
+            seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, replica * count + index)
+            return self.compiled_gradients(state.weights, seeds, part, totals, state.scale)
+        if count == 1:
+            return measure(0, batch)
+        pieces = {key: _cut(value, count) for key, value in batch.items()}
+        zeros = ([tf.zeros_like(weight) for weight in state.weights], {name: tf.constant(0.0) for name in totals},
+                 {name: (tf.constant(0.0), tf.constant(0.0)) for name in counted})
+
+        def add(index, sums):
+            made = measure(index, {key: value[index] for key, value in pieces.items()})
+            return index + 1, tf.nest.map_structure(tf.add, sums, made)
+        # A loop of the graph: unrolled, micro-batches would run side by side and save no memory.
+        return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
+
+    def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
         """One micro-batch: gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
         with tf.GradientTape() as tape:
             tape.watch(weights)
@@ -113,10 +127,11 @@ class Step:
             loss = tf.add_n([part / (totals[name] + EPSILON) for name, (part, _) in losses.items()])
             scaled = loss * scale if self.scales_loss else loss
         found = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        tokens = tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32))
-        counters = self.task.counters(outputs, batch) | {"tokens": (tokens, tf.constant(1.0))}
-        return [tf.convert_to_tensor(gradient) for gradient in found], {
-            name: part for name, (part, _) in losses.items()}, counters
+        work = {"tokens": tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32)),
+                "flops": training_flops(self.config.model, batch)}
+        counters = self.task.counters(outputs, batch) | {name: (work[name], tf.constant(1.0)) for name in TOTALS}
+        return ([tf.convert_to_tensor(gradient) for gradient in found], {name: part for name, (part, _) in losses.items()},
+                counters)
 
     def _update(self, weights: Tensors, first: Tensors, second: Tensors, scale: tf.Tensor, finite_steps: tf.Tensor,
                 gradients: Tensors, loss: tf.Tensor, step: tf.Tensor):
@@ -125,12 +140,13 @@ class Step:
         if self.scales_loss:
             gradients = [gradient / scale for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
-        finite = tf.math.is_finite(norm) & tf.math.is_finite(loss)
-        taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
         rate = optimization.scheduled_rate(rule, step, self.total_steps)
         clipped = optimization.clip_by_global_norm(gradients, norm, rule.clip_norm)
         new = [optimization.update(rule, weight, gradient, Moments(m, v), rate, step, decayed) for
                weight, gradient, m, v, decayed in zip(weights, clipped, first, second, self.decayed)]
+        parameter_norm = tf.linalg.global_norm([weight for weight, _ in new])
+        finite = tf.reduce_all(tf.math.is_finite(tf.stack([loss, norm, parameter_norm])))
+        taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
         weights = [tf.where(taken, after, before) for (after, _), before in zip(new, weights)]
         first = [tf.where(taken, moments.first, before) for (_, moments), before in zip(new, first)]
         second = [tf.where(taken, moments.second, before) for (_, moments), before in zip(new, second)]
@@ -139,7 +155,7 @@ class Step:
             grown = held >= SCALE_UP_EVERY
             scale = tf.where(finite, tf.where(grown, scale * 2.0, scale), tf.maximum(scale / 2.0, 1.0))
             finite_steps = tf.where(grown, 0, held)
-        facts = {"learning_rate": rate, "gradient_norm": norm, "parameter_norm": tf.linalg.global_norm(weights),
+        facts = {"learning_rate": rate, "gradient_norm": norm, "parameter_norm": parameter_norm,
                  "finite": tf.cast(finite, tf.float32), "skipped": tf.cast(finite & ~taken, tf.float32),
                  "loss_scale": scale}
         return (weights, first, second, scale, finite_steps), facts

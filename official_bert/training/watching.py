@@ -1,4 +1,4 @@
-"""What a run tells: console lines with ETA, a JSON-lines log, TensorBoard."""
+"""What a run tells: console lines with ETA, a JSON-lines log, TensorBoard, a profile of chosen steps."""
 
 import json
 import os
@@ -9,27 +9,59 @@ import tensorflow as tf
 
 from official_bert.training.checkpointing import LOG_FILE
 
-CONSOLE = ("loss", "mlm_accuracy", "nsp_accuracy", "accuracy")
+BOARD_FOLDER = "tensorboard"
+
+
+class Profile:
+    """TensorFlow's profiler over steps first + 1 to last; `edges` are where it must be started and stopped."""
+
+    def __init__(self, edges: tuple[int, ...], output_dir: str):
+        self.edges, self.folder, self.running = edges, os.path.join(output_dir, BOARD_FOLDER), False
+
+    @classmethod
+    def parse(cls, text: str, output_dir: str) -> "Profile":
+        """From `first:last`; "" profiles nothing. ValueError for anything else."""
+        if not text:
+            return cls((), output_dir)
+        first, _, last = text.partition(":")
+        if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+            raise ValueError(f"--profile_steps: expected first:last, as in 100:110, got {text!r}")
+        return cls((int(first), int(last)), output_dir)
+
+    def at(self, step: int) -> None:
+        """Starts or stops where `step` steps are done."""
+        if self.edges and not self.running and self.edges[0] <= step < self.edges[1]:
+            tf.profiler.experimental.start(self.folder)
+            self.running = True
+        elif self.running and step >= self.edges[1]:
+            self.stop()
+
+    def stop(self) -> None:
+        """Writes what was profiled, if anything."""
+        if self.running:
+            tf.profiler.experimental.stop()
+            self.running, self.edges = False, ()
 
 
 class Watcher:
     """Writes metrics of training and evaluation; silent (`enabled=False`) on workers other than the chief."""
 
-    def __init__(self, output_dir: str, total_steps: int, enabled: bool = True):
+    def __init__(self, output_dir: str, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE,
+                 board_folder: str = BOARD_FOLDER):
         self.total_steps, self.enabled = total_steps, enabled
-        self.began = time.monotonic()
-        self.first_step: int | None = None
         if enabled:
-            self.log = open(os.path.join(output_dir, LOG_FILE), "a", encoding="utf-8")  # noqa: SIM115 (close)
-            self.board = tf.summary.create_file_writer(os.path.join(output_dir, "tensorboard"))
+            self.log = open(os.path.join(output_dir, log_file), "a", encoding="utf-8")  # noqa: SIM115 (close)
+            self.board = tf.summary.create_file_writer(os.path.join(output_dir, board_folder))
 
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
         """Takes the means of the metrics since the last call, at `step` steps done."""
         left = (self.total_steps - step) / steps_per_second if steps_per_second else 0
-        parts = [f"{name} {metrics[name]:.4f}" for name in CONSOLE if name in metrics]
+        parts = [f"{name} {value:.4f}" for name, value in metrics.items() if name == "loss" or name.endswith("accuracy")]
+        parts += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
         self.say(f"step {step}/{self.total_steps}  {'  '.join(parts)}  lr {metrics['learning_rate']:.3g}  "
                  f"|g| {metrics['gradient_norm']:.3g}  {metrics['sequences_per_second']:.1f} seq/s  "
-                 f"{metrics['tokens_per_second']:.0f} tokens/s  ETA {_duration(left)}")
+                 f"{metrics['tokens_per_second']:.0f} tokens/s  {metrics['model_flops_per_second'] / 1e9:.4g} GFLOP/s  "
+                 f"ETA {_duration(left)}")
         self._write("train", step, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -77,8 +77,6 @@ def test_options_say_how_records_without_masks_are_masked(unmasked, golden):
 def test_what_does_not_fit_is_refused(unmasked, golden, tmp_path):
     with pytest.raises(ValueError, match="--vocab_file"):
         make_task(unmasked, golden, tokenizer={}).train_source()
-    with pytest.raises(ValueError, match=r"at most 2000 entries"):
-        make_task(unmasked, golden, model={"vocab_size": 2000}).train_source()
     with pytest.raises(ValueError, match=r"max_seq_length is 64, but its records hold 32"):
         make_task(unmasked, golden, options={"max_seq_length": 64}).train_source()
     arrays = np.load(golden / "generator_short.npz")

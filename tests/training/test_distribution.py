@@ -110,5 +110,6 @@ def test_a_tf_config_without_this_worker_is_told(monkeypatch):
 
 
 def test_a_batch_that_cannot_be_divided_is_told():
-    with pytest.raises(ValueError, match="batch size 30: expected a multiple of 1 replicas times 4 accumulation steps = 4"):
-        distribution.check_batch(30, tf.distribute.get_strategy(), 4)
+    told = "config.training.batch_size: expected a multiple of 1 replicas times 4 accumulation steps = 4, got 30"
+    with pytest.raises(ValueError, match=told):
+        distribution.check_batch("batch_size", 30, tf.distribute.get_strategy(), 4)

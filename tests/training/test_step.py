@@ -6,13 +6,14 @@ from made_pretraining import make_config, make_task, write_records
 from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.models.interchange import tf1
-from official_bert.training import distribution, loop
+from official_bert.training import distribution
 from official_bert.training.step import fold_seeds
 from official_bert.training.task import load_task
+from official_bert.training.trainer import Trainer
 
 
 def trainer_on(task, strategy=None, total=20):
-    return loop.Trainer(task, strategy or tf.distribute.get_strategy(), total)
+    return Trainer(task, strategy or tf.distribute.get_strategy(), total)
 
 
 def test_six_steps_are_those_of_the_2018_code(golden):

@@ -1,0 +1,113 @@
+"""Evaluation and prediction without training: one checkpoint, a folder that is followed, rows of a source."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_bert.training import checkpointing, distribution, guards
+from official_bert.training.checkpointing import EVAL_LOG_FILE
+from official_bert.training.distribution import Placement
+from official_bert.training.phases import task_at, total_steps
+from official_bert.training.task import BatchSource, TaskBase
+from official_bert.training.trainer import Trainer, real_rows
+from official_bert.training.watching import BOARD_FOLDER, Watcher
+
+POLL_SECONDS = 2.0
+
+
+def evaluate(task: TaskBase, output_dir: str, placement: Placement) -> dict[str, float]:
+    """Metrics of the newest readable checkpoint of a run's folder on the task's evaluation data.
+
+    Raises ValueError where there is no evaluation data or no checkpoint.
+    """
+    trainer = _prepare(task, output_dir, placement)
+    manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=None)
+    if checkpointing.restore_newest(trainer.checkpoint, manager) is None:
+        raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
+    return _measure(trainer, task)
+
+
+def evaluate_continuously(task: TaskBase, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
+                          report: Callable[[str], None] = print) -> dict[str, float]:
+    """Evaluates each checkpoint that a run beside this one writes, in order, until its last step; gives the last metrics.
+
+    Writes `eval_log.jsonl` and TensorBoard's `eval` folder, and nothing that the run itself writes; started again, it goes
+    on with what its log does not hold. Ends, too, when no new checkpoint has come for `idle_seconds`.
+    """
+    trainer = _prepare(task, output_dir, placement)
+    total = total_steps(task.config)
+    os.makedirs(output_dir, exist_ok=True)
+    metrics = _last_logged(output_dir)
+    with contextlib.closing(Watcher(output_dir, total, log_file=EVAL_LOG_FILE,
+                                    board_folder=os.path.join(BOARD_FOLDER, "eval"))) as watcher:
+        for prefix in _new_checkpoints(output_dir, int(metrics.get("step", -1)), total, idle_seconds):
+            if not checkpointing.restore(trainer.checkpoint, prefix):
+                continue  # removed or damaged meanwhile; a warning has been given
+            metrics = _measure(trainer, task)
+            watcher.evaluation(int(metrics["step"]), {name: value for name, value in metrics.items() if name != "step"})
+    if not metrics:
+        raise ValueError(f"--output_dir={output_dir}: no checkpoint came within {idle_seconds:.0f} s")
+    report(f"followed {output_dir} to step {metrics['step']:.0f}")
+    return metrics
+
+
+def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
+    """The task's predictions for each real row of a source, in its order, as NumPy values."""
+    @tf.function(reduce_retracing=True)
+    def run(batch):
+        predictions = task.predictions(model(dict(batch), training=False), batch)
+        return predictions | {"example_weights": batch["example_weights"]}
+    return [row for batch in source.dataset().take(source.batches_per_epoch) for row in real_rows(run(batch))]
+
+
+def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:
+    checkpointing.check_same_run(task.config, output_dir, ("model.",))
+    guards.check_vocabulary(task.config)
+    strategy = distribution.make_strategy(placement)
+    distribution.set_precision(task.config.training.precision)
+    return Trainer(task, strategy, max(total_steps(task.config), 1))
+
+
+def _measure(trainer: Trainer, task: TaskBase) -> dict[str, float]:
+    """Metrics of the restored weights, on the data of the phase that they stand in."""
+    step = int(trainer.done)
+    own = task_at(task, step)
+    held_out = own.eval_source()
+    if held_out is None:
+        raise ValueError(f"task {task.config.task}: no evaluation data given")
+    metrics, rows = trainer.evaluate(held_out, task.config.training.eval_steps)
+    return {"step": float(step)} | metrics | own.evaluate(rows)
+
+
+def _new_checkpoints(output_dir: str, after: int, total: int, idle_seconds: float) -> Iterator[str]:
+    """Prefixes of checkpoints later than step `after` as they come, to step `total` (0: unknown) or until idle."""
+    changed = time.monotonic()
+    while time.monotonic() - changed < idle_seconds and (not total or after < total):
+        state = tf.train.get_checkpoint_state(output_dir)
+        steps = {int(prefix.rpartition("-")[2]): prefix for prefix in state.all_model_checkpoint_paths} if state else {}
+        for step in sorted(step for step in steps if step > after):
+            yield steps[step]
+            after, changed = step, time.monotonic()
+        time.sleep(POLL_SECONDS)
+
+
+def _last_logged(output_dir: str) -> dict[str, float]:
+    """The metrics that an earlier call wrote last; {} where there are none."""
+    path = os.path.join(output_dir, EVAL_LOG_FILE)
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    try:
+        row = json.loads(lines[-1])
+    except (IndexError, json.JSONDecodeError):
+        logging.warning("%s: its last line is broken; every checkpoint is evaluated again", path)
+        return {}
+    return {name.removeprefix("eval/"): value for name, value in row.items() if name != "time"}

@@ -1,0 +1,23 @@
+"""How much arithmetic a step stands for: what `model FLOP/s` counts."""
+
+import tensorflow as tf
+
+from official_bert.config import ModelConfig
+from official_bert.training.task import Batch
+
+
+def training_flops(model: ModelConfig, batch: Batch) -> tf.Tensor:
+    """Floating-point operations of the matrix products of forward and backward over a batch (padding included).
+
+    The usual convention of model FLOP/s: a multiply-add counts two, backward costs twice the forward, work done anew under
+    recomputation counts once, and the last layer counts for every row although ours computes it only where it is read.
+    """
+    shape = tf.cast(tf.shape(batch["input_ids"]), tf.float32)
+    length, rows = shape[-1], tf.reduce_prod(shape[:-1])
+    width, inner = model.hidden_size, model.intermediate_size
+    a_token = 2.0 * (4 * width * width + 2 * width * inner) + 4.0 * width * length
+    forward = model.num_hidden_layers * a_token * length + 2.0 * width * width
+    if "masked_lm_positions" in batch:
+        predictions = tf.cast(tf.shape(batch["masked_lm_positions"])[-1], tf.float32)
+        forward += predictions * 2.0 * width * (width + model.vocab_size)
+    return 3.0 * rows * forward

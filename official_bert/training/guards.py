@@ -1,0 +1,79 @@
+"""What stops a run before it does harm: a vocabulary that does not fit, numbers that are not finite."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import keras
+import tensorflow as tf
+
+from official_bert.config import Config
+from official_bert.text.vocab import load_vocab
+from official_bert.training.step import Step, Tensors, fold_seeds
+from official_bert.training.task import Batch
+
+
+def check_vocabulary(config: Config) -> None:
+    """Raises ValueError where the vocabulary has ids that the model has no embedding for."""
+    path = config.tokenizer.vocab_file
+    if path and (size := len(load_vocab(path))) > config.model.vocab_size:
+        raise ValueError(f"{path}: expected at most {config.model.vocab_size} entries (model.vocab_size), got {size}")
+
+
+def is_finite(value: tf.Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity."""
+    return not value.dtype.is_floating or bool(tf.reduce_all(tf.math.is_finite(value)))
+
+
+@contextlib.contextmanager
+def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Iterator[None]:
+    """Calls `note(path, output)` for each tensor that a layer of the model gives, in the order of computation."""
+    layers = [layer for layer in model._flatten_layers() if layer is not model]
+
+    def watch(layer, call):
+        def watched_call(*args, **kwargs):
+            outputs = call(*args, **kwargs)
+            for value in tf.nest.flatten(outputs):
+                note(layer.path, value)
+            return outputs
+        return watched_call
+    for layer in layers:
+        object.__setattr__(layer, "call", watch(layer, layer.call))
+    try:
+        yield
+    finally:
+        for layer in layers:
+            object.__delattr__(layer, "call")
+
+
+def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, micro_batches: int) -> str:
+    """The first tensor of step `number` on a global batch that holds NaN or infinity: a weight, an input, a layer's output, a
+    loss, or, in the order of the backward pass, a gradient. Computed anew, eagerly, micro-batch by micro-batch.
+    """
+    names = [variable.path for variable in step.model.trainable_variables]
+    for name, value in [*zip((f"weight {name}" for name in names), weights), *batch.items()]:
+        if not is_finite(value):
+            return name
+    totals, _ = step.loss_weights(weights, batch)
+    for place in range(micro_batches):
+        rows = next(iter(batch.values())).shape[0] // micro_batches
+        part = {key: value[place * rows:(place + 1) * rows] for key, value in batch.items()}
+        if found := _bad_in_part(step, weights, part, totals, tf.constant(number), place):
+            return found
+    return "the sum of gradients, or an update"
+
+
+def _bad_in_part(step: Step, weights: Tensors, part: Batch, totals: dict, number: tf.Tensor, place: int) -> str | None:
+    bad: list[str] = []
+    seeds = fold_seeds(step.model.non_trainable_variables, step.config.seed, number, tf.constant(place))
+
+    def note(path, value):
+        if not is_finite(value):
+            bad.append(f"output of {path}")
+    with watched(step.model, note):
+        gradients, losses, _ = step.gradients(weights, seeds, part, totals, tf.constant(1.0))
+    if bad:
+        return bad[0]
+    named = [(f"{name} loss", value) for name, value in losses.items()]
+    named += [(f"gradient of {variable.path}", value)
+              for variable, value in zip(reversed(step.model.trainable_variables), reversed(gradients))]
+    return next((name for name, value in named if not is_finite(value)), None)

@@ -1,0 +1,121 @@
+"""A model, its optimizer's moments and its step on the devices of a strategy: several steps a host call, evaluation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.models import checkpoints
+from official_bert.training import distribution
+from official_bert.training.step import FIRST_SCALE, State, Step
+from official_bert.training.task import BatchSource, TaskBase
+
+
+class Trainer:
+    """What a run changes, and the compiled functions that change it. All of it is made under the strategy."""
+
+    def __init__(self, task: TaskBase, strategy: tf.distribute.Strategy, total_steps: int):
+        self.strategy, self.total_steps = strategy, total_steps
+        self.several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        with strategy.scope():
+            self.model = task.build_model()
+            trainable = [variable.value for variable in self.model.trainable_variables]
+            names = [variable.path.partition("/")[2] for variable in self.model.trainable_variables]
+            self.first, self.second = ([tf.Variable(tf.zeros_like(weight), trainable=False) for weight in trainable]
+                                       for _ in range(2))
+            self.scale = tf.Variable(FIRST_SCALE, trainable=False)
+            self.finite_steps = tf.Variable(0, trainable=False)
+            self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.weights = trainable
+        self.checkpoint = checkpoints.weights_checkpoint(
+            self.model, first=dict(zip(names, self.first)), second=dict(zip(names, self.second)), scale=self.scale,
+            finite_steps=self.finite_steps, step=self.done)
+        # Workers stop at the same step: one's wish reaches the others with the step's own sums.
+        self.stop_wanted, self.stop_agreed = tf.Variable(0.0, trainable=False), tf.Variable(0.0, trainable=False)
+        self.enter(task)
+
+    def enter(self, task: TaskBase) -> None:
+        """Makes the step functions for a task's batches: at the start, and where another phase begins.
+
+        Raises ValueError where a global batch cannot be divided among replicas and micro-batches.
+        """
+        settings = task.config.training
+        distribution.check_batch("batch_size", settings.batch_size, self.strategy, settings.accumulation_steps)
+        distribution.check_batch("eval_batch_size", settings.eval_batch_size, self.strategy)
+        self.step = Step(task, self.model, task.config, self.total_steps, self.strategy.num_replicas_in_sync)
+        self.run_steps = tf.function(self._run_steps)
+        # Batches bucketed by length come in a few shapes: one graph serves them all.
+        self.run_evaluation = tf.function(self._run_evaluation, reduce_retracing=True)
+
+    def _replica_step(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
+        """What one replica does of a step: the new state, the metrics, and who wants to stop; nothing assigned."""
+        context = tf.distribute.get_replica_context()
+        one = context.num_replicas_in_sync == 1
+
+        def all_reduce(tensors):
+            return list(tensors) if one else list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+        weights, first, second = ([tf.convert_to_tensor(variable) for variable in group]
+                                  for group in (self.weights, self.first, self.second))
+        state = State(weights, first, second, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.finite_steps))
+        replica = context.replica_id_in_sync_group
+        state, row = self.step.train(state, batch, step, tf.cast(replica, tf.int32), all_reduce)
+        stop = all_reduce([tf.identity(self.stop_wanted)])[0] if self.several_workers else tf.constant(0.0)
+        return [*state.weights, *state.first, *state.second, state.scale, state.finite_steps], row, stop
+
+    def _run_steps(self, iterator, count: tf.Tensor) -> tf.Tensor:
+        """`count` steps, fewer where one is not finite or a worker wants to stop; the rows of their metrics."""
+        variables = [*self.weights, *self.first, *self.second, self.scale, self.finite_steps]
+        rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None], clear_after_read=False)
+        for index in tf.range(count):
+            values, row, stop = self.strategy.run(self._replica_step, args=(next(iterator), tf.identity(self.done)))
+            distribution.on_each(self.strategy, lambda variable, value: variable.assign(value), variables, values)
+            self.done.assign_add(1)
+            row, stop = (self.strategy.experimental_local_results(part)[0] for part in (row, stop))
+            self.stop_agreed.assign(stop)
+            rows = rows.write(index, row)
+            if stop > 0 or (not self.step.scales_loss and row[self.step.names.index("finite")] < 1.0):
+                break
+        return rows.stack()
+
+    def _run_evaluation(self, batch):
+        def replica_step(local):
+            return self.step.evaluate([tf.convert_to_tensor(weight) for weight in self.weights], local)
+        losses, counters, predictions = self.strategy.run(replica_step, args=(batch,))
+        reduced = [{name: tuple(self.strategy.reduce("SUM", value, axis=None) for value in pair)
+                    for name, pair in part.items()} for part in (losses, counters)]
+        return (*reduced, distribution.gather_rows(self.strategy, predictions | {
+            "example_weights": self.strategy.run(lambda local: local["example_weights"], args=(batch,))}))
+
+    def evaluate(self, source: BatchSource, limit: int = 0) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Mean losses and counters over the source (or its first `limit` batches), and predictions of its real rows."""
+        sums: dict[str, np.ndarray] = {}
+        rows: list[dict[str, Any]] = []
+        batches = limit or source.batches_per_epoch
+        for _, batch in zip(range(batches), distribution.distribute(source, self.strategy)):
+            losses, counters, predictions = self.run_evaluation(batch)
+            named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in losses.items()} | counters
+            for name, pair in named.items():
+                sums[name] = sums.get(name, 0) + np.array([float(value) for value in pair])
+            rows += real_rows(predictions)
+        means = {name: float(part / max(weight, 1e-9)) for name, (part, weight) in sums.items()}
+        if "loss" not in means:
+            means = {"loss": sum(value for name, value in means.items() if name.endswith("_loss"))} | means
+        return means, rows
+
+    def steps_agree(self) -> bool:
+        """Whether every worker stands at the same step: each has restored from what it saw of the output folder."""
+        if not self.several_workers:
+            return True
+
+        def total():
+            return tf.distribute.get_replica_context().all_reduce("SUM", tf.cast(self.done, tf.float32))
+        found = self.strategy.experimental_local_results(tf.function(lambda: self.strategy.run(total))())[0]
+        return float(found) == float(self.done) * self.strategy.num_replicas_in_sync
+
+
+def real_rows(predictions: Mapping[str, tf.Tensor]) -> list[dict[str, Any]]:
+    """Predictions by row, as NumPy values; rows of `example_weights` 0 only fill the batch up and are left out."""
+    arrays = {name: value.numpy() for name, value in predictions.items()}
+    weights = arrays.pop("example_weights")
+    return [{name: value[index] for name, value in arrays.items()} for index in np.flatnonzero(weights > 0)]
