@@ -43,10 +43,12 @@ class CharacterTables:
 def character_tables(do_lower_case: bool) -> CharacterTables:
     """The tables of a tokenizer that lower-cases and strips accents, or does neither."""
     entries = np.zeros(sys.maxunicode + 1, np.int32)
+    for first, last in tokenization.CJK_RANGES:  # with what is unassigned in them
+        entries[first:last + 1] = ISOLATED << KIND_BITS
     expansions: list[list[int]] = []
     for code in range(sys.maxunicode + 1):
         char = chr(code)
-        if unicodedata.category(char) in ("Cn", "Co", "Cs") and not tokenization.is_cjk(char):
+        if unicodedata.category(char) in ("Cn", "Co", "Cs"):
             continue  # unassigned: a letter that stays as it is, entry 0
         items = _normalised_items(char, do_lower_case)
         if len(items) == 1:
@@ -70,10 +72,12 @@ def character_tables(do_lower_case: bool) -> CharacterTables:
 
 def _normalised_items(char: str, do_lower_case: bool) -> list[tuple[int, int]]:
     """(kind, code) of what one character becomes, at least one."""
+    alone = tokenization.is_cjk(char)
+    normalised = unicodedata.normalize("NFD", char.lower()) if do_lower_case else char
+    if normalised == char and unicodedata.category(char)[0] in "LN":  # two of three characters; only for speed
+        return [(ISOLATED if alone else LETTER, ord(char))]
     if tokenization.is_control(char):
         return [(CONTROL, ord(char))]
-    normalised = unicodedata.normalize("NFD", char.lower()) if do_lower_case else char
-    alone = tokenization.is_cjk(char)
     items = [(ISOLATED if alone else _kind(part, do_lower_case), ord(part)) for part in normalised]
     # Accents at the end delete themselves without a trace: they lie inside the character's own offsets.
     while len(items) > 1 and items[-1][0] == ACCENT:
