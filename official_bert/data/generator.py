@@ -102,13 +102,20 @@ class Generator:
         encoder = RowEncoder(self.config, self.facts)
         with contextlib.ExitStack() as stack:
             paths = [stack.enter_context(records.written_beside(path)) for path in output_files]
-            if order == "sharded":
-                return self._write_shards(paths, encoder, compress, num_workers)
-            documents = self.scratch.numbers(self.store.num_documents)
-            instances = self.sample(documents, self.seed, lambda share: self.progress("sampling", share))
-            write_rows(instances.rows, instances.order, paths, encoder, compress, num_workers,
-                       lambda share: self.progress("writing", share))
-            return len(instances.rows), instances.second_labels
+            write = self._write_shards if order == "sharded" else self._write_in_one_order
+            counts = write(paths, encoder, compress, num_workers)
+            if not counts[0]:
+                raise ValueError("expected documents that make instances, got none but of a single token")
+            return counts
+
+    def _write_in_one_order(self, paths: Sequence[str], encoder: RowEncoder, compress: bool,
+                            num_workers: int) -> tuple[int, int]:
+        """All instances by turns."""
+        documents = self.scratch.numbers(self.store.num_documents)
+        instances = self.sample(documents, self.seed, lambda share: self.progress("sampling", share))
+        write_rows(instances.rows, instances.order, paths, encoder, compress, num_workers,
+                   lambda share: self.progress("writing", share))
+        return len(instances.rows), instances.second_labels
 
     def _write_shards(self, paths: Sequence[str], encoder: RowEncoder, compress: bool,
                       num_workers: int) -> tuple[int, int]:

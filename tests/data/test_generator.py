@@ -1,11 +1,13 @@
 """From a store to files: the sharded order, counts, and memory that does not grow with the corpus."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from official_bert.data import generator, records, token_store
 from official_bert.data.generator import Generator, Scratch
-from official_bert.data.masking import VocabularyFacts
+from official_bert.data.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.sentence_pairs import InstanceConfig
 from official_bert.text.fast_tokenization import FastTokenizer
 
@@ -96,6 +98,36 @@ def test_each_sentence_task_makes_its_labels(make, texts, tmp_path, task, shares
     rows = read(tmp_path / "out")
     assert shares[0] <= np.mean([row["next_sentence_labels"][0] for row in rows]) <= shares[1]
     assert np.mean([row["segment_ids"].any() for row in rows]) == (task != "none")
+
+
+def test_documents_that_make_no_instance_are_refused(make, tmp_path):
+    config = InstanceConfig(max_seq_length=32, sentence_task="sop", max_predictions_per_seq=5)
+    made = make(b"a\n\nb\n", config=config)
+    for order in ("2018", "sharded"):
+        with pytest.raises(ValueError, match="single token"):
+            made.write([str(tmp_path / "out")], order)
+        assert not list(tmp_path.glob("out*"))
+
+
+def test_vocabularies_beyond_16_bits_make_the_same_instances(make, texts, tmp_path, golden):
+    """65,536 and more entries take four bytes an id; [MASK] alone as a replacement keeps ids comparable."""
+    words = (golden / "vocab_uncased.txt").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "large.txt").write_text("\n".join([*words[:15], *(f"extra{n}" for n in range(70_000)), *words[15:]]),
+                                        encoding="utf-8")
+    config = InstanceConfig(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2,
+                            masking=MaskingConfig(strategy="whole_word", mask_rate=1.0, keep_rate=0.0, random_rate=0.0))
+    small = make(*texts, config=config)
+    large_tokenizer = FastTokenizer(str(tmp_path / "large.txt"))
+    description = token_store.describe([file["path"] for file in small.store.description["files"]],
+                                       str(tmp_path / "large.txt"), True, "error", True)
+    store = token_store.build_store(str(tmp_path / "large"), description, large_tokenizer)
+    large = dataclasses.replace(small, store=store, facts=VocabularyFacts.of(large_tokenizer.tokenizer.vocab))
+    small.write([str(tmp_path / "small.out")])
+    large.write([str(tmp_path / "large.out")])
+    for row, wide in zip(read(tmp_path / "small.out"), read(tmp_path / "large.out"), strict=True):
+        for name, value in wide.items():
+            shifted = np.where(value >= 70_015, value - 70_000, value) if name.endswith("_ids") else value
+            np.testing.assert_array_equal(shifted, row[name], err_msg=name)
 
 
 def test_scratch_leaves_no_name_in_its_folder(tmp_path):
