@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.data.squad import read_squad
+from official_bert.data.squad_decoding import DecodingRules, Logits, best_spans, by_example
+from official_bert.data.squad_features import FeatureMaker
 from official_bert.serving import question_answering
 from official_bert.text import packing
 from official_bert.text.tokenization import FullTokenizer
@@ -124,3 +127,25 @@ def test_bytes_that_are_no_utf8_do_not_shift_the_answer(graph_tokenizer, span_mo
 def test_questions_that_may_fill_the_row_are_refused(graph_tokenizer, span_model):
     with pytest.raises(ValueError, match="expected more than max_query_length \\+ 3 = 67, got 32"):
         question_answering.QuestionAnswering(span_model, graph_tokenizer, 32)
+
+
+def test_the_span_is_the_one_that_evaluation_selects(golden, graph_tokenizer, span_model):
+    plain = FullTokenizer(str(golden / "vocab_uncased.txt"))
+    examples = read_squad(str(golden / "squad_v1.json")).examples
+    lengths = {"max_seq_length": 32, "doc_stride": 12, "max_query_length": 10}
+    features = FeatureMaker(plain, **lengths).make(examples)
+    rows = [packing.pad(feature.input_ids, feature.row()["segment_ids"], 32) for feature in features]
+    outputs = span_model({name: np.stack([row[name] for row in rows]) for name in rows[0]})
+    sizes = [len(feature.input_ids) for feature in features]
+    logits = [Logits(*(outputs[name].numpy()[number, :size].astype(float) for name in ("start_logits", "end_logits")))
+              for number, size in enumerate(sizes)]
+    served = question_answering.QuestionAnswering(span_model, graph_tokenizer, max_answer_length=7, n_best_size=9, **lengths)
+    found = served.answer_text({"question": tf.constant([example.question for example in examples]),
+                                "context": tf.constant([example.passage.context for example in examples])})
+    rules = DecodingRules(n_best_size=9, max_answer_length=7)
+    for index, part in by_example(features):
+        best = best_spans(features[part], logits[part], rules)[0]
+        feature, offsets = features[part][best.feature], plain.tokenize_with_offsets(examples[index].passage.context)
+        first, last = (position - feature.first_position + feature.window_start for position in (best.start, best.end))
+        assert (int(found["start"][index]), int(found["end"][index])) == (offsets[first][1], offsets[last][2])
+        np.testing.assert_allclose(found["score"][index], best.score, atol=1e-4)
