@@ -1,66 +1,53 @@
-"""Features of tokenized examples kept on disk between runs, by what they were made from."""
+"""Arrays that are slow to make and the same in every run, kept in a folder under the hash of all they depend on."""
 
 import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-FORMAT = 1  # raised where what is stored for the same settings changes
-Rows = list[dict[str, np.ndarray]]
+
+def file_digest(path: str) -> str:
+    """SHA-256 of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def cached_rows(cache_dir: str, files: Sequence[str], settings: Mapping[str, Any], make: Callable[[], Rows]) -> Rows:
-    """What `make()` gives: rows with the same keys, arrays of rank 0 or 1; out of `cache_dir` where it has been made before.
+def text_digest(texts: Iterable[str]) -> str:
+    """SHA-256 of texts and of where each ends."""
+    digest = hashlib.sha256()
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "little"))
+        digest.update(encoded)
+    return digest.hexdigest()
 
-    The key is the content of `files` (data, vocabulary) and the `settings`, plain JSON. No `cache_dir` keeps nothing. A damaged
-    file is made anew.
+
+def cached(folder: str, depends_on: Mapping[str, Any], make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
+    """The arrays of an earlier call with the same `depends_on` (JSON types; digests of files, versions, options), or of `make`.
+
+    A folder "" keeps nothing. A file that cannot be read is made anew; one that cannot be written is done without.
     """
-    if not cache_dir:
+    if not folder:
         return make()
-    path = os.path.join(cache_dir, f"{_digest(files, settings)}.npz")
-    if (rows := _load(path)) is not None:
-        return rows
-    rows = make()
-    os.makedirs(cache_dir, exist_ok=True)
-    temporary = f"{path}.tmp.{os.getpid()}.npz"
-    np.savez(temporary, **_pack(rows))  # type: ignore[arg-type]
-    os.replace(temporary, path)
-    return rows
-
-
-def _digest(files: Sequence[str], settings: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps([FORMAT, settings], sort_keys=True).encode())
-    for name in files:
-        with open(name, "rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:32]
-
-
-def _pack(rows: Rows) -> dict[str, np.ndarray]:
-    """Each key's arrays one after the other, and the lengths of those that have one (-1: a number)."""
-    packed: dict[str, np.ndarray] = {"count": np.array(len(rows))}
-    for key in rows[0] if rows else ():
-        arrays = [np.asarray(row[key]) for row in rows]
-        packed[f"values:{key}"] = np.concatenate([array.reshape(-1) for array in arrays])
-        packed[f"lengths:{key}"] = np.array([len(array) if array.ndim else -1 for array in arrays], np.int32)
-    return packed
-
-
-def _load(path: str) -> Rows | None:
-    """The rows of a file; None where there is none or it cannot be read."""
+    key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+    path = os.path.join(folder, f"{key[:32]}.npz")
     try:
-        with np.load(path) as stored:
-            packed = {key: stored[key] for key in stored.files}
-    except (FileNotFoundError, OSError, ValueError, zipfile.BadZipFile):
-        return None
-    rows: Rows = [{} for _ in range(int(packed.pop("count")))]
-    for key in [name.removeprefix("values:") for name in packed if name.startswith("values:")]:
-        values, lengths = packed[f"values:{key}"], packed[f"lengths:{key}"]
-        ends = np.cumsum(np.abs(lengths))
-        for row, length, end in zip(rows, lengths, ends):
-            row[key] = values[end - 1] if length < 0 else values[end - length:end]
-    return rows
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile):
+        pass
+    arrays = make()
+    temporary = f"{path}.tmp.{os.getpid()}"
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(temporary, "wb") as file:
+            np.savez(file, **arrays)
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+    return arrays

@@ -1,0 +1,169 @@
+"""Texts, or pairs of them, with what is to be said about each: a label, several labels, a score; checked row by row."""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from official_bert.data.tables import Table
+
+EmptyText = Literal["refuse", "skip", "keep"]
+SAME_SHARE = 0.5  # of held-out rows that stand in the training data: then they are training data
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledTexts:
+    """Rows of a data set. N rows, K labels.
+
+    `targets` are numbers of labels int32 [N], a matrix of 0 and 1 float32 [N,K], scores float32 [N], or None: not labelled.
+    """
+
+    path: str
+    text: list[str]
+    text_pair: list[str] | None = None
+    targets: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Both texts of each row, the second "" where there is one only."""
+        return zip(self.text, self.text_pair or [""] * len(self.text))
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A set of rows to evaluate on or to answer."""
+
+    name: str  # the end of its metrics' names, or that of the file of its answers
+    data: LabelledTexts
+
+
+def joined(parts: Sequence[Part]) -> LabelledTexts:
+    """The rows of all parts, one after another; without targets where one has none."""
+    data = [part.data for part in parts]
+    second = [text for rows in data for text in rows.text_pair or []] if data[0].text_pair is not None else None
+    targets = [rows.targets for rows in data if rows.targets is not None]
+    return LabelledTexts(", ".join(rows.path for rows in data), [text for rows in data for text in rows.text], second,
+                         np.concatenate(targets) if len(targets) == len(data) else None)
+
+
+def texts(table: Table, column: str) -> list[str]:
+    """A column as texts; ValueError where JSON holds something else."""
+    for row, value in enumerate(table.columns[column]):
+        if not isinstance(value, str):
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected text, got {str(value)[:60]!r}")
+    return table.columns[column]
+
+
+def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: Callable[[str], None]) -> Table:
+    """The rows that have text in all `columns`.
+
+    `refuse` raises ValueError for the first that has not; `skip` leaves such rows out and `keep` keeps them, with a warning.
+    """
+    found = [(row, column) for column in columns for row, text in enumerate(texts(table, column)) if not text.strip()]
+    if not found:
+        return table
+    first = f"{table.place(found[0][0])}: column {found[0][1]!r}: expected text, it is empty"
+    if empty == "refuse":
+        raise ValueError(f"{first} ({len(found)} such in this file)")
+    warn(f"{first}; {'left out' if empty == 'skip' else 'kept'}, as are {len(found) - 1} more")
+    bad = {row for row, _ in found}
+    return table.rows(row for row in range(len(table)) if row not in bad) if empty == "skip" else table
+
+
+def label_text(value: Any) -> str:
+    """A label as it is written: JSON may hold a number or a truth value."""
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
+    """The different labels, in the order of their numbers where all are whole numbers, of their letters otherwise."""
+    found = {label_text(value) for value in values}
+    try:
+        return tuple(sorted(found, key=int))
+    except ValueError:
+        return tuple(sorted(found))
+
+
+def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool = False) -> np.ndarray:
+    """The number of each row's label, int32 [N]; ValueError, naming the line, for a label that is not among `labels`."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    ids = [numbers.get(label_text(value), -1) for value in table.columns[column]]
+    if -1 in ids:
+        row = ids.index(-1)
+        got = f"{table.place(row)}: column {column!r}: expected one of {list(labels)}, got {table.columns[column][row]!r}"
+        raise ValueError(got + (" (is this line a header? this file has none)" if headless and table.lines[row] == 1 else ""))
+    return np.array(ids, np.int32)
+
+
+def split_labels(value: Any, separator: str) -> list[str]:
+    """Several labels of a row: a JSON list, or text with separators between them; "" is none."""
+    parts = value if isinstance(value, list) else str(value).split(separator)
+    return [label for part in parts if (label := label_text(part))]
+
+
+def label_matrix(table: Table, column: str, labels: Sequence[str], separator: str) -> np.ndarray:
+    """Which labels each row has, float32 [N,K], from one column of several labels. ValueError for an unknown one."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    matrix = np.zeros((len(table), len(labels)), np.float32)
+    for row, value in enumerate(table.columns[column]):
+        for label in split_labels(value, separator):
+            if label not in numbers:
+                raise ValueError(f"{table.place(row)}: column {column!r}: expected labels of {list(labels)}, got {label!r}")
+            matrix[row, numbers[label]] = 1.0
+    return matrix
+
+
+def label_columns(table: Table, labels: Sequence[str]) -> np.ndarray:
+    """Which labels each row has, float32 [N,K], from a column of 0 and 1 for each. ValueError for anything else."""
+    written = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
+    matrix = np.zeros((len(table), len(labels)), np.float32)
+    for number, label in enumerate(labels):
+        for row, value in enumerate(table.columns[label]):
+            if (text := label_text(value).lower()) not in written:
+                raise ValueError(f"{table.place(row)}: column {label!r}: expected 0 or 1, got {value!r}")
+            matrix[row, number] = written[text]
+    return matrix
+
+
+def scores(table: Table, column: str, low: float = -math.inf, high: float = math.inf) -> np.ndarray:
+    """Scores float32 [N]; ValueError, naming the line, for one that is no number or outside `low` to `high`."""
+    found = np.zeros(len(table), np.float32)
+    for row, value in enumerate(table.columns[column]):
+        try:
+            score = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected a number, got {value!r}") from None
+        if not (math.isfinite(score) and low <= score <= high):
+            wanted = "a finite number" if math.isinf(high) else f"a number from {low:g} to {high:g}"
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected {wanted}, got {value!r}")
+        found[row] = score
+    return found
+
+
+def check_held_out(train: LabelledTexts, held_out: LabelledTexts) -> None:
+    """ValueError where at least half of the rows held out stand in the training data: they would measure memory."""
+    seen = set(train.pairs())
+    same = sum(pair in seen for pair in held_out.pairs())
+    if same >= SAME_SHARE * len(held_out):
+        raise ValueError(f"{held_out.path}: expected held-out data, but {same} of its {len(held_out)} rows stand in the training "
+                         f"data {train.path} too")
+
+
+def describe(data: LabelledTexts, labels: Sequence[str]) -> str:
+    """Rows, and how often each label comes, in a few words."""
+    if data.targets is None:
+        return f"{len(data):,} rows without labels"
+    if data.targets.ndim == 2:
+        counts = {label: int(column.sum()) for label, column in zip(labels, data.targets.T)}
+    elif data.targets.dtype == np.float32:
+        return f"{len(data):,} rows, scores {data.targets.min():g} to {data.targets.max():g}, mean {data.targets.mean():.3f}"
+    else:
+        numbers = collections.Counter(data.targets.tolist())
+        counts = {label: numbers[number] for number, label in enumerate(labels)}
+    shown = ", ".join(f"{label}: {count:,}" for label, count in list(counts.items())[:8])
+    return f"{len(data):,} rows ({shown}{' ...' if len(counts) > 8 else ''})"

@@ -1,0 +1,168 @@
+"""Tables of text with named columns: TSV, CSV and JSON lines, with or without a BOM, checked as they are read."""
+
+import csv
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+Format = Literal["auto", "tsv", "csv", "jsonl"]
+SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
+LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The wanted columns of a file, and where each row stands in it."""
+
+    path: str
+    columns: dict[str, list[Any]]  # strings; of JSON lines, whatever the value is
+    lines: list[int]  # 1-based line at which each row begins
+    broken: list[str]  # one sentence for each row that was left out
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def place(self, row: int) -> str:
+        """`file:line` of a row."""
+        return f"{self.path}:{self.lines[row]}"
+
+    def rows(self, keep: Iterable[int]) -> "Table":
+        """Some of the rows."""
+        chosen = list(keep)
+        return Table(self.path, {name: [values[row] for row in chosen] for name, values in self.columns.items()},
+                     [self.lines[row] for row in chosen], self.broken)
+
+
+def read_table(path: str, wanted: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
+               delimiter: str = "", skip_broken: bool = False) -> Table:
+    """The columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
+
+    `names` are the columns of a file without such a line. A TSV knows no quotes (GLUE, 2018 `_read_tsv`), a CSV does. A row
+    with another number of columns is an error, or left out and told in `broken` where `skip_broken`. Raises ValueError, naming
+    file and line, for a file that is missing, empty or not UTF-8, a missing or doubled column, a broken row, broken JSON.
+    """
+    if not os.path.isfile(path):
+        raise ValueError(f"{path}: no such file" + _neighbours(path))
+    kind = _format(path) if form == "auto" else form
+    table = Table(path, {name: [] for name in wanted}, [], [])
+    if kind == "jsonl":
+        _fill_from_objects(table, _json_objects(path), optional)
+    else:
+        _fill_from_cells(table, _cells(path, kind, delimiter, names), optional, skip_broken)
+    if not table.lines:
+        raise ValueError(f"{path}: no row in this file")
+    return table
+
+
+def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool) -> None:
+    """Takes the columns out of rows of which the first names them all."""
+    header = list(next(rows, (0, ()))[1])
+    for name in dict.fromkeys([*table.columns, *optional]):
+        if header.count(name) > 1:
+            raise ValueError(f"{table.path}: column {name!r} stands there {header.count(name)} times")
+        if name not in header and name in table.columns:
+            raise ValueError(f"{table.path}: expected a column {name!r}, found {_shown(header)}")
+    table.columns.update({name: [] for name in optional if name in header})
+    columns = [(values, header.index(name)) for name, values in table.columns.items()]
+    for line, cells in rows:
+        if len(cells) != len(header):
+            wrong = f"{table.path}:{line}: expected {len(header)} columns, got {len(cells)}"
+            if not skip_broken:
+                raise ValueError(wrong)
+            table.broken.append(wrong)
+            continue
+        for values, place in columns:
+            values.append(cells[place])
+        table.lines.append(line)
+
+
+def _fill_from_objects(table: Table, objects: Iterator[tuple[int, dict]], optional: Sequence[str]) -> None:
+    """Takes the columns out of JSON objects, an optional one where the first of them has it."""
+    for line, values in objects:
+        if not table.lines:
+            table.columns.update({name: [] for name in optional if name in values})
+        for name, column in table.columns.items():
+            if name not in values:
+                raise ValueError(f"{table.path}:{line}: expected a key {name!r}, found {_shown(list(values))}")
+            column.append(values[name])
+        table.lines.append(line)
+
+
+def _format(path: str) -> Format:
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, or the format to be given")
+    return SUFFIXES[suffix]
+
+
+def _neighbours(path: str) -> str:
+    """What lies in the folder where a file was looked for."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        return f" (there is no folder {folder} either)"
+    return f" (the folder holds {_shown(sorted(os.listdir(folder)))})"
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Names for a message: not more than a dozen, none of them long."""
+    short = [repr(name[:40]) for name in map(str, names[:12])]
+    return ", ".join(short) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Lines of a UTF-8 file with their ends, without a BOM. Only a newline ends a line, as it does for every TSV writer.
+
+    Raises ValueError naming the line that is not UTF-8.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            yield from file
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}:{_undecodable_line(path)}: not valid UTF-8") from None
+
+
+def _undecodable_line(path: str) -> int:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    raise AssertionError(path)
+
+
+def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
+    """(line, cells) of each row, the names of the columns first."""
+    if names:
+        yield 0, names
+    if kind == "tsv":
+        for number, line in enumerate(read_lines(path), 1):
+            if text := line.rstrip("\r\n"):
+                yield number, text.split(delimiter or "\t")
+        return
+    csv.field_size_limit(LARGEST_CELL)
+    reader = csv.reader(read_lines(path), delimiter=delimiter or ",", strict=True)
+    begins = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield begins, cells
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path}:{begins}: not valid CSV: {error}") from None
+
+
+def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
+    """(line, object) of each line that is not blank."""
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: not valid JSON: {error.msg} at column {error.colno}") from None
+        if not isinstance(values, dict):
+            raise ValueError(f"{path}:{number}: expected a JSON object, got {json.dumps(values)[:60]}")
+        yield number, values

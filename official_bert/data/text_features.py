@@ -1,0 +1,121 @@
+"""Labelled texts as unpadded features of a classifier: ids in one long array, a row made when it is asked for.
+
+A row is packed and cut as in 2018 (`convert_single_example`); padding is left to the batch.
+"""
+
+import array
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from official_bert.data.feature_cache import cached, file_digest, text_digest
+from official_bert.text.fast_tokenization import FastTokenizer
+from official_bert.text.packing import pack, truncate_pair
+from official_bert.text.tokenization import FullTokenizer
+
+LARGE = 5_000_000  # characters from which on building the compiled tokenizer is quicker than using the plain one
+LAYOUT = 1  # of the arrays that are cached
+
+
+class TextFeatures(Sequence):
+    """`features[i]` is the dict of row i: `input_ids`, `input_mask`, `segment_ids` int32 [S], and what `extra` holds for it.
+
+    `ids` are those of all rows, packed; row i begins at `starts[i]`, and its segment 0 has `first_lengths[i]` tokens.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], extra: Mapping[str, np.ndarray] | None = None):
+        self.ids, self.starts, self.first_lengths = arrays["ids"], arrays["starts"], arrays["first_lengths"]
+        self.cut = int(arrays["cut"])  # rows that were longer than the limit
+        self.extra = dict(extra or {})
+
+    def __len__(self) -> int:
+        return len(self.first_lengths)
+
+    def __getitem__(self, index):
+        ids = self.ids[self.starts[index]:self.starts[index + 1]]
+        segments = np.zeros(len(ids), np.int32)
+        segments[self.first_lengths[index]:] = 1
+        row = {"input_ids": ids, "input_mask": np.ones(len(ids), np.int32), "segment_ids": segments}
+        return row | {name: values[index] for name, values in self.extra.items()}
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row."""
+        return np.diff(self.starts)
+
+
+class ChoiceFeatures(Sequence):
+    """`features[i]` is the dict of C rows of `rows` that belong together: `input_ids`, `input_mask`, `segment_ids` [C,S]."""
+
+    def __init__(self, rows: TextFeatures, choices: int, extra: Mapping[str, np.ndarray]):
+        self.rows, self.choices, self.extra = rows, choices, dict(extra)
+
+    def __len__(self) -> int:
+        return len(self.rows) // self.choices
+
+    def __getitem__(self, index):
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        rows = [self.rows[index * self.choices + choice] for choice in range(self.choices)]
+        length = max(len(row["input_ids"]) for row in rows)
+        stacked = {name: np.zeros((self.choices, length), np.int32) for name in rows[0]}
+        for choice, row in enumerate(rows):
+            for name, values in row.items():
+                stacked[name][choice, :len(values)] = values
+        return stacked | {name: values[index] for name, values in self.extra.items()}
+
+
+class Reordered(Sequence):
+    """A sequence in another order, or a part of it."""
+
+    def __init__(self, items: Sequence, order: Sequence[int]):
+        self.items, self.order = items, order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index):
+        return self.items[self.order[index]]
+
+
+def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: FullTokenizer, max_seq_length: int,
+                  cache_dir: str = "") -> Mapping[str, np.ndarray]:
+    """The arrays of `TextFeatures`, kept between runs in `cache_dir` under the hash of texts, vocabulary and options.
+
+    Raises ValueError where `max_seq_length` leaves no room for the special tokens.
+    """
+    special = 2 if text_pair is None else 3
+    if max_seq_length < special:
+        raise ValueError(f"max_seq_length: expected at least {special} for the special tokens, got {max_seq_length}")
+    if not cache_dir:
+        return _pack_all(text, text_pair, tokenizer, max_seq_length)
+    depends_on = {"layout": LAYOUT, "texts": [text_digest(text), text_digest(text_pair or [])], "pairs": text_pair is not None,
+                  "vocab": file_digest(tokenizer.vocab_file), "do_lower_case": tokenizer.do_lower_case,
+                  "max_seq_length": max_seq_length}
+    return cached(cache_dir, depends_on, lambda: _pack_all(text, text_pair, tokenizer, max_seq_length))
+
+
+def tokenize_all(tokenizer: FullTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    """The ids of each text."""
+    if sum(map(len, texts)) < LARGE:
+        return [np.array(tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)), np.int32) for text in texts]
+    ids, lengths = FastTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case).encode_lines(texts)
+    return np.split(ids, np.cumsum(lengths)[:-1])
+
+
+def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: FullTokenizer,
+              max_seq_length: int) -> dict[str, np.ndarray]:
+    first = tokenize_all(tokenizer, text)
+    second = [np.zeros(0, np.int32)] * len(first) if text_pair is None else tokenize_all(tokenizer, text_pair)
+    cls_id, sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
+    ids = array.array("i")
+    starts, first_lengths, cut = [0], [], 0
+    for a, b in zip(first, second):
+        room = max_seq_length - (3 if len(b) else 2)
+        cut += len(a) + len(b) > room
+        a, b = truncate_pair(a.tolist(), b.tolist(), room)
+        ids.extend(pack(a, b, cls_id, sep_id)[0])
+        first_lengths.append(len(a) + 2)
+        starts.append(len(ids))
+    return {"ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.array(first_lengths, np.int32),
+            "cut": np.array(cut)}
