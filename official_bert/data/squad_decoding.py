@@ -11,6 +11,7 @@ from official_bert.data.squad_features import SquadFeature
 from official_bert.text.tokenization import BasicTokenizer
 
 NOTHING = "empty"  # 2018's text where no span at all is possible
+NO_SPAN = 1e6  # the null odds then
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +135,7 @@ def decode(example: SquadExample, features: Sequence[SquadFeature], logits: Sequ
         return Decoded(nbest[0].text, nbest, 0.0, nbest[0].text)
     best = next((answer for answer in nbest if answer.text), None)
     if best is None:  # 2018 fails here
-        return Decoded("", nbest, math.inf, "")
+        return Decoded("", nbest, NO_SPAN, "")
     odds = null_span(logits).score - best.start_logit - best.end_logit
     return Decoded("" if odds > rules.null_score_diff_threshold else best.text, nbest, odds, best.text)
 

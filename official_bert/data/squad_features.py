@@ -63,12 +63,16 @@ class SquadFeature:
         """The passage's word at a position inside the window."""
         return int(self.pieces.word[self.window_start + position - self.first_position])
 
-    def row(self) -> dict[str, np.ndarray]:
-        """The model's features and labels, by the names of 2018's records."""
-        segment_ids = np.ones(len(self.input_ids), np.int32)
-        segment_ids[:self.first_position] = 0
-        return {"input_ids": self.input_ids, "input_mask": np.ones(len(self.input_ids), np.int32), "segment_ids": segment_ids,
-                "start_positions": np.int32(self.start_position), "end_positions": np.int32(self.end_position)}
+
+def as_arrays(features: Sequence[SquadFeature]) -> dict[str, np.ndarray]:
+    """The arrays of `TextFeatures`, and the answers: `start_positions`, `end_positions` int32 [features]."""
+    lengths = [len(feature.input_ids) for feature in features]
+    arrays = {"ids": np.concatenate([feature.input_ids for feature in features]), "starts": np.cumsum([0, *lengths]),
+              "cut": np.array(0)}
+    for name, field in (("first_lengths", "first_position"), ("start_positions", "start_position"),
+                        ("end_positions", "end_position")):
+        arrays[name] = np.array([getattr(feature, field) for feature in features], np.int32)
+    return arrays
 
 
 class FeatureMaker:

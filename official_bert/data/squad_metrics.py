@@ -1,6 +1,5 @@
 """Exact match and F1 of SQuAD 1.1 and 2.0 by the official evaluators, and the threshold for no answer."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
@@ -68,10 +67,8 @@ def best_threshold(scores: Mapping[str, float], odds: Mapping[str, float],
     """
     order = sorted(scores, key=lambda key: odds[key])
     total = float(sum(not answerable[key] for key in order))
-    best, threshold = total, min((odds[key] for key in order if math.isfinite(odds[key])), default=0.0) - 1.0
+    best, threshold = total, min(odds.values(), default=0.0) - 1.0
     for number, key in enumerate(order):
-        if not math.isfinite(odds[key]):
-            break
         total += scores[key] if answerable[key] else -1.0
         together = number + 1 < len(order) and odds[order[number + 1]] == odds[key]  # no threshold parts equal odds
         if total > best and not together:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from official_bert.data.squad import read_squad
-from official_bert.data.squad_features import FeatureMaker
+from official_bert.data.squad_features import FeatureMaker, as_arrays
+from official_bert.data.text_features import TextFeatures
 from official_bert.text.tokenization import FullTokenizer
 
 
@@ -27,15 +28,17 @@ def test_training_features_equal_those_of_2018(golden, tokenizer, version):
     examples = read_squad(path, training=True, version_2=version == 2).examples
     features = maker.make(examples, training=True)
     assert len(features) == len(wanted["train"])
+    arrays = as_arrays(features)
+    rows = TextFeatures(arrays, {name: arrays[name] for name in ("start_positions", "end_positions")})
     for number, (feature, row) in enumerate(zip(features, wanted["train"])):
-        made = feature.row()
+        made = rows[number]
         length = len(made["input_ids"])
         assert (feature.example_index, feature.window_index) == (row["example_index"], row["doc_span_index"])
         assert row["unique_id"] == 1000000000 + number
         assert feature.tokens == row["tokens"]
         assert made["input_ids"].tolist() == row["input_ids"][:length] and not any(row["input_ids"][length:])
         assert made["segment_ids"].tolist() == row["segment_ids"][:length] and not any(row["segment_ids"][length:])
-        assert (feature.start_position, feature.end_position) == (row["start_position"], row["end_position"])
+        assert (made["start_positions"], made["end_positions"]) == (row["start_position"], row["end_position"])
         assert examples[feature.example_index].is_impossible == row["is_impossible"]
 
 
