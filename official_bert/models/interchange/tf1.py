@@ -1,39 +1,98 @@
-"""Checkpoints of the 2018 code (TF 1): one table of names, used in both directions.
+"""Checkpoints of the 2018 code (TF 1), in both directions.
 
 Kernels of attention are matrices there and [D,N,H] here: the same numbers in the same order, another shape.
 """
 
+import dataclasses
+import os
 import re
 
 import keras
+import tensorflow as tf
 
+from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.models.encoder import weights_by_name
+from official_bert.models.interchange import stored as files
+from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
+from official_bert.models.interchange.stored import StoredModel
 
-# (name here, name of 2018), applied to the part of a variable's path below its model.
-NAMES = (
-    (r"embeddings/(.+)", r"bert/embeddings/\1"),
-    (r"(layer_\d+)/attention/(query|key|value)/(.+)", r"bert/encoder/\1/attention/self/\2/\3"),
-    (r"(layer_\d+)/attention/output/(.+)", r"bert/encoder/\1/attention/output/dense/\2"),
-    (r"(layer_\d+)/attention_LayerNorm/(.+)", r"bert/encoder/\1/attention/output/LayerNorm/\2"),
-    (r"(layer_\d+)/(intermediate|output)/(.+)", r"bert/encoder/\1/\2/dense/\3"),
-    (r"(layer_\d+)/output_LayerNorm/(.+)", r"bert/encoder/\1/output/LayerNorm/\2"),
-    (r"pooler/(.+)", r"bert/pooler/dense/\1"),
-    (r"masked_lm/output_bias", r"cls/predictions/output_bias"),
-    (r"masked_lm/transform/(.+)", r"cls/predictions/transform/dense/\1"),
-    (r"masked_lm/LayerNorm/(.+)", r"cls/predictions/transform/LayerNorm/\1"),
-    (r"next_sentence/(.+)", r"cls/seq_relationship/\1"),
-    (r"(?:classifier|tagger)/(.+)", r"\1"),
-    (r"span/(.+)", r"cls/squad/\1"),
-)
+NAME = "TF 1 checkpoint"
+LAYER = "bert/encoder/layer_{i}/"
+TABLE = NameTable([
+    *rows("embeddings/", "bert/embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
+    *rows("embeddings/LayerNorm/", "bert/embeddings/LayerNorm/", NORM),
+    *rows("layer_{i}/attention/query/", LAYER + "attention/self/query/", DENSE),
+    *rows("layer_{i}/attention/key/", LAYER + "attention/self/key/", DENSE),
+    *rows("layer_{i}/attention/value/", LAYER + "attention/self/value/", DENSE),
+    *rows("layer_{i}/attention/output/", LAYER + "attention/output/dense/", DENSE),
+    *rows("layer_{i}/attention_LayerNorm/", LAYER + "attention/output/LayerNorm/", NORM),
+    *rows("layer_{i}/intermediate/", LAYER + "intermediate/dense/", DENSE),
+    *rows("layer_{i}/output/", LAYER + "output/dense/", DENSE),
+    *rows("layer_{i}/output_LayerNorm/", LAYER + "output/LayerNorm/", NORM),
+    *rows("pooler/", "bert/pooler/dense/", DENSE),
+    *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
+    *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM),
+    *rows("masked_lm/output_bias", "cls/predictions/output_bias"),
+    *rows("next_sentence/", "cls/seq_relationship/", OUTPUT),
+    *rows("classifier/", "", OUTPUT),
+    *rows("tagger/", "", OUTPUT),  # as in the taggers that were made from run_classifier.py; read back as a classifier
+    *rows("span/", "cls/squad/", OUTPUT),
+])
+# What a training run adds: moments of Adam and LAMB under their 2018 and Keras names, counters.
+NO_WEIGHTS = re.compile(r"(.*/)?((adam|lamb)_[mv]|Adam(_1)?|global_step|beta[12]_power)")
+CONFIG_FILE = "bert_config.json"
+CONFIG_KEYS = [field.name for field in dataclasses.fields(ModelConfig) if field.name != "layer_norm_epsilon"]
 
 
 def variables_by_name(model: keras.Model) -> dict[str, keras.Variable]:
-    """The model's weights by their 2018 names; weights that 2018 does not know keep their path."""
-    return {_name_of_2018(name): variable for name, variable in weights_by_name(model).items()}
+    """The model's weights by their 2018 names; weights that 2018 does not know keep ours."""
+    return {TABLE.theirs(name) or name: variable for name, variable in weights_by_name(model).items()}
 
 
-def _name_of_2018(inside: str) -> str:
-    for ours, theirs in NAMES:
-        if re.fullmatch(ours, inside):
-            return re.sub(ours, theirs, inside)
-    return inside
+def usual_name(name: str) -> str:
+    """A variable's name without what exporters and Keras versions of the 2018 code have made of it."""
+    name = re.sub(r"^(module|bert/module|model)/", "", name)
+    if re.match(r"(embeddings|encoder|pooler)/", name):
+        name = f"bert/{name}"
+    return re.sub(r"/layer_normalization(_\d+)?/", "/LayerNorm/", name)
+
+
+def read(prefix: str) -> StoredModel:
+    """The model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it.
+
+    Raises ValueError where two variables claim one name or the files beside are damaged.
+    """
+    reader = tf.train.load_checkpoint(prefix)
+    weights, unknown = {}, []
+    for theirs in sorted(reader.get_variable_to_shape_map()):
+        if NO_WEIGHTS.fullmatch(theirs):
+            continue
+        ours = TABLE.ours(usual_name(theirs))
+        if ours is None:
+            unknown.append(theirs)
+        elif ours in weights:
+            raise ValueError(f"{prefix}: two variables claim to be {usual_name(theirs)}, one of them {theirs}")
+        else:
+            weights[ours] = reader.get_tensor(theirs)
+    folder = os.path.dirname(prefix)
+    config_file = os.path.join(folder, CONFIG_FILE)
+    config = build(ModelConfig, read_bert_config(config_file), config_file) if os.path.exists(config_file) else None
+    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config, unknown=unknown,
+                       head=files.head_of(weights, prefix), vocab=files.read_vocab(folder))
+
+
+def write(stored: StoredModel, folder: str) -> list[str]:
+    """Writes `bert_model.ckpt`, `bert_config.json`, `vocab.txt` as the 2018 scripts read them; nothing is left out.
+
+    Raises ValueError for a model that the 2018 code cannot compute.
+    """
+    config = files.require_config(stored)
+    files.refuse_numerics(config, "the 2018 code", ("gelu", "relu", "tanh", "linear"))
+    named = {theirs: as_matrix(ours, stored.weights[ours])
+             for ours, theirs in TABLE.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
+    tf.raw_ops.SaveV2(prefix=os.path.join(folder, "bert_model.ckpt"), tensor_names=list(named),
+                      shape_and_slices=[""] * len(named), tensors=list(named.values()))
+    tf.compat.v1.train.update_checkpoint_state(folder, "bert_model.ckpt")
+    files.write_json({key: getattr(config, key) for key in CONFIG_KEYS}, os.path.join(folder, CONFIG_FILE))
+    files.write_vocab(stored, folder)
+    return []

@@ -1,0 +1,186 @@
+"""Which format a path holds, and reading and writing by a format's name."""
+
+import dataclasses
+import importlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from typing import Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.models.classifier import ChoiceClassifier, Classifier
+from official_bert.models.encoder import BertEncoder, encoder_settings, weights_by_name
+from official_bert.models.interchange import ours, stored, tf_models
+from official_bert.models.interchange.names import matrix_shape
+from official_bert.models.interchange.stored import Head, StoredModel
+from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.span_predictor import SpanPredictor
+from official_bert.models.tagger import Tagger
+
+# Modules of this package by the names that a user gives; keras_hub takes seconds to import, so each is when it is needed.
+FOLDER_FORMATS = ("hugging_face", "keras_hub")
+READABLE = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
+WRITABLE = ("tf1", "hugging_face", "keras_hub", "ours")
+
+
+class Format(Protocol):
+    """What the module of a format that is written has."""
+
+    def read(self, path: str) -> StoredModel:
+        """The model at a path."""
+
+    def write(self, model: StoredModel, folder: str) -> list[str]:
+        """Writes a model; gives the names of the weights that have no place there."""
+
+
+def module_of(name: str) -> Format:
+    """The module of a format."""
+    return importlib.import_module(f"official_bert.models.interchange.{name}")  # type: ignore[return-value]
+
+
+def find_prefix(path: str) -> str | None:
+    """The prefix of the TensorFlow checkpoint that a path means: a prefix, one of its files, or a folder's newest or only one."""
+    if os.path.isdir(path):
+        if newest := tf.train.latest_checkpoint(path):
+            return newest
+        prefixes = [name.removesuffix(".index") for name in os.listdir(path) if name.endswith(".index")]
+        return os.path.join(path, prefixes[0]) if len(prefixes) == 1 else None
+    prefix = re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", path)
+    return prefix if os.path.exists(f"{prefix}.index") else None
+
+
+def find_format(path: str) -> tuple[str, str]:
+    """The name of the format that a path holds, and the path by which its module reads it.
+
+    Raises ValueError, which says what is there, where it is none of them.
+    """
+    if path.endswith(".keras") and os.path.isfile(path):
+        return "keras", path
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    if os.path.isdir(path) or os.path.basename(path).startswith(("model.safetensors", "pytorch_model.bin", "config.json")):
+        for name in FOLDER_FORMATS:
+            if _holds(folder, name):
+                return name, folder
+    if prefix := find_prefix(path):
+        return _format_of_checkpoint(prefix), prefix
+    if not os.path.exists(path):
+        raise ValueError(f"{path}: no checkpoint found there")
+    there = ", ".join(sorted(os.listdir(path))[:8]) or "an empty folder" if os.path.isdir(path) else "another file"
+    raise ValueError(f"{path}: no checkpoint found there: expected a TensorFlow checkpoint, config.json with "
+                     f"model.safetensors, a keras-hub preset or a .keras file, got {there}")
+
+
+def _holds(folder: str, name: str) -> bool:
+    """Whether a folder is of a folder format: told by its config.json, so that nothing slow is imported to see that it is not."""
+    path = os.path.join(folder, "config.json")
+    if not os.path.exists(path):
+        return False
+    keys = set(stored.read_json(path))
+    return "class_name" in keys if name == "keras_hub" else bool(keys & {"model_type", "architectures"})
+
+
+def _format_of_checkpoint(prefix: str) -> str:
+    try:
+        names = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
+        raise ValueError(f"{prefix}: damaged checkpoint: {str(error).splitlines()[0]}") from None
+    if tf_models.is_checkpoint_of(names):
+        return "tf_models"
+    if ours.is_checkpoint_of(names):
+        return "ours"
+    if any("/.ATTRIBUTES/" in name for name in names):
+        raise ValueError(f"{prefix}: expected a BERT checkpoint, got an object checkpoint with {', '.join(sorted(names)[1:4])}")
+    return "tf1"
+
+
+def read(path: str) -> StoredModel:
+    """The model at a path, of whatever format; ValueError where it holds none, another architecture, or is damaged."""
+    name, where = find_format(path)
+    try:
+        model = ours.read_keras(where) if name == "keras" else module_of(name).read(where)
+    except (tf.errors.OpError, IndexError) as error:
+        raise ValueError(f"{where}: damaged checkpoint: {str(error).splitlines()[0]}") from None
+    if not model.weights:
+        raise ValueError(f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
+    return model
+
+
+def write(model: StoredModel, name: str, folder: str) -> list[str]:
+    """Writes a model in a format to a folder that appears when it is whole; gives names of weights that have no place there.
+
+    Raises ValueError for a folder that is there already, or a model that the format cannot hold.
+    """
+    if os.path.isdir(folder) and os.listdir(folder):
+        raise ValueError(f"{folder}: expected a new or empty folder")
+    temporary = f"{folder.rstrip('/')}.tmp.{os.getpid()}"
+    os.makedirs(temporary)
+    try:
+        left_out = module_of(name).write(model, temporary)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return left_out
+
+
+def as_head(model: StoredModel, head: Head) -> StoredModel:
+    """The model with its one linear head read as that of another kind: formats exist that do not tell them apart."""
+    renamed = {re.sub(r"^(classifier|tagger)/", "tagger/" if head == "tagger" else "classifier/", name): weight
+               for name, weight in model.weights.items()}
+    return dataclasses.replace(model, head=head, weights=renamed)
+
+
+def make_model(model: StoredModel) -> keras.Model:
+    """The Keras model of what was read, with its weights.
+
+    Raises ValueError, naming them, for weights that are missing, left over or of another shape.
+    """
+    if model.unknown:
+        raise ValueError(f"{model.origin}: left over, with no place in a BERT model: {_some(model.unknown)}")
+    encoder = BertEncoder(**encoder_settings(stored.require_config(model)), name="bert")
+    classes = {name: len(weight) for name, weight in model.weights.items()}
+    made = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder), "choice": lambda: ChoiceClassifier(encoder),
+            "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
+            "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
+            "span": lambda: SpanPredictor(encoder)}[model.head]()
+    made.build()
+    variables = weights_by_name(made)
+    optional = () if stored.needs_pooler(model) else ("pooler/",)
+    if model.head == "pretraining":
+        optional += tuple(f"{part}/" for part in ("masked_lm", "next_sentence") if f"{part}/output_bias" not in model.weights)
+    absent = [name for name in variables if name not in model.weights and not name.startswith(optional)]
+    if absent:
+        raise ValueError(f"{model.origin}: missing: {_some([model.table.theirs(name) or name for name in absent])}")
+    if extra := [name for name in model.weights if name not in variables]:
+        raise ValueError(f"{model.origin}: left over: {_some([model.table.theirs(name) or name for name in extra])}")
+    if wrong := misfits(model, variables):
+        raise ValueError(f"{model.origin}: {_some(wrong, '; ')}")
+    for name, weight in model.weights.items():
+        variables[name].assign(weight.reshape(variables[name].shape))
+    return made
+
+
+def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list[str]:
+    """What is said of each weight whose shape is not that of the variable of its name: in our shape or as a matrix."""
+    shapes = {name: tuple(variables[name].shape) for name in model.weights if name in variables}
+    return [f"{model.table.theirs(name) or name}: expected {matrix_shape(name, shape)}, got {model.weights[name].shape}"
+            for name, shape in shapes.items() if model.weights[name].shape not in (shape, matrix_shape(name, shape))]
+
+
+def _some(names, separator: str = ", ", most: int = 6) -> str:
+    """The first few of many names."""
+    return separator.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Everything that a model computes of inputs, the encoder's outputs included."""
+    rows = {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}
+    encoder = getattr(model, "encoder", model)
+    found = {name: encoder(rows)[name] for name in ("sequence_output", "pooled_output")}
+    if model is not encoder:
+        more = {name: value[:, None] for name, value in rows.items()} if isinstance(model, ChoiceClassifier) else dict(inputs)
+        found |= model(more)
+    return {name: np.asarray(value) for name, value in found.items()}

@@ -1,0 +1,235 @@
+"""Folders of Hugging Face's BERT (PyTorch classes), in both directions and without PyTorch.
+
+Matrices are [out, in] there and [in, out] here. `hidden_act: gelu` is the erf form there (our `gelu_erf`) and the tanh form in
+Google's configurations (our `gelu`, their `gelu_new`).
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+from safetensors.numpy import save_file
+
+from official_bert.config import ModelConfig, build
+from official_bert.models.interchange import stored as files
+from official_bert.models.interchange import torch_pickle
+from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
+from official_bert.models.interchange.stored import Head, StoredModel
+
+NAME = "Hugging Face folder"
+CONFIG_FILE, TOKENIZER_FILE, FAST_TOKENIZER_FILE = "config.json", "tokenizer_config.json", "tokenizer.json"
+WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
+LAYER = "bert.encoder.layer.{i}."
+LINEAR = ("weight", "bias")
+TABLE = NameTable([
+    *((f"embeddings/{name}", f"bert.embeddings.{name}.weight")
+      for name in ("word_embeddings", "token_type_embeddings", "position_embeddings")),
+    *rows("embeddings/LayerNorm/", "bert.embeddings.LayerNorm.", NORM, LINEAR),
+    *rows("layer_{i}/attention/query/", LAYER + "attention.self.query.", DENSE, LINEAR),
+    *rows("layer_{i}/attention/key/", LAYER + "attention.self.key.", DENSE, LINEAR),
+    *rows("layer_{i}/attention/value/", LAYER + "attention.self.value.", DENSE, LINEAR),
+    *rows("layer_{i}/attention/output/", LAYER + "attention.output.dense.", DENSE, LINEAR),
+    *rows("layer_{i}/attention_LayerNorm/", LAYER + "attention.output.LayerNorm.", NORM, LINEAR),
+    *rows("layer_{i}/intermediate/", LAYER + "intermediate.dense.", DENSE, LINEAR),
+    *rows("layer_{i}/output/", LAYER + "output.dense.", DENSE, LINEAR),
+    *rows("layer_{i}/output_LayerNorm/", LAYER + "output.LayerNorm.", NORM, LINEAR),
+    *rows("pooler/", "bert.pooler.dense.", DENSE, LINEAR),
+    *rows("masked_lm/transform/", "cls.predictions.transform.dense.", DENSE, LINEAR),
+    *rows("masked_lm/LayerNorm/", "cls.predictions.transform.LayerNorm.", NORM, LINEAR),
+    *rows("masked_lm/output_bias", "cls.predictions.bias"),
+    *rows("next_sentence/", "cls.seq_relationship.", OUTPUT, LINEAR),
+    *rows("classifier/", "classifier.", OUTPUT, LINEAR),
+    *rows("tagger/", "classifier.", OUTPUT, LINEAR),
+    *rows("span/", "qa_outputs.", OUTPUT, LINEAR),
+])
+ARCHITECTURES: Mapping[str, Head] = {
+    "BertModel": "", "BertForPreTraining": "pretraining", "BertForMaskedLM": "pretraining",
+    "BertForNextSentencePrediction": "pretraining", "BertForSequenceClassification": "classifier",
+    "BertForMultipleChoice": "choice", "BertForTokenClassification": "tagger", "BertForQuestionAnswering": "span"}
+HIDDEN_ACTS = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu",
+               "gelu_fast": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+OUR_HIDDEN_ACTS = {"gelu_erf": "gelu", "gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+# Numbers that are no weights: positions 0, 1, 2, ... and segment 0, kept as buffers by some versions.
+BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
+# Second names of weights; the files of some versions hold both.
+TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias"}
+COPIED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_dropout_prob",
+          "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range")
+# Switches that change what a model computes, and the values at which it computes what BERT does.
+SWITCHES = {"position_embedding_type": ("absolute", None), "is_decoder": (False, None), "add_cross_attention": (False, None),
+            "pruned_heads": ({}, None), "quantization_config": (None,)}
+
+
+def is_folder_of(folder: str) -> bool:
+    """Whether a folder is one of Hugging Face's, of whatever architecture."""
+    path = os.path.join(folder, CONFIG_FILE)
+    return os.path.exists(path) and bool({"model_type", "architectures"} & set(files.read_json(path)))
+
+
+def read(folder: str) -> StoredModel:
+    """The model of a folder. Raises ValueError for another architecture, damaged files, untied output words."""
+    path = os.path.join(folder, CONFIG_FILE)
+    values = files.read_json(path)
+    architecture = _check_architecture(values, path)
+    tensors = read_tensors(folder)
+    named = {_usual_name(name): tensor for name, tensor in tensors.items()}
+    if len(named) < len(tensors):
+        raise ValueError(f"{folder}: several tensors claim one name, once with and once without the prefix bert.")
+    _drop_copies(named, folder)
+    weights, unknown = {}, []
+    for theirs, tensor in named.items():
+        ours = TABLE.ours(theirs)
+        if ours is None:
+            unknown.append(theirs)
+        else:
+            weights[ours] = (tensor.T if ours.endswith("/kernel") else tensor).astype(np.float32, copy=False)
+    narrow = {str(named[name].dtype) for name in named if name not in unknown} - {"float32"}
+    notes = [f"{' and '.join(sorted(narrow))} weights were made float32"] if narrow else []
+    head = ARCHITECTURES[architecture] if architecture else files.head_of(weights, folder)
+    if head == "tagger":
+        weights = {name.replace("classifier/", "tagger/"): weight for name, weight in weights.items()}
+    config = build(ModelConfig, model_values(values, path), path)
+    if config.hidden_act == "gelu_erf":
+        notes.append("hidden_act gelu is Hugging Face's, the erf form: gelu_erf here")
+    labels = values.get("id2label") or {}
+    return StoredModel(origin=f"{NAME} {folder} ({architecture or 'BERT'})", weights=weights, table=TABLE, config=config,
+                       head=head, unknown=unknown, notes=notes, vocab=_read_vocab(folder),
+                       do_lower_case=_read_do_lower_case(folder),
+                       labels=[labels[key] for key in sorted(labels, key=int)] if head in ("classifier", "tagger") else [])
+
+
+def _check_architecture(values: Mapping[str, Any], path: str) -> str | None:
+    """The class of the model; ValueError where it is not a BERT that can be computed here."""
+    named = values.get("architectures") or []
+    kind = values.get("model_type", "bert")
+    if kind != "bert":
+        raise ValueError(f"{path}: expected a BERT model, got model_type {kind!r} ({', '.join(named) or 'no architectures'})")
+    if len(named) > 1 or (named and named[0] not in ARCHITECTURES):
+        raise ValueError(f"{path}: expected one of {', '.join(ARCHITECTURES)}, got {', '.join(named)}")
+    for key, usual in SWITCHES.items():
+        if values.get(key) not in usual:
+            raise ValueError(f"{path}: {key}: {values[key]!r} is not computed here; expected {usual[0]!r}")
+    return named[0] if named else None
+
+
+def model_values(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """A `config.json` under the keys of ModelConfig."""
+    act = values.get("hidden_act", "gelu")
+    if act not in HIDDEN_ACTS:
+        raise ValueError(f"{path}: hidden_act: expected one of {sorted(HIDDEN_ACTS)}, got {act!r}")
+    return {key: values[key] for key in COPIED if key in values} | {
+        "hidden_act": HIDDEN_ACTS[act], "layer_norm_epsilon": values.get("layer_norm_eps", 1e-12)}
+
+
+def read_tensors(folder: str) -> dict[str, np.ndarray]:
+    """All tensors of a folder, from one file or several; safetensors first."""
+    for name, load in ((WEIGHTS_FILE, _load_safetensors), (TORCH_FILE, torch_pickle.load_tensors)):
+        path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
+        if os.path.exists(path):
+            return load(path)
+        if os.path.exists(index):
+            parts = sorted(set(files.read_json(index).get("weight_map", {}).values()))
+            if missing := [part for part in parts if not os.path.exists(os.path.join(folder, part))]:
+                raise ValueError(f"{index}: names {missing[0]}, which is not there")
+            return {key: tensor for part in parts for key, tensor in load(os.path.join(folder, part)).items()}
+    raise ValueError(f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}")
+
+
+def _load_safetensors(path: str) -> dict[str, np.ndarray]:
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: damaged safetensors file: {error}") from None
+
+
+def _usual_name(name: str) -> str:
+    """A tensor's name with the prefix of the models with heads, and the layer norms' names since 2019."""
+    if name.startswith(("embeddings.", "encoder.", "pooler.")):
+        name = f"bert.{name}"
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _drop_copies(named: dict[str, np.ndarray], folder: str) -> None:
+    """Takes buffers and second names of weights out of `named`; ValueError where a second name is another tensor."""
+    for name in BUFFERS:
+        named.pop(name, None)
+    for copy, original in TIED.items():
+        if copy in named and not np.array_equal(named.pop(copy), named.get(original, ())):
+            raise ValueError(f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here")
+
+
+def _read_vocab(folder: str) -> list[str] | None:
+    """`vocab.txt`, or the vocabulary inside the `tokenizer.json` that newer versions write alone."""
+    path = os.path.join(folder, FAST_TOKENIZER_FILE)
+    if (vocab := files.read_vocab(folder)) is not None or not os.path.exists(path):
+        return vocab
+    ids = (files.read_json(path).get("model") or {}).get("vocab") or {}
+    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
+        raise ValueError(f"{path}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got something else")
+    return sorted(ids, key=ids.__getitem__)
+
+
+def _read_do_lower_case(folder: str) -> bool | None:
+    path = os.path.join(folder, TOKENIZER_FILE)
+    if os.path.exists(path) and "do_lower_case" in (values := files.read_json(path)):
+        return bool(values["do_lower_case"])
+    path = os.path.join(folder, FAST_TOKENIZER_FILE)
+    if os.path.exists(path):
+        return (files.read_json(path).get("normalizer") or {}).get("lowercase")
+    return None
+
+
+def write(stored: StoredModel, folder: str) -> list[str]:
+    """Writes the files of `save_pretrained`; returns our names of the weights that the model's class there has no place for."""
+    config, architecture = files.require_config(stored), architecture_of(stored)
+    left_out = [] if files.needs_pooler(stored) else [name for name in stored.weights if name.startswith("pooler/")]
+    tensors = {}
+    for ours, theirs in TABLE.all_theirs(stored.weights, "a Hugging Face model").items():
+        if ours not in left_out:
+            matrix = as_matrix(ours, stored.weights[ours])
+            name = theirs.removeprefix("bert.") if architecture == "BertModel" else theirs
+            tensors[name] = np.ascontiguousarray(matrix.T if ours.endswith("/kernel") else matrix)
+    save_file(tensors, os.path.join(folder, WEIGHTS_FILE), metadata={"format": "pt"})
+    values = {"architectures": [architecture], "model_type": "bert"} | {key: getattr(config, key) for key in COPIED} | {
+        "hidden_act": OUR_HIDDEN_ACTS[config.hidden_act], "layer_norm_eps": config.layer_norm_epsilon,
+        "position_embedding_type": "absolute", "tie_word_embeddings": True, "torch_dtype": "float32"}
+    files.write_json(values | _label_values(stored) | _padding_values(stored), os.path.join(folder, CONFIG_FILE))
+    files.write_vocab(stored, folder)
+    if stored.vocab is not None:
+        _write_tokenizer(stored, config.max_position_embeddings, folder)
+    return left_out
+
+
+def architecture_of(stored: StoredModel) -> str:
+    """The class there that computes what the model computes."""
+    if stored.head == "pretraining":
+        words, sentences = "masked_lm/output_bias" in stored.weights, "next_sentence/output_bias" in stored.weights
+        return {(True, True): "BertForPreTraining", (True, False): "BertForMaskedLM"}.get(
+            (words, sentences), "BertForNextSentencePrediction")
+    return next(name for name, head in ARCHITECTURES.items() if head == stored.head)
+
+
+def _label_values(stored: StoredModel) -> dict[str, Any]:
+    """Names of classes: those that are known, or as many numbers as the head has classes."""
+    if stored.head not in ("classifier", "tagger"):
+        return {}
+    count = len(stored.weights[f"{stored.head}/output_bias"])
+    labels = list(stored.labels) if len(stored.labels) == count else [f"LABEL_{index}" for index in range(count)]
+    return {"id2label": {str(index): label for index, label in enumerate(labels)},
+            "label2id": {label: index for index, label in enumerate(labels)}}
+
+
+def _padding_values(stored: StoredModel) -> dict[str, Any]:
+    return {"pad_token_id": list(stored.vocab).index("[PAD]") if stored.vocab and "[PAD]" in stored.vocab else 0}
+
+
+def _write_tokenizer(stored: StoredModel, length: int, folder: str) -> None:
+    special = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
+    files.write_json(special, os.path.join(folder, "special_tokens_map.json"))
+    files.write_json({"tokenizer_class": "BertTokenizer", "do_lower_case": stored.do_lower_case is not False,
+                      "tokenize_chinese_chars": True, "strip_accents": None, "model_max_length": length} | special,
+                     os.path.join(folder, TOKENIZER_FILE))

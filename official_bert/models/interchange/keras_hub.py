@@ -1,0 +1,140 @@
+"""keras-hub's `BertBackbone` and `BertTokenizer`, live or as a preset folder, in both directions.
+
+keras-hub computes the tanh form of GELU and epsilon 1e-12, and has one dropout rate. Heads of ours lie beside the preset's
+files, in `official_bert_heads.safetensors`: keras-hub's own masked-LM head computes something else (erf GELU, epsilon 1e-5).
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+import keras_hub
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from official_bert.config import ModelConfig
+from official_bert.models.interchange import stored as files
+from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
+from official_bert.models.interchange.stored import StoredModel
+
+NAME = "keras-hub preset"
+CONFIG_FILE, HEADS_FILE, TASK_WEIGHTS_FILE = "config.json", "official_bert_heads.safetensors", "task.weights.h5"
+TOKENIZER_FILE = "tokenizer.json"
+LAYER = "transformer_layer_{i}/"
+TABLE = NameTable([
+    *rows("embeddings/word_embeddings", "token_embedding/embeddings"),
+    *rows("embeddings/token_type_embeddings", "segment_embedding/embeddings"),
+    *rows("embeddings/position_embeddings", "position_embedding/embeddings"),
+    *rows("embeddings/LayerNorm/", "embeddings_layer_norm/", NORM),
+    *rows("layer_{i}/attention/query/", LAYER + "self_attention_layer/query/", DENSE),
+    *rows("layer_{i}/attention/key/", LAYER + "self_attention_layer/key/", DENSE),
+    *rows("layer_{i}/attention/value/", LAYER + "self_attention_layer/value/", DENSE),
+    *rows("layer_{i}/attention/output/", LAYER + "self_attention_layer/attention_output/", DENSE),
+    *rows("layer_{i}/attention_LayerNorm/", LAYER + "self_attention_layer_norm/", NORM),
+    *rows("layer_{i}/intermediate/", LAYER + "feedforward_intermediate_dense/", DENSE),
+    *rows("layer_{i}/output/", LAYER + "feedforward_output_dense/", DENSE),
+    *rows("layer_{i}/output_LayerNorm/", LAYER + "feedforward_layer_norm/", NORM),
+    *rows("pooler/", "pooled_dense/", DENSE),
+])
+
+
+def is_folder_of(folder: str) -> bool:
+    """Whether a folder is a preset of keras-hub's, of whatever architecture."""
+    path = os.path.join(folder, CONFIG_FILE)
+    return os.path.exists(path) and "class_name" in files.read_json(path)
+
+
+def read(folder: str) -> StoredModel:
+    """The model of a preset folder; ValueError for a preset of another architecture, or a damaged one."""
+    kind = files.read_json(os.path.join(folder, CONFIG_FILE)).get("class_name")
+    if kind != "BertBackbone":
+        raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {kind}")
+    try:
+        backbone = keras_hub.models.BertBackbone.from_preset(folder)
+        tokenizer = None
+        if os.path.exists(os.path.join(folder, TOKENIZER_FILE)):
+            tokenizer = keras_hub.tokenizers.BertTokenizer.from_preset(folder)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder}: keras-hub cannot read this preset: {str(error).strip().splitlines()[0]}") from None
+    heads, labels = _read_heads(os.path.join(folder, HEADS_FILE))
+    own_head = [TASK_WEIGHTS_FILE] if os.path.exists(os.path.join(folder, TASK_WEIGHTS_FILE)) else []
+    return from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head)
+
+
+def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.tokenizers.BertTokenizer | None = None,
+                  heads: Mapping[str, np.ndarray] | None = None, labels: Sequence[str] = (),
+                  origin: str = "keras-hub BertBackbone", unknown: Sequence[str] = ()) -> StoredModel:
+    """The model of a live backbone, with the vocabulary of a live tokenizer and heads of ours."""
+    weights, left_over = dict(heads or {}), list(unknown)
+    for variable in backbone.weights:
+        theirs = variable.path.removeprefix(f"{backbone.name}/")
+        ours = TABLE.ours(theirs)
+        if ours is None:
+            left_over.append(theirs)
+        else:
+            weights[ours] = np.asarray(variable.numpy(), np.float32)
+    config = ModelConfig(
+        vocab_size=backbone.vocabulary_size, hidden_size=backbone.hidden_dim, num_hidden_layers=backbone.num_layers,
+        num_attention_heads=backbone.num_heads, intermediate_size=backbone.intermediate_dim,
+        hidden_dropout_prob=backbone.dropout, attention_probs_dropout_prob=backbone.dropout,
+        max_position_embeddings=backbone.max_sequence_length, type_vocab_size=backbone.num_segments)
+    head = files.head_of(weights, origin)
+    if head == "classifier" and weights["classifier/output_bias"].shape == (1,) and labels == ["choice"]:
+        head = "choice"
+    return StoredModel(origin=origin, weights=weights, table=TABLE, config=config, unknown=left_over, labels=labels, head=head,
+                       vocab=None if tokenizer is None else tokenizer.get_vocabulary(),
+                       do_lower_case=None if tokenizer is None else tokenizer.lowercase)
+
+
+def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
+    """A live backbone with the model's weights; ValueError for a model that keras-hub cannot compute, or one without pooler."""
+    config = files.require_config(stored)
+    files.refuse_numerics(config, "keras-hub's BertBackbone", ("gelu",))
+    if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
+        raise ValueError(f"keras-hub's BertBackbone has one dropout rate, the model {config.hidden_dropout_prob} and "
+                         f"{config.attention_probs_dropout_prob} (attention_probs_dropout_prob)")
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=config.vocab_size, num_layers=config.num_hidden_layers, num_heads=config.num_attention_heads,
+        hidden_dim=config.hidden_size, intermediate_dim=config.intermediate_size, dropout=config.hidden_dropout_prob,
+        max_sequence_length=config.max_position_embeddings, num_segments=config.type_vocab_size)
+    for variable in backbone.weights:
+        ours = TABLE.ours(variable.path.removeprefix(f"{backbone.name}/"))
+        if ours not in stored.weights:
+            raise ValueError(f"{stored.origin}: has no {ours}, which keras-hub's BertBackbone needs")
+        variable.assign(stored.weights[ours].reshape(variable.shape))
+    return backbone
+
+
+def to_tokenizer(stored: StoredModel) -> keras_hub.tokenizers.BertTokenizer:
+    """A live tokenizer; lower-casing strips accents, as in 2018."""
+    lower = stored.do_lower_case is not False
+    return keras_hub.tokenizers.BertTokenizer(list(stored.vocab or ()), lowercase=lower, strip_accents=lower)
+
+
+def write(stored: StoredModel, folder: str) -> list[str]:
+    """Writes a preset folder: backbone, tokenizer where there is a vocabulary, heads beside; nothing is left out."""
+    to_backbone(stored).save_to_preset(folder)
+    if stored.vocab is not None:
+        to_tokenizer(stored).save_to_preset(folder)
+    heads = {name: np.ascontiguousarray(weight)
+             for name, weight in stored.weights.items() if TABLE.theirs(name) is None}
+    if heads:
+        labels = ["choice"] if stored.head == "choice" else list(stored.labels)
+        save_file(heads, os.path.join(folder, HEADS_FILE), metadata={"labels": json.dumps(labels)})
+    return []
+
+
+def outputs(folder: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What keras-hub itself computes with a preset: sequence and pooled output of our inputs."""
+    backbone = keras_hub.models.BertBackbone.from_preset(folder)
+    found = backbone({"token_ids": inputs["input_ids"], "segment_ids": inputs["segment_ids"],
+                      "padding_mask": inputs["input_mask"]}, training=False)
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def _read_heads(path: str) -> tuple[dict[str, np.ndarray], list[str]]:
+    if not os.path.exists(path):
+        return {}, []
+    with safe_open(path, framework="numpy") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, json.loads((file.metadata() or {}).get("labels", "[]"))  # noqa: SIM118

@@ -1,0 +1,67 @@
+"""Tables of names: a row is (our name, their name), read in both directions."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+DENSE, NORM, OUTPUT = ("kernel", "bias"), ("gamma", "beta"), ("output_weights", "output_bias")
+
+
+class NameTable:
+    """Names of weights here and in another format. `{i}` in a row stands for the number of a layer; no name has two numbers."""
+
+    def __init__(self, rows: Iterable[tuple[str, str]]):
+        self.rows = tuple(rows)
+        self._theirs, self._ours = dict(self.rows), {theirs: ours for ours, theirs in reversed(self.rows)}
+
+    def theirs(self, ours: str) -> str | None:
+        """The other format's name of a weight of ours; None where it has none."""
+        return self._translate(self._theirs, ours)
+
+    def ours(self, theirs: str) -> str | None:
+        """Our name of a weight of theirs (the first row's, where several share it); None where it has none."""
+        return self._translate(self._ours, theirs)
+
+    def all_theirs(self, ours: Iterable[str], what: str) -> dict[str, str]:
+        """The other format's name of each of our weights; ValueError, naming them, where some have none."""
+        named = {name: self.theirs(name) for name in ours}
+        if without := [name for name, theirs in named.items() if theirs is None]:
+            raise ValueError(f"{what} has no place for {', '.join(without)}")
+        return {name: theirs for name, theirs in named.items() if theirs is not None}
+
+    @staticmethod
+    def _translate(table: dict[str, str], name: str) -> str | None:
+        number = re.search(r"\d+", name)
+        row = table.get(re.sub(r"\d+", "{i}", name, count=1))
+        return None if row is None else row.replace("{i}", number.group() if number else "")
+
+
+def rows(ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None):
+    """A row for each part of a module (its kernel and bias, say), whose names follow directly on `ours` and `theirs`."""
+    return [(f"{ours}{part}", f"{theirs}{other}") for part, other in zip(parts, their_parts or parts)]
+
+
+def as_matrix(name: str, weight: np.ndarray) -> np.ndarray:
+    """A weight of ours with heads and their sizes in one dimension, as all other formats but two have it: the same numbers."""
+    return weight.reshape(matrix_shape(name, weight.shape))
+
+
+def matrix_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of `as_matrix`: [D,N,H] and [N,H,D] are [D,D], [N,H] is [D]."""
+    if len(shape) == 3:
+        return (shape[0], shape[1] * shape[2]) if "/attention/output/" not in name else (shape[0] * shape[1], shape[2])
+    if len(shape) == 2 and name.endswith("/bias"):
+        return (shape[0] * shape[1],)
+    return tuple(shape)
+
+
+def in_our_shape(name: str, weight: np.ndarray, num_heads: int) -> np.ndarray:
+    """The reverse of `as_matrix`, for a weight in either shape."""
+    if re.search(r"/attention/(query|key|value)/kernel$", name):
+        return weight.reshape(len(weight), num_heads, -1)
+    if re.search(r"/attention/(query|key|value)/bias$", name):
+        return weight.reshape(num_heads, -1)
+    if name.endswith("/attention/output/kernel"):
+        return weight.reshape(num_heads, -1, weight.shape[-1])
+    return weight

@@ -1,0 +1,82 @@
+"""Our own checkpoints and `.keras` files, in both directions."""
+
+import os
+
+import keras
+import tensorflow as tf
+
+from official_bert.config import Config, ModelConfig, TokenizerConfig, load_config, save_config
+from official_bert.models.classifier import ChoiceClassifier, Classifier
+from official_bert.models.encoder import BertEncoder, weights_by_name
+from official_bert.models.interchange import stored as files
+from official_bert.models.interchange.names import NameTable, in_our_shape
+from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.span_predictor import SpanPredictor
+from official_bert.models.tagger import Tagger
+
+NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
+CONFIG_FILE = "config.yaml"
+PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
+MODELS = (BertEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)  # what a .keras file may hold
+TABLE = NameTable([])  # names are the same on both sides
+
+
+def named_weights(model: keras.Model) -> dict[str, tf.Variable]:
+    """The model's weights by name, as they stand in its checkpoints."""
+    return {name: variable.value for name, variable in weights_by_name(model).items()}
+
+
+def is_checkpoint_of(names) -> bool:
+    """Whether the names of a checkpoint's variables are those of ours."""
+    return any(name.startswith(PREFIX) and "_transformer_layers" not in name for name in names)
+
+
+def read(prefix: str) -> StoredModel:
+    """The weights of a checkpoint of ours, and the model's configuration in the `config.yaml` of its run."""
+    reader = tf.train.load_checkpoint(prefix)
+    weights = {key.removeprefix(PREFIX).removesuffix(VALUE).replace(".S", "/"): reader.get_tensor(key)
+               for key in sorted(reader.get_variable_to_shape_map()) if key.startswith(PREFIX)}
+    folder = os.path.dirname(prefix)
+    if os.path.basename(folder) == "best" and not os.path.exists(os.path.join(folder, CONFIG_FILE)):
+        folder = os.path.dirname(folder)
+    path = os.path.join(folder, CONFIG_FILE)
+    config = load_config(path) if os.path.exists(path) else None
+    head = files.head_of(weights, prefix)
+    if config is None:
+        return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=files.read_vocab(folder))
+    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
+                       head="choice" if config.options.get("head") == "choice" or config.task == "swag" else head,
+                       labels=[str(label) for label in config.options.get("labels") or ()], vocab=files.read_vocab(folder),
+                       do_lower_case=config.tokenizer.do_lower_case)
+
+
+def read_keras(path: str) -> StoredModel:
+    """The model of a `.keras` file of ours; ValueError for a file of another model, or a damaged one."""
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as a Keras model of ours: {str(error).strip().splitlines()[0]}") from None
+    if not isinstance(model, MODELS):
+        raise ValueError(f"{path}: expected a BERT model of ours, got {type(model).__name__}")
+    settings = getattr(model, "encoder", model).settings
+    known = {field: settings[field] for field in ModelConfig.__dataclass_fields__}
+    weights = {name: value.numpy() for name, value in named_weights(model).items()}
+    head = files.head_of(weights, path)
+    return StoredModel(origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**known),
+                       head="choice" if isinstance(model, ChoiceClassifier) else head,
+                       vocab=files.read_vocab(os.path.dirname(path)))
+
+
+def write(stored: StoredModel, folder: str) -> list[str]:
+    """Writes `config.yaml` (model and tokenizer), `vocab.txt` and a checkpoint; nothing is left out."""
+    config = files.require_config(stored)
+    variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
+                 for name, weight in stored.weights.items()}
+    tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))
+    tokenizer = TokenizerConfig(do_lower_case=stored.do_lower_case is not False)
+    save_config(Config(model=config, tokenizer=tokenizer, options={"labels": list(stored.labels)} if stored.labels else {}),
+                os.path.join(folder, CONFIG_FILE))
+    files.write_vocab(stored, folder)
+    return []
+

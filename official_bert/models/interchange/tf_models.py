@@ -1,0 +1,78 @@
+"""Object checkpoints of tf-models-official's `BertEncoderV2`, import only.
+
+The numbers say everything about the size, attention heads included; activation and epsilon are the library's (tanh GELU, 1e-12).
+"""
+
+import os
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.config import ModelConfig, build, read_bert_config
+from official_bert.models.interchange import stored as files
+from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
+from official_bert.models.interchange.stored import StoredModel
+
+NAME = "tf-models checkpoint"
+LAYER = "_transformer_layers/{i}/"
+TABLE = NameTable([
+    *rows("embeddings/word_embeddings", "_embedding_layer/embeddings"),
+    *rows("embeddings/token_type_embeddings", "_type_embedding_layer/embeddings"),
+    *rows("embeddings/position_embeddings", "_position_embedding_layer/embeddings"),
+    *rows("embeddings/LayerNorm/", "_embedding_norm_layer/", NORM),
+    *rows("layer_{i}/attention/query/", LAYER + "_attention_layer/_query_dense/", DENSE),
+    *rows("layer_{i}/attention/key/", LAYER + "_attention_layer/_key_dense/", DENSE),
+    *rows("layer_{i}/attention/value/", LAYER + "_attention_layer/_value_dense/", DENSE),
+    *rows("layer_{i}/attention/output/", LAYER + "_attention_layer/_output_dense/", DENSE),
+    *rows("layer_{i}/attention_LayerNorm/", LAYER + "_attention_layer_norm/", NORM),
+    *rows("layer_{i}/intermediate/", LAYER + "_intermediate_dense/", DENSE),
+    *rows("layer_{i}/output/", LAYER + "_output_dense/", DENSE),
+    *rows("layer_{i}/output_LayerNorm/", LAYER + "_output_layer_norm/", NORM),
+    *rows("pooler/", "_pooler_layer/", DENSE),
+    *rows("masked_lm/transform/", "masked_lm/dense/", DENSE),
+    *rows("masked_lm/LayerNorm/", "masked_lm/layer_norm/", NORM),
+    *rows("masked_lm/output_bias", "masked_lm/output_bias.Sbias"),
+])
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+NO_WEIGHTS = re.compile(r"_CHECKPOINTABLE_OBJECT_GRAPH|save_counter|.*/?global_step|(.*/)?optimizer/.*|.*\.OPTIMIZER_SLOT.*")
+# The encoder, and the words' table where a checkpoint reached it through the masked-LM head first.
+IS_ENCODER = re.compile(r"(^|/)(?=_(embedding|type|position|transformer|pooler)[a-z_]*/|masked_lm/)")
+
+
+def is_checkpoint_of(names) -> bool:
+    """Whether the names are those of an object checkpoint with one of the library's encoders."""
+    return any("_transformer_layers/" in name for name in names)
+
+
+def read(prefix: str) -> StoredModel:
+    """The encoder (and masked-LM head) of an object checkpoint."""
+    reader = tf.train.load_checkpoint(prefix)
+    weights, unknown = {}, []
+    for key in sorted(reader.get_variable_to_shape_map()):
+        if NO_WEIGHTS.fullmatch(key.removesuffix(VALUE)):
+            continue
+        inside = IS_ENCODER.split(key.removesuffix(VALUE), maxsplit=1)[-1]
+        ours = TABLE.ours(inside.replace("masked_lm/embedding_table", "_embedding_layer/embeddings"))
+        if ours is None or ours in weights:
+            unknown.append(key.removesuffix(VALUE))
+        else:
+            weights[ours] = reader.get_tensor(key)
+    folder = os.path.dirname(prefix)
+    path = os.path.join(folder, "bert_config.json")
+    config = build(ModelConfig, read_bert_config(path), path) if os.path.exists(path) else infer_config(weights, prefix)
+    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config, unknown=unknown,
+                       head=files.head_of(weights, prefix), vocab=files.read_vocab(folder),
+                       notes=[] if os.path.exists(path) else ["activations are taken to be gelu in the tanh form"])
+
+
+def infer_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:
+    """The sizes that the weights have."""
+    needed = ["embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
+              "layer_0/attention/query/kernel", "layer_0/intermediate/kernel"]
+    if missing := [TABLE.theirs(name) for name in needed if name not in weights]:
+        raise ValueError(f"{where}: {', '.join(map(str, missing))} is missing")
+    words, positions, segments, query, intermediate = (weights[name].shape for name in needed)
+    layers = {name.partition("/")[0] for name in weights if name.startswith("layer_")}
+    return ModelConfig(vocab_size=words[0], hidden_size=words[1], num_hidden_layers=len(layers), num_attention_heads=query[1],
+                       intermediate_size=intermediate[1], max_position_embeddings=positions[0], type_vocab_size=segments[0])
