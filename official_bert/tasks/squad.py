@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -141,6 +142,15 @@ class Task(TaskBase):
             found[feature.row][1].append(_logits(prediction, len(feature.input_ids)))
         return [answer_slice(row["context"], own, logits, self.rules) for row, (own, logits) in zip(rows, found)]
 
+    def check_same_rows(self, other: TaskBase, where: str) -> None:
+        """Raises ValueError where another run's model cannot answer the rows that this task makes."""
+        if self.options.max_seq_length > other.config.model.max_position_embeddings:
+            raise ValueError(f"{where}: max_seq_length {self.options.max_seq_length} is longer than its model's "
+                             f"{other.config.model.max_position_embeddings} positions")
+        if self.tokenizer.vocab != other.tokenizer.vocab or self.tokenizer.do_lower_case != other.tokenizer.do_lower_case:
+            raise ValueError(f"{where}: its vocabulary is not that of {self.config.tokenizer.vocab_file}: the logits of other "
+                             "tokens cannot be averaged")
+
     def _path(self, which: str, index: int) -> str:
         """A file given by itself, or the published one in `data_dir`; "" where there is neither."""
         if path := getattr(self.files, which):
@@ -208,6 +218,11 @@ class Task(TaskBase):
 def _logits(row, length: int) -> Logits:
     """A prediction's logits without those of padding."""
     return Logits(*(np.asarray(row[name][:length], np.float64) for name in ("start_logits", "end_logits")))
+
+
+def average_logits(found: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> list[dict[str, np.ndarray]]:
+    """The means, row by row, of what several models predicted of the same rows in the same order."""
+    return [{name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]} for rows in zip(*found, strict=True)]
 
 
 def write_answers(decoded: dict[str, Decoded], output_dir: str, version_2: bool) -> list[str]:
