@@ -36,7 +36,7 @@ def write_records(path, count, seed=0, vocab_size=V):
 def make_config(**sections) -> Config:
     """A tiny model; sections override."""
     values = {
-        "model": {"vocab_size": V, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+        "model": {"vocab_size": V, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
                   "max_position_embeddings": S, "initializer_range": 0.1},
         "options": {"max_seq_length": S, "max_predictions_per_seq": P},
         "optimizer": {"learning_rate": 1e-4},

@@ -1,6 +1,6 @@
-"""A process of the parity test: 20 steps on some devices; writes the losses and the weights.
+"""A process of the parity tests: the same 20 steps on several arrangements of devices; writes losses and weights of each.
 
-    run_for_parity.py RECORDS OUTPUT.npz STRATEGY CPU_DEVICES ACCUMULATION [HOSTS INDEX]
+    run_for_parity.py RECORDS OUTPUT_FOLDER
 """
 
 import sys
@@ -12,22 +12,58 @@ from made_pretraining import make_config, make_task
 
 from official_bert.training import distribution
 from official_bert.training.distribution import Placement
+from official_bert.training.step import fold_seeds
 from official_bert.training.trainer import Trainer
 
+NO_DROPOUT = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+ARRANGEMENTS = ((1, 1), (1, 4), (2, 1), (4, 1), (2, 2))  # replicas, accumulation steps
 
-def main(records, output, strategy, devices, accumulation, hosts="", index="0"):
-    """Trains from the same seed whatever the devices are."""
-    placement = Placement(strategy=strategy, num_cpu_devices=int(devices), worker_hosts=hosts, task_index=int(index))
-    made = distribution.make_strategy(placement)
-    config = make_config(model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-                         training={"accumulation_steps": int(accumulation)})
+
+def replicas_of(count):
+    """The first `count` of the logical CPU devices."""
+    if count == 1:
+        return tf.distribute.get_strategy()
+    return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(count)],
+                                          cross_device_ops=tf.distribute.ReductionToOneDevice())
+
+
+def train(records, strategy, accumulation):
+    """Losses of 20 steps and the weights after them."""
+    config = make_config(model=NO_DROPOUT, training={"accumulation_steps": accumulation})
     task = make_task(config, records)
     keras.utils.set_random_seed(config.seed)
-    trainer = Trainer(task, made, 20)
-    iterator = iter(distribution.distribute(task.train_source(), made))
+    trainer = Trainer(task, strategy, 20)
+    iterator = iter(distribution.distribute(task.train_source(), strategy))
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(10)).numpy() for _ in range(2)])
     weights = {f"weight_{number}": weight.numpy() for number, weight in enumerate(trainer.weights)}
-    np.savez(output, losses=rows[:, 0], replicas=made.num_replicas_in_sync, **weights)
+    return {"losses": rows[:, 0], "replicas": strategy.num_replicas_in_sync} | weights
+
+
+def dropped_outputs(records, strategy):
+    """What two replicas give for the same rows in training: with Keras' own seeds, and with ours."""
+    task = make_task(make_config(model={"hidden_dropout_prob": 0.5}), records)
+    with strategy.scope():
+        model = task.build_model()
+    batch = next(iter(task.train_source().dataset()))
+
+    def keras_seeds():
+        return model(dict(batch), training=True)["nsp_logits"]
+
+    def our_seeds():
+        place = tf.distribute.get_replica_context().replica_id_in_sync_group
+        seeds = fold_seeds(model.non_trainable_variables, 1, tf.constant(0), tf.cast(place, tf.int32))
+        weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
+        return model.stateless_call(weights, seeds, dict(batch), training=True)[0]["nsp_logits"]
+    return {name: np.stack(strategy.experimental_local_results(tf.function(lambda f=function: strategy.run(f))()))
+            for name, function in (("keras_seeds", keras_seeds), ("our_seeds", our_seeds))}
+
+
+def main(records, folder):
+    """Writes REPLICAS-ACCUMULATION.npz for every arrangement, and dropout.npz."""
+    distribution.make_strategy(Placement(strategy="mirrored", num_cpu_devices=4))
+    for replicas, accumulation in ARRANGEMENTS:
+        np.savez(f"{folder}/{replicas}-{accumulation}.npz", **train(records, replicas_of(replicas), accumulation))
+    np.savez(f"{folder}/dropout.npz", **dropped_outputs(records, replicas_of(2)))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,8 @@ def make_strategy(placement: Placement) -> tf.distribute.Strategy:
 
 def _split_cpu(count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) == count:
+        return  # an earlier run in this process did it
     try:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError as error:

@@ -77,7 +77,7 @@ def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:
 
 def _measure(trainer: Trainer, task: TaskBase) -> dict[str, float]:
     """Metrics of the restored weights, on the data of the phase that they stand in."""
-    step = int(trainer.done)
+    step = trainer.steps_done
     own = task_at(task, step)
     held_out = own.eval_source()
     if held_out is None:

@@ -52,7 +52,7 @@ def _train(task: TaskBase, output_dir: str, strategy: tf.distribute.Strategy, in
     if not trainer.steps_agree():
         raise ValueError(f"--output_dir={output_dir}: expected a folder that all workers share, found different checkpoints")
     if restored:
-        report(f"resumed: {restored} at step {int(trainer.done)} of {phases[-1].last}; weights, optimizer, schedule, position in "
+        report(f"resumed: {restored} at step {trainer.steps_done} of {phases[-1].last}; weights, optimizer, schedule, position in "
                "the data" + "".join(f"; {text}" for text in changed))
     elif init_checkpoint:
         report(f"initialised (weights only): {checkpoints.initialize_from(trainer.model, init_checkpoint)}")
@@ -83,15 +83,15 @@ class Run:
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
             for phase in self.phases:
-                if int(self.trainer.done) < phase.last or phase is self.phases[-1]:
+                if self.trainer.steps_done < phase.last or phase is self.phases[-1]:
                     self._enter(phase)
                     self._steps(phase)
             return self._evaluate(self.phases[-1], self.total)
-        except WORKER_LOST as error:
+        except WORKER_LOST:
             if not self.trainer.several_workers:
                 raise
-            raise OSError(f"step {int(self.trainer.done)}: another worker no longer answers; start all of them again with the "
-                          f"same command and the run goes on from its newest checkpoint ({error.message[:200]})") from None
+            raise OSError(f"step {self.trainer.steps_done}: another worker no longer answers; start all of them again with the "
+                          "same command, and the run goes on from its newest checkpoint") from None
         finally:
             signal.signal(signal.SIGTERM, previous)
             self.profile.stop()
@@ -107,7 +107,7 @@ class Run:
                              f"{phase.task.config.options}")
 
     def _steps(self, phase: Phase) -> None:
-        step = int(self.trainer.done)
+        step = self.trainer.steps_done
         if step >= phase.last:
             return
         iterator = iter(distribution.distribute(phase.source, self.trainer.strategy, step - phase.first))
@@ -192,5 +192,5 @@ class Run:
     def save(self) -> None:
         """Writes a checkpoint, on the chief only."""
         if self.watcher.enabled:
-            path = checkpointing.save(self.manager, int(self.trainer.done))
+            path = checkpointing.save(self.manager, self.trainer.steps_done)
             self.watcher.say(f"saved {path}")

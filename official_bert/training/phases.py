@@ -22,7 +22,7 @@ def plan(task: TaskBase) -> list[Phase]:
     """The run's phases; one where the configuration names none. ValueError where it does not say how long they are."""
     config = task.config
     if not config.phases:
-        source, held_out = task.train_source(), task.eval_source()
+        source, held_out = task.train_source(), _held_out(task)
         settings = task.config.training  # only now: a task may resolve its configuration from the data
         if (total := settings.steps or int(settings.epochs * source.batches_per_epoch)) < 1:
             raise ValueError("config.training: expected steps or epochs above 0, got neither")
@@ -35,8 +35,12 @@ def plan(task: TaskBase) -> list[Phase]:
             raise ValueError(f"config.phases[{number}].steps: expected at least 1, got {phase.steps}")
         first = phases[-1].last if phases else 0
         own = type(task)(phase_config(config, phase), task.files)
-        phases.append(Phase(number, first, first + phase.steps, own, own.train_source(), own.eval_source()))
+        phases.append(Phase(number, first, first + phase.steps, own, own.train_source(), _held_out(own)))
     return phases
+
+
+def _held_out(task: TaskBase) -> BatchSource | None:
+    return task.eval_source() if task.files.evaluates else None
 
 
 def phase_config(config: Config, phase: PhaseConfig) -> Config:

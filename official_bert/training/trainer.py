@@ -48,6 +48,11 @@ class Trainer:
         # Batches bucketed by length come in a few shapes: one graph serves them all.
         self.run_evaluation = tf.function(self._run_evaluation, reduce_retracing=True)
 
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps that the weights have behind them."""
+        return int(self.done.numpy())
+
     def _replica_step(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
         """What one replica does of a step: the new state, the metrics, and who wants to stop; nothing assigned."""
         context = tf.distribute.get_replica_context()
@@ -111,7 +116,7 @@ class Trainer:
         def total():
             return tf.distribute.get_replica_context().all_reduce("SUM", tf.cast(self.done, tf.float32))
         found = self.strategy.experimental_local_results(tf.function(lambda: self.strategy.run(total))())[0]
-        return float(found) == float(self.done) * self.strategy.num_replicas_in_sync
+        return float(found) == self.steps_done * self.strategy.num_replicas_in_sync
 
 
 def real_rows(predictions: Mapping[str, tf.Tensor]) -> list[dict[str, Any]]:
