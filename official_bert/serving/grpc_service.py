@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -88,6 +89,25 @@ def status(versions: list[Version]) -> Any:
         entry.status.error_code = 2 if version.error else 0  # UNKNOWN, as TF Serving says of what failed to load
         entry.status.error_message = version.error
     return response
+
+
+class RefuseGarbage(grpc.aio.ServerInterceptor):
+    """Bytes that are no message get INTERNAL, as from TF Serving; grpc.aio would say UNKNOWN and log a stack for each."""
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """The method, made to read its request itself."""
+        method = await continuation(details)
+        if method is None or method.unary_unary is None:
+            return method
+
+        async def answer(data: bytes, context: Any) -> Any:
+            try:
+                request = method.request_deserializer(data)
+            except DecodeError:
+                await context.abort(grpc.StatusCode.INTERNAL, f"not a message that {details.method} takes")
+            return await method.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(answer, None, method.response_serializer)
 
 
 @contextlib.asynccontextmanager

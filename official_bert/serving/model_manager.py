@@ -21,6 +21,7 @@ from official_bert.serving.server_config import ServedModelConfig
 from official_bert.serving.statuses import RequestError
 
 LOG = logging.getLogger("official_bert.serving")
+MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 MOST_ENDED = 8  # versions that are remembered after their end, a model
 Load = Callable[[str, int, str], Servable]
 
@@ -56,29 +57,38 @@ class ModelManager:
 
     def _poll_model(self, model: ServedModelConfig) -> None:
         known = self._versions[model.name]
-        chosen = model.chosen(list_versions(model.base_path))
-        for number in chosen:
-            self._look_at(model, number)
-        available = [number for number in chosen if number in known and known[number].state == "AVAILABLE"]
-        waiting = [number for number in chosen if number not in available]
-        for version in list(known.values()):
-            # What answers goes on doing so until its successor does, and when the folder is emptied under it.
-            replaced = chosen and version.number not in chosen and (available or not waiting)
-            if version.state == "AVAILABLE" and replaced:
-                self._end(model.name, version)
+        chosen = self._load_chosen(model)
+        states = {known[number].state for number in chosen}
+        # What answers goes on doing so until its successor does, and when the folder is emptied under it.
+        if "AVAILABLE" in states or chosen and "START" not in states:
+            for version in list(known.values()):
+                if version.state == "AVAILABLE" and version.number not in chosen:
+                    self._end(model.name, version)
         ended = [number for number, version in known.items() if version.state == "END" and number not in chosen]
         with self._changed:
             for number in ended[:-MOST_ENDED]:
                 del known[number]
 
-    def _look_at(self, model: ServedModelConfig, number: int) -> None:
+    def _load_chosen(self, model: ServedModelConfig) -> list[int]:
+        """Loads the versions that the policy chooses; in place of one that does not load, the next lower is chosen."""
+        folders = {number: os.path.join(model.base_path, name) for number, name in list_versions(model.base_path).items()}
+        failed: set[int] = set()
+        while True:
+            chosen = model.chosen(set(folders) - failed)
+            for number in chosen:
+                self._look_at(model.name, number, folders[number])
+            failing = {number for number in chosen if self._versions[model.name][number].error}
+            if not failing:
+                return chosen
+            failed |= failing
+
+    def _look_at(self, name: str, number: int, folder: str) -> None:
         """Loads a version that is complete, unless it is loaded, or failed and has not changed since."""
-        known = self._versions[model.name]
-        folder = os.path.join(model.base_path, list_versions(model.base_path).get(number, str(number)))
-        found = fingerprint(folder)
+        known = self._versions[name]
         version = known.get(number)
         if version is not None and version.state in ("LOADING", "AVAILABLE", "UNLOADING"):
             return
+        found = fingerprint(folder)
         ended = version is not None and version.state == "END" and not version.error
         if version is None or version.fingerprint != found or ended:
             with self._changed:
@@ -86,7 +96,7 @@ class ModelManager:
             if found is None or time.time() - found[0] < self._settle_seconds:
                 return  # perhaps still being written: look again
         if version.state == "START" and found is not None:
-            self._start(model.name, version)
+            self._start(name, version)
 
     def _start(self, name: str, version: Version) -> None:
         """Loads a version; a failure is kept as its status and does not concern the others."""
@@ -190,17 +200,17 @@ class ModelManager:
 
 
 def list_versions(base_path: str) -> Mapping[int, str]:
-    """The names of the folders of numbers in `base_path`, by number."""
+    """The names of the folders in `base_path` that are numbers and hold a model, by number."""
     try:
         with os.scandir(base_path) as entries:
-            return {int(entry.name): entry.name for entry in entries
-                    if re.fullmatch("[0-9]{1,18}", entry.name) and entry.is_dir()}
+            return {int(entry.name): entry.name for entry in entries if re.fullmatch("[0-9]{1,18}", entry.name)
+                    and any(os.path.exists(os.path.join(entry.path, name)) for name in MODEL_FILES)}
     except OSError:
         return {}
 
 
 def fingerprint(folder: str) -> tuple | None:
-    """(newest change, sizes and times of all files) of a SavedModel's folder; None where it holds no model yet."""
+    """(newest change, sizes and times of all files) of a SavedModel's folder; None where it is changing or gone."""
     files = []
     for path, _, names in os.walk(folder):
         for name in names:
@@ -211,7 +221,7 @@ def fingerprint(folder: str) -> tuple | None:
             # The time of the inode too: copying with `cp -p` or rsync makes new files look old.
             changed = max(status.st_mtime, status.st_ctime)
             files.append((os.path.relpath(os.path.join(path, name), folder), status.st_size, changed))
-    if not any(name in ("saved_model.pb", "saved_model.pbtxt") for name, _, _ in files):
+    if not any(name in MODEL_FILES for name, _, _ in files):
         return None
     return max(changed for _, _, changed in files), tuple(sorted(files))
 

@@ -7,6 +7,7 @@ whose names end in `_bytes` are binary.
 import base64
 import binascii
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from official_bert.serving.request_checks import MOST_DIMENSIONS, check_names
 from official_bert.serving.servable import Arrays, Signature, TensorSpec
 from official_bert.serving.statuses import invalid
 
+KINDS = {"bool": (bool,), "integer": (int,), "float": (int, float)}  # exact types: True is an int for Python
 SHOWN = 80  # characters of a wrong value in a message
 
 
@@ -104,29 +106,24 @@ def to_array(value: Any, spec: TensorSpec, name: str) -> np.ndarray:
         shape += [0] * (len(spec.shape) - len(shape))  # [] says nothing of the sizes behind it
     array = np.empty(len(leaves), object)
     array[:] = _leaves(leaves, spec.dtype, name)
-    try:
-        return array.astype(spec.dtype.as_numpy_dtype).reshape(shape)
-    except (OverflowError, ValueError, TypeError):
-        raise invalid(f"input {name!r}: a value is out of the range of {spec.dtype.name}") from None
+    return array.astype(spec.dtype.as_numpy_dtype).reshape(shape)
 
 
 def _leaves(leaves: list, dtype: tf.DType, name: str) -> list:
-    """The values themselves, each of the type that TensorFlow's type takes; strings as bytes."""
+    """The values themselves, each of the type that TensorFlow's type takes and within its range; strings as bytes."""
     if dtype == tf.string:
         return [_string(leaf, name) for leaf in leaves]
-    if dtype == tf.bool:
-        kinds: tuple[type, ...] = (bool,)
-    elif dtype.is_integer:
-        kinds = (int,)
-    elif dtype.is_floating:
-        kinds = (int, float)
-    else:
+    kinds = KINDS.get("bool" if dtype == tf.bool else "integer" if dtype.is_integer else "float" if dtype.is_floating else "")
+    if kinds is None:
         raise invalid(f"input {name!r}: JSON cannot stand for {dtype.name}")
+    number = int if dtype.is_integer else float
+    lowest, highest = (0, 1) if dtype == tf.bool else (number(dtype.min), number(dtype.max))
     for leaf in leaves:
         if type(leaf) not in kinds:
             raise _type_error(leaf, dtype, name)
-    if dtype.is_integer and leaves and not (dtype.min <= min(leaves) and max(leaves) <= dtype.max):
-        raise invalid(f"input {name!r}: a value is out of the range of {dtype.name}")
+        # NaN compares with nothing, and infinity is meant where it is written.
+        if not lowest <= leaf <= highest and not (type(leaf) is float and not math.isfinite(leaf)):
+            raise invalid(f"input {name!r}: {_shown(leaf)} is out of the range of {dtype.name}")
     return leaves
 
 

@@ -6,6 +6,7 @@ graph, variables and threads are given back when it is closed, which a server th
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from official_bert.serving.statuses import HTTP_STATUS, RequestError
 DEFAULT_SIGNATURE = "serving_default"
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_WARMUP_REQUESTS = 1000
+HEADINGS = ("Graph execution error:", "Detected at node")  # lines of TensorFlow's that say nothing
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -135,7 +137,9 @@ def _status_name(error: tf.errors.OpError) -> str:
 
 
 def _first_line(message: str) -> str:
-    """TensorFlow's message without the nodes and stacks that follow it."""
-    lines = [line for line in (message or "").strip().split("\n") if line.strip()]
-    useful = next((line for line in lines if "error(s) found" not in line and not line.startswith("  (")), "")
-    return (useful or (lines[0] if lines else "no message")).split(" [[{{")[0].strip()[:500]
+    """What TensorFlow says went wrong, without the nodes and stacks around it."""
+    for line in (message or "").splitlines():
+        text = re.sub(r"\{\{.*?\}\}|\(\d+\) [A-Z_]+:", "", line.split("[[{{")[0]).strip()
+        if text and not text.startswith(HEADINGS) and not text.endswith("root error(s) found."):
+            return text[:500]
+    return "no message"

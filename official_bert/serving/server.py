@@ -18,7 +18,7 @@ from aiohttp import web
 from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
 
 from official_bert.serving.batching import Batcher, BatchingParameters
-from official_bert.serving.grpc_service import ModelService, PredictionService
+from official_bert.serving.grpc_service import ModelService, PredictionService, RefuseGarbage
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.model_manager import ModelManager
 from official_bert.serving.request_checks import Limits
@@ -131,8 +131,8 @@ class Server:
 
     async def _start_grpc(self, port: int) -> None:
         limit = self.options.limits.max_request_bytes
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", -1),
-                                          ("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(interceptors=[RefuseGarbage()], options=[
+            ("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)])
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(PredictionService(self.handler), server)
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.handler), server)
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host

@@ -1,0 +1,173 @@
+"""SavedModels without BERT and servers of them, for the tests of serving."""
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import tensorflow as tf
+
+MODELS = """
+model_config_list {
+  config { name: 'demo' base_path: 'ROOT/demo' model_platform: 'tensorflow' }
+  config { name: 'labelled' base_path: 'ROOT/demo' model_platform: 'tensorflow'
+           model_version_policy { specific { versions: 1 versions: 2 } }
+           version_labels { key: 'stable' value: 1 } version_labels { key: 'canary' value: 2 } }
+}
+"""
+BATCHING = """
+max_batch_size { value: 16 }
+batch_timeout_micros { value: 1000 }
+max_enqueued_batches { value: 100 }
+num_batch_threads { value: 2 }
+"""
+MONITORING = 'prometheus_config { enable: true path: "/monitoring/prometheus/metrics" }'
+
+
+def texts(*names):
+    return [tf.TensorSpec([None], tf.string, name) for name in names]
+
+
+class Demo(tf.Module):
+    """Signatures of every kind that a client may meet."""
+
+    def __init__(self, version):
+        super().__init__()
+        self.version = tf.Variable(version)
+
+    @tf.function(input_signature=texts("text"))
+    def text(self, text):
+        length = tf.strings.length(text, unit="UTF8_CHAR")
+        return {"length": length, "upper": tf.strings.upper(text, encoding="utf-8"), "score": tf.cast(length, tf.float32) / 10,
+                "version": tf.fill(tf.shape(text), self.version)}
+
+    @tf.function(input_signature=texts("text", "text_pair"))
+    def pair(self, text, text_pair):
+        return {"joined": text + "|" + text_pair, "equal": text == text_pair,
+                "vector": tf.stack([tf.cast(tf.strings.length(value), tf.float32) for value in (text, text_pair)], 1)}
+
+    @tf.function(input_signature=texts("inputs"))
+    def binary(self, inputs):
+        return {"copy_bytes": inputs, "size": tf.strings.length(inputs)}
+
+    @tf.function(input_signature=texts("text"))
+    def words(self, text):
+        return {"words": tf.strings.split(text).to_tensor()}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, "input_ids"),
+                                  tf.TensorSpec([None, None], tf.int32, "input_mask")])
+    def ids(self, input_ids, input_mask):
+        tf.debugging.assert_less(tf.shape(input_ids)[1], 10, "input_ids: expected fewer than 10")
+        return {"sum": tf.reduce_sum(tf.cast(input_ids * input_mask, tf.int64), 1), "row": input_ids * 2}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])
+    def numbers(self, x):
+        return {"same": x, "log": tf.math.log(x), "half": tf.cast(x, tf.bfloat16), "double": tf.cast(x, tf.float64),
+                "positive": x > 0}
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")])
+    def scalar(self, x):
+        return {"y": 2 * x}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "steps")])
+    def work(self, steps):
+        """About a microsecond a step."""
+        _, total = tf.while_loop(lambda step, _: step < tf.reduce_max(steps), lambda step, total: (step + 1, total + 1.0),
+                                 [0, 0.0], parallel_iterations=1)
+        return {"total": tf.fill(tf.shape(steps), total)}
+
+
+def write_model(folder, version, name=None):
+    """Writes version `version` of the demo model to folder/version, by way of a temporary folder."""
+    model = Demo(version)
+    temporary, target = pathlib.Path(folder) / f".writing-{version}", pathlib.Path(folder) / str(name or version)
+    signatures = {"serving_default": model.text, **{key: getattr(model, key) for key in (
+        "pair", "binary", "words", "ids", "numbers", "scalar", "work")}}
+    tf.saved_model.save(model, str(temporary), signatures=signatures)
+    os.replace(temporary, target)
+    return target
+
+
+def write_configs(root):
+    """models.config, batching.config and monitoring.config for models in `root`."""
+    for name, text in (("models", MODELS.replace("ROOT", str(root))), ("batching", BATCHING), ("monitoring", MONITORING)):
+        (pathlib.Path(root) / f"{name}.config").write_text(text)
+
+
+class Running:
+    """Where a server listens; `embedded` tells whose it is."""
+
+    def __init__(self, rest_port, grpc_port, embedded, server=None):
+        self.url, self.target = f"http://127.0.0.1:{rest_port}", f"127.0.0.1:{grpc_port}"
+        self.embedded, self.server = embedded, server
+
+    def ask(self, path, body=None, method=None, headers=None):
+        """(status, body) of an HTTP request; errors are answers too."""
+        request = urllib.request.Request(self.url + path, body, headers or {}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+
+@contextlib.contextmanager
+def embedded(options):
+    """The embedded server in a thread of this process."""
+    from official_bert.serving.server import Server
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def run(coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(120)
+
+    async def make():
+        return Server(options)
+
+    server = run(make())
+    run(server.start())
+    try:
+        yield Running(server.rest_port, server.grpc_port, True, server)
+    finally:
+        run(server.stop())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextlib.contextmanager
+def tf_serving(binary, root):
+    """The real server, with the configuration files in `root`."""
+    ports = free_port(), free_port()
+    process = subprocess.Popen([
+        binary, f"--rest_api_port={ports[0]}", f"--port={ports[1]}", f"--model_config_file={root}/models.config",
+        "--enable_batching", f"--batching_parameters_file={root}/batching.config",
+        f"--monitoring_config_file={root}/monitoring.config", "--file_system_poll_wait_seconds=1"])
+    running = Running(*ports, False)
+    try:
+        deadline = time.time() + 120
+        while True:
+            try:
+                if running.ask("/v1/models/demo")[0] == 200:
+                    break
+            except OSError:
+                pass
+            assert process.poll() is None and time.time() < deadline, "tensorflow_model_server does not answer"
+            time.sleep(0.5)
+        yield running
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
