@@ -273,12 +273,14 @@ def read_bert_config(path: str) -> dict:
 
 
 def load_config(path: str | None = None, *, bert_config_file: str | None = None,
-                flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = ()) -> Config:
-    """The run's configuration, after precedence; `flags` are 2018 flags given on the command line, by name.
+                flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = (),
+                defaults: Mapping[str, Any] | None = None) -> Config:
+    """The run's configuration, after precedence; `flags` are 2018 flags given on the command line, by name; `defaults` lie below
+    the YAML.
 
     Raises ValueError, naming file and key, for whatever is unknown or of the wrong type.
     """
-    values = read_yaml(path) if path else {}
+    values = merge(defaults or {}, read_yaml(path) if path else {})
     if bert_config_file:
         values = merge(values, {"model": read_bert_config(bert_config_file)})
     values = merge(values, nest({FLAG_KEYS[name]: value for name, value in (flags or {}).items()}))

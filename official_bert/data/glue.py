@@ -69,6 +69,12 @@ XNLI_FOLDERS = ("XNLI-1.0", "XNLI-MT-1.0")  # as the two archives unpack
 SUBMISSION_FILES = ("CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX")
 
 
+def dataset_name(text: str) -> str | None:
+    """The data set that a user means by `MRPC`, `sst-2` and the like; None for none of them."""
+    name = text.lower().replace("-", "").replace("_", "")
+    return name if name in DATASETS else None
+
+
 class Reader:
     """The parts of a task in a folder. `language` and `train_language` are XNLI's; `warn` is told what was left out or odd.
 
@@ -120,6 +126,7 @@ class Reader:
 
     def _read(self, path: str, texts: Sequence[str], label: str, language: str, labelled: bool,
               names: Sequence[str] = ()) -> LabelledTexts:
+        language = language if self.dataset.language else ""
         filtered = [self.dataset.language] if language else []
         table = read_table(path, [*texts, *([label] if labelled else []), *filtered], () if labelled else (label,), names,
                            form="tsv", skip_broken=self.dataset.broken_rows)

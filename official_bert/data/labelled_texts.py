@@ -25,13 +25,14 @@ class LabelledTexts:
     text: list[str]
     text_pair: list[str] | None = None
     targets: np.ndarray | None = None
+    choices: list[tuple[str, ...]] | None = None  # C second texts for each row, one of which is right
 
     def __len__(self) -> int:
         return len(self.text)
 
-    def pairs(self) -> Iterator[tuple[str, str]]:
+    def pairs(self) -> Iterator[tuple[str, Any]]:
         """Both texts of each row, the second "" where there is one only."""
-        return zip(self.text, self.text_pair or [""] * len(self.text))
+        return zip(self.text, self.text_pair or self.choices or [""] * len(self.text))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +46,13 @@ class Part:
 def joined(parts: Sequence[Part]) -> LabelledTexts:
     """The rows of all parts, one after another; without targets where one has none."""
     data = [part.data for part in parts]
-    second = [text for rows in data for text in rows.text_pair or []] if data[0].text_pair is not None else None
+    first = data[0]
     targets = [rows.targets for rows in data if rows.targets is not None]
-    return LabelledTexts(", ".join(rows.path for rows in data), [text for rows in data for text in rows.text], second,
-                         np.concatenate(targets) if len(targets) == len(data) else None)
+    return LabelledTexts(
+        ", ".join(rows.path for rows in data), [text for rows in data for text in rows.text],
+        None if first.text_pair is None else [text for rows in data for text in rows.text_pair or ()],
+        np.concatenate(targets) if len(targets) == len(data) else None,
+        None if first.choices is None else [choices for rows in data for choices in rows.choices or ()])
 
 
 def texts(table: Table, column: str) -> list[str]:

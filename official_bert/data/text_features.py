@@ -32,6 +32,8 @@ class TextFeatures(Sequence):
         return len(self.first_lengths)
 
     def __getitem__(self, index):
+        if not 0 <= index < len(self):
+            raise IndexError(index)
         ids = self.ids[self.starts[index]:self.starts[index + 1]]
         segments = np.zeros(len(ids), np.int32)
         segments[self.first_lengths[index]:] = 1
@@ -56,26 +58,14 @@ class ChoiceFeatures(Sequence):
     def __getitem__(self, index):
         if not 0 <= index < len(self):
             raise IndexError(index)
-        rows = [self.rows[index * self.choices + choice] for choice in range(self.choices)]
+        first = int(index) * self.choices
+        rows = [self.rows[number] for number in range(first, first + self.choices)]
         length = max(len(row["input_ids"]) for row in rows)
         stacked = {name: np.zeros((self.choices, length), np.int32) for name in rows[0]}
         for choice, row in enumerate(rows):
             for name, values in row.items():
                 stacked[name][choice, :len(values)] = values
         return stacked | {name: values[index] for name, values in self.extra.items()}
-
-
-class Reordered(Sequence):
-    """A sequence in another order, or a part of it."""
-
-    def __init__(self, items: Sequence, order: Sequence[int]):
-        self.items, self.order = items, order
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __getitem__(self, index):
-        return self.items[self.order[index]]
 
 
 def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: FullTokenizer, max_seq_length: int,

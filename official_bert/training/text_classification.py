@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import scipy.special
 import tensorflow as tf
-from absl import logging
 
 from official_bert.data import labelled_texts
 from official_bert.data.input_pipeline import ExampleSource
 from official_bert.data.labelled_texts import LabelledTexts, Part
-from official_bert.data.text_features import Reordered, TextFeatures, make_features
+from official_bert.data.text_features import TextFeatures, make_features
 from official_bert.models.classifier import make_classifier
 from official_bert.training import losses, task_metrics
 from official_bert.training.task import TaskBase
@@ -44,8 +43,8 @@ class TextClassification(TaskBase):
     def __init__(self, config, files=None):
         super().__init__(config, files)
         self._train: LabelledTexts | None = None
-        self._held_out: list[Part] = []
-        self._tests: list[Part] = []
+        self._held_out: tuple[list[Part], ExampleSource] | None = None
+        self._tests: tuple[list[Part], ExampleSource] | None = None
 
     @abc.abstractmethod
     def train_data(self) -> LabelledTexts:
@@ -80,26 +79,25 @@ class TextClassification(TaskBase):
         logits, weights = outputs["logits"], batch["example_weights"]
         if self.head == "regression":
             return {"loss": losses.squared_error(logits[:, 0], batch["scores"], weights)}
-        loss = losses.cross_entropy if self.head == "classifier" else losses.binary_cross_entropy
+        loss = losses.binary_cross_entropy if self.head == "multi_label" else losses.cross_entropy
         return {"loss": loss(logits, batch["label_ids"], weights)}
 
     def counters(self, outputs, batch):
         """Accuracy, where there is one label."""
-        if self.head != "classifier":
+        if self.head not in ("classifier", "choice"):
             return {}
         return {"accuracy": losses.accuracy(outputs["logits"], batch["label_ids"], batch["example_weights"])}
 
     def predictions(self, outputs, batch):
-        """Logits, and the number of the row: batches of similar length come in another order than the file's."""
-        return {"logits": tf.cast(outputs["logits"], tf.float32), "example_index": batch["example_index"]}
+        """The logits."""
+        return {"logits": tf.cast(outputs["logits"], tf.float32)}
 
     def batch_spec(self, batch_size):
         """Rows at their full length."""
         rows = {name: tf.TensorSpec((batch_size, self.options.max_seq_length), tf.int32) for name in ROWS}
         target = {"classifier": tf.TensorSpec((batch_size,), tf.int32), "regression": tf.TensorSpec((batch_size,), tf.float32),
                   "multi_label": tf.TensorSpec((batch_size, self.num_outputs), tf.float32)}[self.head]
-        return rows | {self._target_key: target, "example_index": tf.TensorSpec((batch_size,), tf.int32),
-                       "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        return rows | {self._target_key: target, "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     @property
     def _target_key(self) -> str:
@@ -113,31 +111,29 @@ class TextClassification(TaskBase):
 
     def eval_source(self):
         """The rows held out; ValueError where they are the training rows."""
-        self._held_out = self._held_out or self.held_out_parts()
-        if not self._held_out:
-            return None
-        for part in self._held_out if self._train is not None else []:
-            labelled_texts.check_held_out(self._train, part.data)
-        return self._source(labelled_texts.joined(self._held_out), self.config.training.eval_batch_size)
+        if self._held_out is None and (parts := self.held_out_parts()):
+            for part in parts if self._train is not None else []:
+                labelled_texts.check_held_out(self._train, part.data)
+            self._held_out = (parts, self._source(labelled_texts.joined(parts), self.config.training.eval_batch_size))
+        return self._held_out and self._held_out[1]
 
     def predict_source(self):
         """The rows to answer."""
-        self._tests = self._tests or self.test_parts()
-        return self._source(labelled_texts.joined(self._tests), self.config.training.eval_batch_size) if self._tests else None
+        if self._tests is None and (parts := self.test_parts()):
+            self._tests = (parts, self._source(labelled_texts.joined(parts), self.config.training.eval_batch_size))
+        return self._tests and self._tests[1]
 
     def _source(self, data: LabelledTexts, batch_size: int, shuffle: bool = False) -> ExampleSource:
         """Batches of rows. In evaluation, too, rows of similar length come together, unless only the first few are evaluated."""
         self._check_length()
-        arrays = make_features(data.text, data.text_pair, self.tokenizer, self.options.max_seq_length, self.files.cache_dir)
-        extra = {"example_index": np.arange(len(data), dtype=np.int32)}
-        if data.targets is not None:
-            extra[self._target_key] = data.targets
-        rows: Sequence = (features := TextFeatures(arrays, extra))
-        if features.cut:
-            logging.info("%s: %d of %d rows cut to %d tokens", data.path, features.cut, len(data), self.options.max_seq_length)
-        if not shuffle and not self.config.training.eval_steps:
-            rows = Reordered(features, np.argsort(features.lengths, kind="stable").tolist())
-        return ExampleSource(rows, batch_size, self.config.seed, shuffle, self.options.buckets)
+        targets = {} if data.targets is None else {self._target_key: data.targets}
+        return ExampleSource(self.make_features(data, targets), batch_size, self.config.seed, shuffle, self.options.buckets,
+                             by_length=not self.config.training.eval_steps)
+
+    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray]) -> Sequence[Mapping[str, np.ndarray]]:
+        """Unpadded features of each row, with its target."""
+        return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, self.options.max_seq_length,
+                                          self.files.cache_dir), targets)
 
     def _check_length(self) -> None:
         longest = self.config.model.max_position_embeddings
@@ -148,7 +144,7 @@ class TextClassification(TaskBase):
     def evaluate(self, predictions):
         """The task's metrics on each part held out."""
         measured: dict[str, float] = {}
-        for part, (rows, logits) in zip(self._held_out, _by_part(self._held_out, predictions)):
+        for part, rows, logits in _by_part(*self._held_out, predictions):
             if len(rows):
                 measured |= task_metrics.measure(self.metrics, part.data.targets[rows], logits, part.name)
         return measured
@@ -159,14 +155,13 @@ class TextClassification(TaskBase):
 
     def write_predictions(self, predictions, output_dir):
         """A file for each of the `test_parts`."""
-        return [self.write_part(part.name, logits, output_dir)
-                for part, (_, logits) in zip(self._tests, _by_part(self._tests, predictions))]
+        return [self.write_part(part.name, logits, output_dir) for part, _, logits in _by_part(*self._tests, predictions)]
 
     def encode(self, rows):
         """`text`, and `text_pair` of tasks with pairs -> features."""
-        second = [row["text_pair"] for row in rows] if self.options.pairs else None
         self._check_length()
-        features = TextFeatures(make_features([row["text"] for row in rows], second, self.tokenizer, self.options.max_seq_length))
+        second = [row["text_pair"] for row in rows] if self.options.pairs else None
+        features = self.make_features(LabelledTexts("raw text", [row["text"] for row in rows], second), {})
         return [features[index] for index in range(len(features))]
 
     def decode(self, rows, features, predictions):
@@ -184,12 +179,13 @@ class TextClassification(TaskBase):
         return {"label": labels[int(np.argmax(logits))], "probabilities": scipy.special.softmax(logits).tolist()}
 
 
-def _by_part(parts: Sequence[Part], predictions: Sequence[Mapping[str, Any]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each part the numbers of its rows that were predicted, in their order, and their logits [N,K]."""
-    numbers = np.array([row["example_index"] for row in predictions])
-    logits = np.stack([row["logits"] for row in predictions])
-    order = np.argsort(numbers)
-    numbers, logits = numbers[order], logits[order]
+def _by_part(parts: Sequence[Part], source: ExampleSource,
+             predictions: Sequence[Mapping[str, Any]]) -> list[tuple[Part, np.ndarray, np.ndarray]]:
+    """Each part with the numbers of its rows that were predicted, in their order, and their logits [N,K]."""
+    found = source.in_order(predictions)
+    numbers = np.array([number for number, row in enumerate(found) if row is not None])
+    logits = np.stack([row["logits"] for row in found if row is not None])
     ends = np.cumsum([0, *(len(part.data) for part in parts)])
     bounds = np.searchsorted(numbers, ends)
-    return [(numbers[low:high] - start, logits[low:high]) for low, high, start in zip(bounds, bounds[1:], ends)]
+    return [(part, numbers[low:high] - start, logits[low:high])
+            for part, low, high, start in zip(parts, bounds, bounds[1:], ends)]

@@ -1,0 +1,163 @@
+"""Several fine-tunings of one task: a grid of settings (paper A.3), several seeds, what came of each, and which was best.
+
+Each run has a folder of its own and is not repeated: what it gave stands in `search.json`. Of the checkpoints only those of the
+best run stay.
+"""
+
+import dataclasses
+import gc
+import glob
+import itertools
+import json
+import os
+import shutil
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from official_bert.config import Config, build, merge, nest, parse_override, to_dict
+from official_bert.training.checkpointing import BEST_FOLDER
+
+SEARCH_FILE = "search.json"
+# The paper's A.3: "the following range of possible values to work well across all tasks".
+PAPER_GRID: Mapping[str, tuple[Any, ...]] = {
+    "training.batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 4e-5, 3e-5, 2e-5), "training.epochs": (2.0, 3.0, 4.0)}
+SHORT_NAMES = {"training.batch_size": "batch", "optimizer.learning_rate": "rate", "training.epochs": "epochs", "seed": "seed"}
+Setting = dict[str, Any]  # values by dotted key
+TrainOne = Callable[[Config, str], dict[str, float]]  # configuration, folder -> metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one setting gave over its seeds."""
+
+    setting: Setting
+    values: tuple[float, ...]  # of the metric, a seed each
+    folders: tuple[str, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def spread(self) -> float:
+        """The sample standard deviation over the seeds, 0 of one."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+
+
+def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """`key=a,b,c` of each --vary as {key: (a, b, c)}. ValueError where it is something else."""
+    varied: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        key, _, values = text.partition("=")
+        if not key or not all(values.split(",")):
+            raise ValueError(f"--vary={text}: expected key=value,value,... as in optimizer.learning_rate=2e-5,3e-5")
+        varied[key] = tuple(_leaf(parse_override(f"{key}={value}")) for value in values.split(","))
+    return varied
+
+
+def _leaf(nested: Any) -> Any:
+    while isinstance(nested, dict):
+        (nested,) = nested.values()
+    return nested
+
+
+def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
+    """Every combination of the values."""
+    return [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+
+
+def with_setting(config: Config, setting: Setting) -> Config:
+    """The configuration with a setting's values; ValueError for a key that does not exist or a value of another type."""
+    return build(Config, merge(to_dict(config), nest(setting)), "config")
+
+
+def name_of(setting: Setting) -> str:
+    """A setting as the name of a folder: `batch16-rate5e-05-epochs2`."""
+    parts = []
+    for key, value in setting.items():
+        written = f"{value:g}" if isinstance(value, float) else str(value)
+        parts.append(f"{SHORT_NAMES.get(key, key.rpartition('.')[2] + '-')}{written}")
+    return "-".join(parts) or "run"
+
+
+def search(config: Config, grid: Mapping[str, Sequence[Any]], seeds: int, output_dir: str, metric: str, train_one: TrainOne,
+           report: Callable[[str], None] = print) -> tuple[list[Outcome], str]:
+    """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...): the outcomes, best first, and the
+    folder of the best run.
+
+    `metric` begins with `-` where less is better. A setting is judged by its mean, a run by its own value.
+    """
+    settings = settings_of(grid)
+    configs = [[with_setting(config, setting | {"seed": config.seed + seed}) for seed in range(seeds)] for setting in settings]
+    records = _Records(output_dir, metric)
+    outcomes: list[Outcome] = []
+    for setting, seeded in zip(settings, configs):
+        folders = [os.path.join(output_dir, name_of(setting | {"seed": one.seed})) for one in seeded]
+        for one, folder in zip(seeded, folders):
+            if records.value(folder, one) is None:
+                number = len(outcomes) * seeds + folders.index(folder) + 1
+                report(f"run {number} of {len(settings) * seeds}: {os.path.basename(folder)}")
+                records.add(folder, one, train_one(one, folder))
+                keras.backend.clear_session()
+                gc.collect()
+        found = [records.value(folder, one) for one, folder in zip(seeded, folders)]
+        outcomes.append(Outcome(setting, tuple(value for value in found if value is not None), tuple(folders)))
+    outcomes.sort(key=lambda outcome: -records.sign * outcome.mean)
+    return outcomes, records.best()
+
+
+class _Records:
+    """What runs gave, kept in `search.json` as they end."""
+
+    def __init__(self, output_dir: str, metric: str):
+        self.folder, self.path = output_dir, os.path.join(output_dir, SEARCH_FILE)
+        self.metric, self.sign = metric.removeprefix("-"), -1.0 if metric.startswith("-") else 1.0
+        self.runs: dict[str, dict] = {}
+        if os.path.exists(self.path):
+            with open(self.path, encoding="utf-8") as file:
+                self.runs = json.load(file)["runs"]
+
+    def value(self, folder: str, config: Config) -> float | None:
+        """The metric of a run that has ended with this very configuration; None where there is none."""
+        run = self.runs.get(os.path.basename(folder))
+        return run["metrics"][self.metric] if run and run["config"] == to_dict(config) else None
+
+    def add(self, folder: str, config: Config, metrics: Mapping[str, float]) -> None:
+        """Notes a run, and removes the checkpoints of whichever is beaten now. ValueError where it lacks the metric."""
+        if self.metric not in metrics:
+            raise ValueError(f"expected a metric {self.metric!r} to choose by, got {sorted(metrics)}; is there evaluation data?")
+        self.runs[os.path.basename(folder)] = {"config": to_dict(config), "metrics": dict(metrics)}
+        best = self.best()
+        os.makedirs(self.folder, exist_ok=True)
+        temporary = f"{self.path}.tmp.{os.getpid()}"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump({"metric": self.metric, "best": os.path.basename(best), "runs": self.runs}, file, indent=1)
+        os.replace(temporary, self.path)
+        for name in self.runs:
+            if name != os.path.basename(best):
+                remove_checkpoints(os.path.join(self.folder, name))
+
+    def best(self) -> str:
+        """The folder of the best run, the first of equal ones."""
+        name = max(self.runs, key=lambda run: self.sign * self.runs[run]["metrics"][self.metric])
+        return os.path.join(self.folder, name)
+
+
+def remove_checkpoints(folder: str) -> None:
+    """Removes the weights of a run and leaves its configuration, log and results."""
+    for path in [os.path.join(folder, "checkpoint"), *glob.glob(os.path.join(glob.escape(folder), "ckpt-*"))]:
+        if os.path.exists(path):
+            os.remove(path)
+    shutil.rmtree(os.path.join(folder, BEST_FOLDER), ignore_errors=True)
+
+
+def describe(outcomes: Sequence[Outcome], metric: str) -> list[str]:
+    """A line for each setting: mean, spread, each seed's value."""
+    width = max(len(name_of(outcome.setting)) for outcome in outcomes)
+    lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: mean, standard deviation, each seed"]
+    return lines + [f"{name_of(outcome.setting):{width}}  {outcome.mean:.4f} +- {outcome.spread:.4f}  "
+                    f"({', '.join(f'{value:.4f}' for value in outcome.values)})" for outcome in outcomes]
