@@ -31,6 +31,7 @@ class DataFiles:
     eval_file: str = ""
     predict_file: str = ""
     cache_dir: str = ""  # tokenized features are kept here between runs; "" keeps nothing
+    evaluates: bool = True  # whether a training run looks for evaluation data
 
 
 class BatchSource(Protocol):
@@ -118,6 +119,10 @@ class TaskBase(abc.ABC):
     def write_predictions(self, predictions: Sequence[Mapping[str, Any]], output_dir: str) -> list[str]:
         """Writes the task's prediction files for the rows of `predict_source` and returns their paths."""
         raise ValueError(f"task {self.config.task} writes no prediction files")
+
+    def constant_predictions(self, source: BatchSource) -> list[dict[str, Any]] | None:
+        """Predictions for the rows of a source that need no model (always the most frequent label), or None: the usual case."""
+        return None
 
     def predict_source(self) -> BatchSource | None:
         """The batches to predict (a test set), in file order, or None where there is none."""
