@@ -112,12 +112,12 @@ def predict() -> None:
                 config = merge(config, values)
             task = load_task(build(Config, config), DataFiles(eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file))
         task.check_same_rows(trained, folder)
-        found.append(predict_rows(task, model, task.predict_source()))
+        found.append(predict_rows(task, model, task.predict_source()))  # type: ignore[arg-type]
     rows = average_logits(found)
-    for path in task.write_predictions(rows, FLAGS.output_dir):
+    for path in task.write_predictions(rows, FLAGS.output_dir):  # type: ignore[union-attr]
         print(path)
-    if task.eval_source():
-        lines = [f"{name} = {value:.5f}" for name, value in task.evaluate(rows).items()]
+    if task.eval_source():  # type: ignore[union-attr]
+        lines = [f"{name} = {value:.5f}" for name, value in task.evaluate(rows).items()]  # type: ignore[union-attr]
         with open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
         print("\n".join(lines))

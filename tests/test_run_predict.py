@@ -72,6 +72,7 @@ def test_the_command_reads_standard_input_and_writes_json_lines(folder, tmp_path
     assert all(row["tokens"][0][0] == "river" for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "told"), [
     (("--model=/nowhere", "x"), "/nowhere"), (("x", "--input_file=none.txt"), "--input_file=none.txt: no such file"),
     (("--task=squad", "x"), "not a model for --task=squad; it gives ['probabilities', 'tokens', 'truncated']")])

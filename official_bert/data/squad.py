@@ -50,7 +50,7 @@ class SquadFile:
 
 def split_words(context: str) -> Passage:
     """The passage of a context: words parted by spaces, tabs, line ends and U+202F, and by nothing else."""
-    words, starts = [], []
+    words, starts = [], []  # type: ignore[var-annotated]
     inside = False
     for index, char in enumerate(context):
         if char in SPACES:

@@ -134,7 +134,7 @@ class FeatureMaker:
         windows = sliding_windows(len(pieces.tokens), self.max_seq_length - len(question) - 3, self.doc_stride) or [(0, 0)]
         features = []
         for number, (start, length) in enumerate(windows):
-            input_ids, _ = pack(question_ids, pieces.ids[start:start + length], self.cls_id, self.sep_id)
+            input_ids, _ = pack(question_ids, pieces.ids[start:start + length], self.cls_id, self.sep_id)  # type: ignore[arg-type]
             shift = len(question) + 2 - start
             inside = start <= answer[0] <= answer[1] < start + length
             positions = (answer[0] + shift, answer[1] + shift) if inside else (0, 0)

@@ -45,7 +45,7 @@ def raw_features(maker: FeatureMaker, tokenizer: FullTokenizer, row: int, questi
         may_start = np.zeros(length, bool)
         may_start[window] = feature.max_context
         segment_ids = (np.arange(length) >= feature.first_position).astype(np.int32)
-        features.append(RawFeature(row, feature.input_ids, np.ones(length, np.int32), segment_ids, *places, may_start,
+        features.append(RawFeature(row, feature.input_ids, np.ones(length, np.int32), segment_ids, *places, may_start,  # type: ignore[call-arg]
                                    len(asked) > maker.max_query_length))
     return features
 

@@ -96,8 +96,8 @@ def log_partition(emissions, mask, scores: Scores):
     fixed = Scores(*map(ops.stop_gradient, scores))
     found = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed)))
     expected = (ops.sum(found.tags * ops.cast(emissions, "float32"), axis=(1, 2))
-                + ops.sum(found.transitions * scores.transitions, axis=(1, 2))
-                + ops.sum(found.start * scores.start, axis=1) + ops.sum(found.end * scores.end, axis=1))
+                + ops.sum(found.transitions * scores.transitions, axis=(1, 2))  # type: ignore[operator]
+                + ops.sum(found.start * scores.start, axis=1) + ops.sum(found.end * scores.end, axis=1))  # type: ignore[operator]
     return found.log_partition + expected - ops.stop_gradient(expected)
 
 

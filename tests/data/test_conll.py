@@ -79,7 +79,7 @@ def test_schemes_of_a_worked_example():
                        "iobes": "B-PER E-PER S-PER O S-LOC O"}
     for tags in written.values():
         assert conll.read_chunks(tags.split()) == chunks
-    assert conll.read_chunks("B-PER L-PER U-PER O U-LOC O".split()) == chunks  # BILOU
+    assert conll.read_chunks(["B-PER", "L-PER", "U-PER", "O", "U-LOC", "O"]) == chunks  # BILOU
 
 
 def test_illegal_tags_are_read_as_conlleval_reads_them():

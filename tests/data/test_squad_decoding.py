@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from official_bert.data.squad import read_squad
-from official_bert.data.squad_decoding import DecodingRules, Logits, align, decode_all
+from official_bert.data.squad_decoding import DecodingRules, Logits, decode_all
 from official_bert.data.squad_features import FeatureMaker
 from official_bert.text.tokenization import FullTokenizer
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def rows_of(task, logits):
 def test_prediction_files_equal_those_of_2018(golden_squad, tmp_path):
     wanted, logits, task = golden_squad
     paths = task.write_predictions(rows_of(task, logits), str(tmp_path))
-    written = {path.rpartition("/")[2]: json.loads(open(path, encoding="utf-8").read()) for path in paths}
+    written = {path.rpartition("/")[2]: json.loads(pathlib.Path(path).read_text(encoding="utf-8")) for path in paths}
     assert written["predictions.json"] == wanted["predictions"]
     for key, answers in wanted["nbest"].items():
         assert [answer["text"] for answer in written["nbest_predictions.json"][key]][:len(answers)] == [
@@ -58,7 +59,7 @@ def test_metrics_count_right_answers(golden_squad):
     _, logits, task = golden_squad
     source = task.eval_source()
     metrics = task.evaluate(rows_of(task, logits))
-    right = {key: 0 for key in task.decoded}
+    right = dict.fromkeys(task.decoded, 0)
     gold = {row["id"]: [answer["text"] for answer in row["answers"]] for article in task._read(task.files.eval_file).articles
             for paragraph in article["paragraphs"] for row in paragraph["qas"]}
     for key, value in task.decoded.items():

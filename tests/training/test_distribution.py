@@ -51,7 +51,8 @@ def check_same(found, wanted, replicas):
             np.testing.assert_allclose(found[name], wanted[name], atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(("devices", "accumulation"), [(2, 1), pytest.param(4, 1, marks=pytest.mark.slow), (2, 2)])
+@pytest.mark.parametrize(("devices", "accumulation"), [
+    (2, 1), pytest.param(4, 1, marks=pytest.mark.slow), pytest.param(2, 2, marks=pytest.mark.slow)])
 def test_replicas_and_accumulation_train_the_same(folder, records, one_device, devices, accumulation):
     output = folder / f"{devices}-{accumulation}.npz"
     finish(start(records, output, "mirrored", devices, accumulation))

@@ -150,7 +150,7 @@ def make_model(model: StoredModel) -> keras.Model:
     variables = weights_by_name(made)
     optional = () if stored.needs_pooler(model) else ("pooler/",)
     if model.head == "pretraining":
-        optional += tuple(f"{part}/" for part in ("masked_lm", "next_sentence") if f"{part}/output_bias" not in model.weights)
+        optional += tuple(f"{part}/" for part in ("masked_lm", "next_sentence") if f"{part}/output_bias" not in model.weights)  # type: ignore[assignment]
     absent = [name for name in variables if name not in model.weights and not name.startswith(optional)]
     if absent:
         raise ValueError(f"{model.origin}: missing: {_some([model.table.theirs(name) or name for name in absent])}")

@@ -102,7 +102,7 @@ def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
         ours = TABLE.ours(variable.path.removeprefix(f"{backbone.name}/"))
         if ours not in stored.weights:
             raise ValueError(f"{stored.origin}: has no {ours}, which keras-hub's BertBackbone needs")
-        variable.assign(stored.weights[ours].reshape(variable.shape))
+        variable.assign(stored.weights[ours].reshape(variable.shape))  # type: ignore[index]
     return backbone
 
 

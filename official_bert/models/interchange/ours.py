@@ -59,7 +59,7 @@ def read_keras(path: str) -> StoredModel:
         raise ValueError(f"{path}: cannot be read as a Keras model of ours: {str(error).strip().splitlines()[0]}") from None
     if not isinstance(model, MODELS):
         raise ValueError(f"{path}: expected a BERT model of ours, got {type(model).__name__}")
-    settings = getattr(model, "encoder", model).settings
+    settings = getattr(model, "encoder", model).settings  # type: ignore[union-attr]
     known = {field: settings[field] for field in ModelConfig.__dataclass_fields__}
     weights = {name: value.numpy() for name, value in named_weights(model).items()}
     head = files.head_of(weights, path)
