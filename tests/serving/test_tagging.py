@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
@@ -114,7 +114,7 @@ def test_punctuation_around_words_is_set_apart_and_within_them_is_not(model, gra
     assert [entity for _, _, _, entity in rows_of(spaced.answer_text({"text": tf.constant([text])}), 0)] == text.split()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(st.integers(0, 8), max_size=7), min_size=1, max_size=4))
 def test_any_sequence_of_tags_is_read_as_conlleval_reads_it(model, graph_tokenizer, rows):
     labels = ("O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC")

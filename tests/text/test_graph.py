@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from official_bert.text.graph import GraphTokenizer
@@ -81,7 +81,7 @@ TEXTS = st.text(st.one_of(
     st.sampled_from("가각\u1100\u1161中\uf900\U0002f800にガ\u093f\u0947ไ≠\u1fef\u037e")), max_size=40)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(texts=st.lists(TEXTS, min_size=1, max_size=6))
 @example(texts=["A b,", "é", "the\tthe", "\x7fthe", "", "Α", "a"])
 @example(texts=["e\u0301", "\u0301\u0323", "ΑΣ", "Σ", "ΑΣ\u0301\u00adα ΑΣ\u0301\u00ad", "\U0001d158\U0001d16d\U0001d165a"])
@@ -105,7 +105,7 @@ def ascii_texts(golden):
 
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_ascii_texts_which_go_another_way_give_the_same(pairs, golden, name):
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(texts=st.lists(ascii_texts(golden), min_size=1, max_size=3))
     def check(texts):
         assert pairs[name].graph_offsets(texts) == [pairs[name].plain.tokenize_with_offsets(text) for text in texts]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from official_bert.text import graph_packing, packing
@@ -24,7 +24,7 @@ def trimmed(rows, width):
     return {name: np.stack([row[name][:width] for row in rows]) for name in rows[0]}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), TEXTS, st.integers(3, 20))
 def test_pairs_are_packed_and_truncated_as_in_training(data, texts_a, max_seq_length):
     texts_b = data.draw(st.lists(st.lists(st.integers(1000, 2000), max_size=12),
@@ -38,7 +38,7 @@ def test_pairs_are_packed_and_truncated_as_in_training(data, texts_a, max_seq_le
     assert truncated.numpy().tolist() == [length > max_seq_length for length in lengths]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS, st.integers(2, 12))
 def test_single_texts_are_packed_as_in_training(texts, max_seq_length):
     layout, truncated = graph_packing.pack(ragged(texts), None, CLS, SEP, max_seq_length)
@@ -62,7 +62,7 @@ def test_an_empty_batch_gives_no_rows():
     assert layout.input_ids.shape[0] == 0 and truncated.shape == [0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=5), st.integers(1, 20), st.integers(1, 25))
 def test_windows_and_their_maximum_context_are_those_of_training(lengths, window, stride):
     windows = graph_packing.sliding_windows(tf.constant(lengths), window, stride)
