@@ -16,6 +16,7 @@ TASKS = {
     "several_labels": ("classification", {"kind": "multi_label", "labels": ["a", "b", "c"], "max_seq_length": 24}),
     "score": ("classification", {"kind": "regression", "max_seq_length": 24}),
     "glue": ("glue", {"dataset": "mrpc", "max_seq_length": 20}),
+    "swag": ("swag", {"max_seq_length": 24}),
     "squad_2": ("squad", {"max_seq_length": 28, "doc_stride": 7, "max_query_length": 6, "max_answer_length": 5,
                           "version_2_with_negative": True, "null_score_diff_threshold": 0.3}),
 }
@@ -23,7 +24,8 @@ TASKS = {
 
 def rows_for(inputs):
     """Raw rows with the served model's inputs."""
-    columns = {"text": FIRST, "text_pair": SECOND, "question": SECOND, "context": [text * 3 for text in FIRST]}
+    columns = {"text": FIRST, "text_pair": SECOND, "question": SECOND, "context": [text * 3 for text in FIRST],
+               "choices": [[text, *SECOND[1:]] for text in FIRST]}
     return [{name: columns[name][index] for name in inputs} for index in range(len(FIRST))]
 
 
