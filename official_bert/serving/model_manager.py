@@ -60,7 +60,7 @@ class ModelManager:
         chosen = self._load_chosen(model)
         states = {known[number].state for number in chosen}
         # What answers goes on doing so until its successor does, and when the folder is emptied under it.
-        if "AVAILABLE" in states or chosen and "START" not in states:
+        if "AVAILABLE" in states or (chosen and "START" not in states):
             for version in list(known.values()):
                 if version.state == "AVAILABLE" and version.number not in chosen:
                     self._end(model.name, version)

@@ -42,13 +42,18 @@ def check_inputs(signature: Signature, inputs: Arrays, limits: Limits) -> None:
     check_names(signature, inputs)
     for name, spec in signature.inputs.items():
         _check_shape(name, inputs[name], spec)
-        if spec.has_rows and len(inputs[name]) > limits.max_request_rows:
+        if spec.has_rows and inputs[name].ndim and len(inputs[name]) > limits.max_request_rows:
             raise invalid(f"input {name!r}: expected at most {limits.max_request_rows} rows in a request, "
                           f"got {len(inputs[name])}")
         if spec.dtype == tf.string:
             _check_strings(name, inputs[name], limits)
-    if signature.is_batched:
+    if have_rows(signature, inputs):
         _check_rows(inputs)
+
+
+def have_rows(signature: Signature, inputs: Arrays) -> bool:
+    """Whether the first axis of all inputs is the batch; an input of unknown rank may be given without any axis."""
+    return signature.is_batched and all(array.ndim for array in inputs.values())
 
 
 def _check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
