@@ -35,7 +35,7 @@ def train(records, strategy, accumulation):
     trainer = Trainer(task, strategy, 20)
     iterator = iter(distribution.distribute(task.train_source(), strategy))
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(10)).numpy() for _ in range(2)])
-    weights = {f"weight_{number}": weight.numpy() for number, weight in enumerate(trainer.weights)}
+    weights = {variable.path.partition("/")[2]: variable.numpy() for variable in trainer.model.trainable_variables}
     return {"losses": rows[:, 0], "replicas": strategy.num_replicas_in_sync} | weights
 
 

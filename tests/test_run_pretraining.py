@@ -13,7 +13,7 @@ import yaml
 from made_pretraining import make_config, write_records
 
 from official_bert.config import load_config, to_dict
-from official_bert.training import loop
+from official_bert.training import checkpointing, loop
 from official_bert.training.distribution import Placement
 from official_bert.training.task import DataFiles, load_task
 
@@ -192,13 +192,7 @@ def test_a_command_line_of_2018_works(files, tmp_path):
     assert 3 < float(results["mlm_loss"]) < 4 and float(results["nsp_loss"]) == pytest.approx(0.69, abs=0.1)
 
 
-def test_two_runs_on_one_folder_are_refused(files):
-    output = files / "twice"
-    first = subprocess.Popen(command(files, output, "--num_train_steps=100000"), stdout=subprocess.PIPE, text=True)
-    for line in first.stdout:
-        if line.startswith("step 2/"):
-            break
-    second = run(files, output, "--num_train_steps=100000")
-    first.kill()
-    first.communicate()
-    assert second.returncode == 1 and "another run is writing to this folder" in second.stderr
+def test_two_runs_on_one_folder_are_refused(files, tmp_path):
+    task = load_task(load_config(str(files / "config.yaml")), DataFiles(train_file=f"{files}/train-*.tfrecord"))
+    with checkpointing.locked(str(tmp_path)), pytest.raises(ValueError, match="another run is writing to this folder"):
+        loop.train(task, str(tmp_path), Placement())

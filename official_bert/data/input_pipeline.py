@@ -89,7 +89,8 @@ class RecordSource:
         rows = files.interleave(numbered, cycle_length=min(READ_FILES, len(self.paths)) if self.shuffle else 1, block_length=16,
                                 num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         if self.shuffle:
-            rows = rows.shuffle(min(self.shuffle_buffer, self.size), seed=tf.cast(epoch, tf.int64) * 1_000_003 + self.seed)
+            rows = rows.shuffle(min(self.shuffle_buffer, self.size), seed=tf.cast(epoch, tf.int64) * 1_000_003 + self.seed,
+                                reshuffle_each_iteration=False)
         rows = rows.map(lambda serialized, index: (serialized, tf.cast(epoch, tf.int64) * self.size + index, tf.constant(1.0)))
         rows = rows.skip(tf.cast(skipped_batches, tf.int64) * self.batch_size)
         if self.keeps_remainder:

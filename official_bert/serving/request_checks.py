@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.serving.servable import Arrays, Signature, TensorSpec
+from official_bert.serving.servable import Arrays, Signature, TensorSpec, check_names
 from official_bert.serving.statuses import RequestError, invalid
 
 MOST_DIMENSIONS = 8
@@ -26,15 +26,6 @@ class Limits:
     max_concurrent_requests: int = 256  # those above are told to come again
     # Inputs that are text and must be UTF-8; strings of other names (images, tf.train.Examples) may hold any bytes.
     text_inputs: tuple[str, ...] = ("text", "text_pair", "question", "context", "choices")
-
-
-def check_names(signature: Signature, given: Any) -> None:
-    """Refuses inputs that are missing or unknown."""
-    wanted, given = set(signature.inputs), set(given)
-    if wanted != given:
-        raise invalid(f"input size does not match signature: {len(given)}!={len(wanted)} len({{{_names(given)}}}) != "
-                      f"len({{{_names(wanted)}}}). Sent extra: {{{_names(given - wanted)}}}. "
-                      f"Missing but required: {{{_names(wanted - given)}}}.")
 
 
 def check_inputs(signature: Signature, inputs: Arrays, limits: Limits) -> None:
@@ -100,7 +91,3 @@ def read_tensor(name: str, proto: Any, limits: Limits) -> np.ndarray:
         return tf.make_ndarray(proto)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise invalid(f"input {name!r}: not a valid tensor: {str(error).splitlines()[0][:200] if str(error) else ''}") from None
-
-
-def _names(names: Any) -> str:
-    return ",".join(sorted(map(str, names)))

@@ -1,29 +1,24 @@
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from made_pretraining import write_records
+import yaml
+from made_pretraining import make_config, write_records
 
-from official_bert.training import distribution
+from official_bert.config import to_dict
+from official_bert.training import checkpointing, distribution
 from official_bert.training.distribution import Placement
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "run_for_parity.py"
-
-
-def start(records, output, *arguments):
-    return subprocess.Popen([sys.executable, str(SCRIPT), str(records), str(output), *map(str, arguments)],
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process):
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out[-3000:]
+STEPS = 20
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +32,34 @@ def records(folder):
 
 
 @pytest.fixture(scope="module")
-def one_device(folder, records):
-    finish(start(records, folder / "one.npz", "one_device", 0, 1))
-    return np.load(folder / "one.npz")
+def arrangements(folder, records):
+    """Losses and weights of the same 20 steps, by (replicas, accumulation steps)."""
+    done = subprocess.run([sys.executable, str(SCRIPT), records, str(folder)], check=False, capture_output=True, text=True,
+                          timeout=1200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {path.stem: np.load(path) for path in folder.glob("*.npz")}
 
 
-def check_same(found, wanted, replicas):
+def check_same(losses, weights, wanted):
+    assert len(wanted["losses"]) == STEPS and wanted["losses"][0] - wanted["losses"][-1] > 0.001
+    np.testing.assert_allclose(losses, wanted["losses"], atol=1e-5)
+    names = [name for name in wanted.files if name not in ("losses", "replicas")]
+    assert len(names) > 30
+    for name in names:
+        np.testing.assert_allclose(weights[name], wanted[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("replicas", "accumulation"), [(1, 4), (2, 1), (4, 1), (2, 2)])
+def test_replicas_and_accumulation_train_the_same(arrangements, replicas, accumulation):
+    found = arrangements[f"{replicas}-{accumulation}"]
     assert int(found["replicas"]) == replicas
-    assert len(wanted["losses"]) == 20 and wanted["losses"][0] - wanted["losses"][-1] > 0.001
-    np.testing.assert_allclose(found["losses"], wanted["losses"], atol=1e-5)
-    for name in wanted.files:
-        if name.startswith("weight_"):
-            np.testing.assert_allclose(found[name], wanted[name], atol=1e-5, err_msg=name)
+    check_same(found["losses"], found, arrangements["1-1"])
 
 
-@pytest.mark.parametrize(("devices", "accumulation"), [(2, 1), pytest.param(4, 1, marks=pytest.mark.slow), (2, 2)])
-def test_replicas_and_accumulation_train_the_same(folder, records, one_device, devices, accumulation):
-    output = folder / f"{devices}-{accumulation}.npz"
-    finish(start(records, output, "mirrored", devices, accumulation))
-    check_same(np.load(output), one_device, devices)
+def test_replicas_drop_out_differently_which_keras_seeds_alone_would_not(arrangements):
+    dropped = arrangements["dropout"]
+    np.testing.assert_array_equal(dropped["keras_seeds"][0], dropped["keras_seeds"][1])
+    assert np.abs(dropped["our_seeds"][0] - dropped["our_seeds"][1]).max() > 1e-3
 
 
 def free_ports(count):
@@ -68,25 +72,83 @@ def free_ports(count):
     return ports
 
 
-def test_two_workers_train_the_same(folder, records, one_device):
-    hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
-    workers = [start(records, folder / f"worker-{index}.npz", "multi_worker", 0, 1, hosts, index) for index in range(2)]
-    for worker in workers:
-        finish(worker)
-    for index in range(2):
-        check_same(np.load(folder / f"worker-{index}.npz"), one_device, 2)
+class Workers:
+    """Two processes of the real command, on one output folder."""
+
+    def __init__(self, folder, records, name, by_flags=True, **training):
+        self.folder, self.output = folder, folder / name
+        model = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        config = make_config(model=model, training={"log_every": 1, "save_every": 5, "steps_per_loop": 2} | training)
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(to_dict(config)))
+        self.by_flags = by_flags
+        self.command = [sys.executable, "-m", "official_bert.run_pretraining", f"--config={folder}/{name}.yaml",
+                        f"--input_file={records}", f"--output_dir={self.output}", "--strategy=multi_worker"]
+
+    def start(self):
+        hosts = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        self.processes = []
+        for index in range(2):
+            flags = [f"--worker_hosts={','.join(hosts)}", f"--task_index={index}"] if self.by_flags else []
+            cluster = json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
+            environment = os.environ | ({} if self.by_flags else {"TF_CONFIG": cluster})
+            self.processes.append(subprocess.Popen([*self.command, *flags], env=environment, stdout=subprocess.PIPE,
+                                                   stderr=subprocess.STDOUT, text=True))
+
+    def wait(self):
+        """(statuses, outputs) once both have ended."""
+        outputs = [process.communicate(timeout=900)[0] for process in self.processes]
+        return [process.returncode for process in self.processes], outputs
+
+    def wait_for_step(self, step):
+        deadline = time.monotonic() + 600
+        while max(self.losses(), default=0) < step:
+            assert time.monotonic() < deadline and all(process.poll() is None for process in self.processes)
+            time.sleep(0.1)
+
+    def losses(self):
+        """The loss by step; a step done twice, before and after a stop, must have had the same loss."""
+        found = {}
+        log = self.output / "log.jsonl"
+        for line in log.read_text().splitlines() if log.exists() else []:
+            row = json.loads(line)
+            assert found.setdefault(row["step"], row["train/loss"]) == row["train/loss"], row
+        return found
+
+
+@pytest.mark.parametrize("by_flags", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_two_workers_train_the_same(folder, records, arrangements, by_flags):
+    workers = Workers(folder, records, f"workers-{by_flags}", by_flags)
+    workers.start()
+    statuses, outputs = workers.wait()
+    assert statuses == [0, 0], outputs
+    assert "fresh: weights are random" in outputs[0] and "fresh" not in outputs[1]
+    _, model = checkpointing.restore_for_inference(str(workers.output))
+    weights = {variable.path.partition("/")[2]: variable.numpy() for variable in model.trainable_variables}
+    check_same(list(workers.losses().values()), weights, arrangements["1-1"])
 
 
 @pytest.mark.slow
-def test_two_workers_by_tf_config_train_the_same(folder, records, one_device, monkeypatch):
-    hosts = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    workers = []
-    for index in range(2):
-        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}}))
-        workers.append(start(records, folder / f"tf-config-{index}.npz", "multi_worker", 0, 1))
-    for worker in workers:
-        finish(worker)
-    check_same(np.load(folder / "tf-config-1.npz"), one_device, 2)
+def test_workers_stop_together_survive_a_loss_by_resuming_and_train_the_same(folder, records):
+    whole = Workers(folder, records, "whole", steps=60)
+    whole.start()
+    assert whole.wait()[0] == [0, 0]
+    workers = Workers(folder, records, "stopped", steps=60)
+    workers.start()
+    workers.wait_for_step(3)
+    workers.processes[1].send_signal(signal.SIGTERM)  # one worker's machine is taken away
+    statuses, outputs = workers.wait()
+    assert statuses == [75, 75] and "SIGTERM: saved at step" in outputs[0]
+    workers.start()
+    workers.wait_for_step(25)
+    workers.processes[1].kill()
+    statuses, outputs = workers.wait()
+    assert statuses == [1, -signal.SIGKILL]
+    assert "resumed: " in outputs[0] and "another worker no longer answers; start all of them again" in outputs[0]
+    assert "Traceback" not in outputs[0]
+    workers.start()
+    statuses, outputs = workers.wait()
+    assert statuses == [0, 0] and "resumed: " in outputs[0]
+    assert workers.losses() == whole.losses() and len(whole.losses()) == 60
 
 
 @pytest.mark.parametrize(("placement", "told"), [

@@ -138,8 +138,6 @@ def make_model(model: StoredModel) -> keras.Model:
 
     Raises ValueError, naming them, for weights that are missing, left over or of another shape.
     """
-    if model.unknown:
-        raise ValueError(f"{model.origin}: left over, with no place in a BERT model: {_some(model.unknown)}")
     encoder = BertEncoder(**encoder_settings(stored.require_config(model)), name="bert")
     classes = {name: len(weight) for name, weight in model.weights.items()}
     made = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder), "choice": lambda: ChoiceClassifier(encoder),
@@ -148,19 +146,29 @@ def make_model(model: StoredModel) -> keras.Model:
             "span": lambda: SpanPredictor(encoder)}[model.head]()
     made.build()
     variables = weights_by_name(made)
-    optional = () if stored.needs_pooler(model) else ("pooler/",)
-    if model.head == "pretraining":
-        optional += tuple(f"{part}/" for part in ("masked_lm", "next_sentence") if f"{part}/output_bias" not in model.weights)
-    absent = [name for name in variables if name not in model.weights and not name.startswith(optional)]
-    if absent:
-        raise ValueError(f"{model.origin}: missing: {_some([model.table.theirs(name) or name for name in absent])}")
-    if extra := [name for name in model.weights if name not in variables]:
-        raise ValueError(f"{model.origin}: left over: {_some([model.table.theirs(name) or name for name in extra])}")
-    if wrong := misfits(model, variables):
-        raise ValueError(f"{model.origin}: {_some(wrong, '; ')}")
+    _check_whole(model, variables)
     for name, weight in model.weights.items():
         variables[name].assign(weight.reshape(variables[name].shape))
     return made
+
+
+def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
+    """ValueError unless every weight has a variable and every variable that the model's outputs depend on has a weight."""
+    optional = [] if stored.needs_pooler(model) else ["pooler/"]
+    if model.head == "pretraining":
+        optional += [f"{part}/" for part in ("masked_lm", "next_sentence") if f"{part}/output_bias" not in model.weights]
+
+    def theirs(names):
+        return _some([model.table.theirs(name) or name for name in names])
+
+    absent = [name for name in variables if name not in model.weights and not name.startswith(tuple(optional))]
+    extra = [name for name in model.weights if name not in variables]
+    if absent:
+        raise ValueError(f"{model.origin}: missing: {theirs(absent)}")
+    if model.unknown or extra:
+        raise ValueError(f"{model.origin}: left over, with no place in a BERT model: {theirs([*extra, *model.unknown])}")
+    if wrong := misfits(model, variables):
+        raise ValueError(f"{model.origin}: {_some(wrong, '; ')}")
 
 
 def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list[str]:

@@ -214,11 +214,9 @@ def architecture_of(stored: StoredModel) -> str:
 
 
 def _label_values(stored: StoredModel) -> dict[str, Any]:
-    """Names of classes: those that are known, or as many numbers as the head has classes."""
     if stored.head not in ("classifier", "tagger"):
         return {}
-    count = len(stored.weights[f"{stored.head}/output_bias"])
-    labels = list(stored.labels) if len(stored.labels) == count else [f"LABEL_{index}" for index in range(count)]
+    labels = files.class_names(stored)
     return {"id2label": {str(index): label for index, label in enumerate(labels)},
             "label2id": {label: index for index, label in enumerate(labels)}}
 

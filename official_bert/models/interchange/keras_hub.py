@@ -100,7 +100,7 @@ def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
         max_sequence_length=config.max_position_embeddings, num_segments=config.type_vocab_size)
     for variable in backbone.weights:
         ours = TABLE.ours(variable.path.removeprefix(f"{backbone.name}/"))
-        if ours not in stored.weights:
+        if ours is None or ours not in stored.weights:
             raise ValueError(f"{stored.origin}: has no {ours}, which keras-hub's BertBackbone needs")
         variable.assign(stored.weights[ours].reshape(variable.shape))
     return backbone

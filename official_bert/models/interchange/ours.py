@@ -1,6 +1,7 @@
 """Our own checkpoints and `.keras` files, in both directions."""
 
 import os
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -19,6 +20,9 @@ NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
 CONFIG_FILE = "config.yaml"
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
 MODELS = (BertEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)  # what a .keras file may hold
+# The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
+TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
+         "span": "squad"}
 TABLE = NameTable([])  # names are the same on both sides
 
 
@@ -46,7 +50,7 @@ def read(prefix: str) -> StoredModel:
     if config is None:
         return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=files.read_vocab(folder))
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
-                       head="choice" if config.options.get("head") == "choice" or config.task == "swag" else head,
+                       head="choice" if config.task == TASKS["choice"] else head,
                        labels=[str(label) for label in config.options.get("labels") or ()], vocab=files.read_vocab(folder),
                        do_lower_case=config.tokenizer.do_lower_case)
 
@@ -59,8 +63,8 @@ def read_keras(path: str) -> StoredModel:
         raise ValueError(f"{path}: cannot be read as a Keras model of ours: {str(error).strip().splitlines()[0]}") from None
     if not isinstance(model, MODELS):
         raise ValueError(f"{path}: expected a BERT model of ours, got {type(model).__name__}")
-    settings = getattr(model, "encoder", model).settings
-    known = {field: settings[field] for field in ModelConfig.__dataclass_fields__}
+    encoder: Any = getattr(model, "encoder", model)
+    known = {field: encoder.settings[field] for field in ModelConfig.__dataclass_fields__}
     weights = {name: value.numpy() for name, value in named_weights(model).items()}
     head = files.head_of(weights, path)
     return StoredModel(origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**known),
@@ -69,14 +73,21 @@ def read_keras(path: str) -> StoredModel:
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes `config.yaml` (model and tokenizer), `vocab.txt` and a checkpoint; nothing is left out."""
+    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; nothing is left out."""
     config = files.require_config(stored)
     variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
                  for name, weight in stored.weights.items()}
     tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))
     tokenizer = TokenizerConfig(do_lower_case=stored.do_lower_case is not False)
-    save_config(Config(model=config, tokenizer=tokenizer, options={"labels": list(stored.labels)} if stored.labels else {}),
+    save_config(Config(task=TASKS[stored.head], model=config, tokenizer=tokenizer, options=_options(stored)),
                 os.path.join(folder, CONFIG_FILE))
     files.write_vocab(stored, folder)
     return []
 
+
+def _options(stored: StoredModel) -> dict:
+    """What a task of single texts must know of the classes; one class is a score."""
+    if stored.head not in ("classifier", "tagger"):
+        return {}
+    labels = files.class_names(stored)
+    return {"kind": "regression"} if stored.head == "classifier" and len(labels) == 1 else {"labels": labels}

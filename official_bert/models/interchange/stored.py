@@ -48,6 +48,12 @@ def needs_pooler(stored: StoredModel) -> bool:
         stored.head == "pretraining" and "next_sentence/output_weights" not in stored.weights)
 
 
+def class_names(stored: StoredModel) -> list[str]:
+    """Names of the classes of a classifier or tagger: those that are known, or as many numbered ones as there are classes."""
+    count = len(stored.weights[f"{stored.head}/output_bias"])
+    return list(stored.labels) if len(stored.labels) == count else [f"LABEL_{index}" for index in range(count)]
+
+
 def check_vocabulary(stored: StoredModel) -> None:
     """Raises ValueError where the vocabulary has not as many entries as the table of word embeddings has rows."""
     rows = len(stored.weights["embeddings/word_embeddings"])

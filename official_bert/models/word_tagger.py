@@ -1,0 +1,132 @@
+"""Tags of words (paper 5.3): with a CRF on top, or from a frozen encoder's layers through a BiLSTM.
+
+B batch, S pieces, W words, N layers, D hidden size, T tags.
+"""
+
+import keras
+from keras import ops
+
+from official_bert.config import ModelConfig
+from official_bert.layers.crf import CRF, Scores, chain_first, no_scores
+from official_bert.layers.heads import OutputLayer
+from official_bert.layers.layer_mixing import Features, LayerMixing, chosen_layers
+from official_bert.models.encoder import BertEncoder, EncoderWithHeads, encoder_settings, make_encoder
+from official_bert.models.tagger import Tagger
+
+CHAIN = ("transitions", "start_scores", "end_scores")  # outputs of a model with a CRF: [T,T], [T], [T]
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class CRFTagger(Tagger):
+    """A tagger whose logits are the emissions of a CRF. Outputs: those of `Tagger`, and `CHAIN`."""
+
+    def __init__(self, encoder: BertEncoder, num_tags=9, dropout=0.1, boundary_scores=True, crf_rate=100.0, **kwargs):
+        super().__init__(encoder, num_tags, dropout, **kwargs)
+        self.settings |= {"boundary_scores": boundary_scores, "crf_rate": crf_rate}
+        self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf")
+
+    def build(self, *_):
+        """Makes every weight."""
+        super().build()
+        self.crf.build()
+
+    def call(self, inputs, training=None):
+        """The dict of inputs -> the dict of outputs, both described with the class."""
+        return super().call(inputs, training=training) | dict(zip(CHAIN, self.crf.scores()))
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class FeatureTagger(EncoderWithHeads):
+    """A frozen encoder's layers, mixed, through a BiLSTM to tags (paper 5.3: two layers, 768 wide).
+
+    Inputs: the encoder's, and `first_pieces` [B,S], 1 at pieces that begin a word (without it every real piece is one): `logits`
+    [B,S,T] are those of these pieces. Or `word_features` [B,N,D,W] that `features` has made before, and `input_mask` [B,W]:
+    `logits` [B,W,T], and the encoder is not run. With `crf` the outputs `CHAIN` too. Only what is behind the encoder is trained.
+    """
+
+    def __init__(self, encoder: BertEncoder, num_tags=9, features="concat", feature_layers=4, lstm_size=768, lstm_layers=2,
+                 dropout=0.1, crf=False, boundary_scores=True, crf_rate=100.0, **kwargs):
+        super().__init__(encoder, **kwargs)
+        self.settings = {"num_tags": num_tags, "features": features, "feature_layers": feature_layers, "lstm_size": lstm_size,
+                         "lstm_layers": lstm_layers, "dropout": dropout, "crf": crf, "boundary_scores": boundary_scores,
+                         "crf_rate": crf_rate}
+        if lstm_size % 2 or lstm_size < 2:
+            raise ValueError(f"config.options.lstm_size: expected an even number, half of it for each direction, got {lstm_size}")
+        encoder.trainable = False
+        self.layers_used = chosen_layers(features, feature_layers, encoder.settings["num_hidden_layers"])
+        self.mixing = LayerMixing(features, name="mixing", dtype=self.dtype_policy)
+        self.dropouts = [keras.layers.Dropout(dropout, dtype=self.dtype_policy) for _ in range(lstm_layers + 1)]
+        self.lstms = [keras.layers.Bidirectional(
+            keras.layers.LSTM(lstm_size // 2, return_sequences=True, name="lstm", dtype=self.dtype_policy),
+            name=f"lstm_{index}", dtype=self.dtype_policy) for index in range(lstm_layers)]
+        self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy)
+        self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf") if crf else None
+
+    def build(self, *_):
+        """Makes every weight."""
+        super().build()
+        shape = (None, None, len(self.layers_used), self.encoder.settings["hidden_size"])
+        self.mixing.build(shape)
+        width = self.mixing.compute_output_shape(shape)[-1]
+        for lstm in self.lstms:
+            lstm.build((None, None, width))
+            width = self.settings["lstm_size"]
+        self.tagger.build((None, None, width))
+        if self.crf:
+            self.crf.build()
+
+    def features(self, inputs):
+        """The encoder's inputs -> its chosen layers for every piece [B,S,N,D], without dropout."""
+        encoded = self.encoder({name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}, training=False)
+        outputs = [encoded["embedding_output"], *encoded["layer_outputs"]]
+        return ops.stack([outputs[layer] for layer in self.layers_used], axis=2)
+
+    def call(self, inputs, training=None):
+        """The dict of inputs -> the dict of outputs, both described with the class."""
+        if "word_features" in inputs:
+            logits = self.tag(ops.transpose(inputs["word_features"], (0, 3, 1, 2)), inputs["input_mask"], training)
+        else:
+            logits = self._tag_pieces(inputs, training)
+        return {"logits": logits} | (dict(zip(CHAIN, self.crf.scores())) if self.crf else {})
+
+    def tag(self, x, mask, training=None):
+        """Features of words x [B,W,N,D], the real ones (mask [B,W]) first -> logits [B,W,T]."""
+        x, mask = self.mixing(ops.cast(x, self.compute_dtype)), ops.cast(mask, "bool")
+        for lstm, dropout in zip(self.lstms, self.dropouts):
+            x = lstm(dropout(x, training=training), mask=mask, training=training)     # [B,W,lstm_size]
+            x = x * ops.cast(mask, x.dtype)[:, :, None]
+        return self.tagger(self.dropouts[-1](x, training=training))
+
+    def _tag_pieces(self, inputs, training):
+        """Words out of pieces, and their logits back to where each word begins."""
+        words = ops.cast(inputs.get("first_pieces", inputs["input_mask"]), "int32")   # [B,S]
+        order = chain_first(words > 0)
+        x = ops.take_along_axis(self.features(inputs), order[:, :, None, None], axis=1)
+        logits = self.tag(x, ops.take_along_axis(words, order, axis=1), training)
+        back = ops.cast(ops.argsort(order, axis=1), "int32")
+        return ops.take_along_axis(logits, back[:, :, None], axis=1)
+
+
+def make_crf_tagger(config: ModelConfig, num_tags: int, dropout: float = 0.1, boundary_scores: bool = True,
+                    crf_rate: float = 100.0, **options) -> CRFTagger:
+    """The tagger with a CRF of a configuration, its weights made; `options` are the encoder's."""
+    model = CRFTagger(make_encoder(config, **options), num_tags, dropout, boundary_scores, crf_rate)
+    model.build()
+    return model
+
+
+def make_feature_tagger(config: ModelConfig, num_tags: int, features: Features, **settings) -> FeatureTagger:
+    """The feature-based tagger of a configuration, its weights made; `settings` are those of `FeatureTagger`."""
+    encoder = BertEncoder(**encoder_settings(config), return_layers=True, name="bert")
+    encoder.build()
+    model = FeatureTagger(encoder, num_tags, features, **settings)
+    model.build()
+    return model
+
+
+def chain_scores(outputs) -> Scores:
+    """The CRF's scores in a model's outputs; scores that add nothing where it has no CRF."""
+    if CHAIN[0] in outputs:
+        return Scores(*(outputs[name] for name in CHAIN))
+    return no_scores(outputs["logits"].shape[-1])
+

@@ -1,0 +1,133 @@
+"""The command: golden model there and back, what it prints, what it refuses and leaves nothing of."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def tool():
+    """The command's module; its flags belong to this process."""
+    spec = importlib.util.spec_from_file_location("convert_checkpoint", ROOT / "tools" / "convert_checkpoint.py")
+    module = importlib.util.module_from_spec(spec)
+    before = set(flags.FLAGS)
+    spec.loader.exec_module(module)
+    module.own_flags = set(flags.FLAGS) - before
+    yield module
+    for name in module.own_flags:
+        delattr(flags.FLAGS, name)
+
+
+@pytest.fixture
+def convert(tool, capsys):
+    """Runs the command in this process; gives what it printed."""
+    def run(**values):
+        flags.FLAGS.unparse_flags()
+        for name in tool.own_flags:
+            flags.FLAGS[name].unparse()
+        flags.FLAGS(["convert_checkpoint.py", *(f"--{name}={value}" for name, value in values.items())])
+        tool.main([])
+        return capsys.readouterr().out
+    return run
+
+
+@pytest.fixture
+def google(golden, tmp_path):
+    """A folder as Google released them."""
+    shutil.copytree(golden / "tf1_bert", tmp_path / "google")
+    shutil.copy(golden / "vocab_uncased.txt", tmp_path / "google/vocab.txt")
+    return tmp_path / "google"
+
+
+@pytest.mark.parametrize("form", ["hugging_face", "keras_hub", "ours"])
+def test_there_and_back_again(convert, google, tmp_path, form):
+    said = convert(**{"from": "tf1", "to": form, "input": google / "bert_model.ckpt", "output": tmp_path / "there"})
+    assert "found: TF 1 checkpoint" in said and "62 weights; largest difference" in said
+    assert "largest difference of mlm_logits" in said and "largest difference of pooled_output" in said
+    said = convert(**{"from": form, "to": "tf1", "input": tmp_path / "there", "output": tmp_path / "back"})
+    assert (tmp_path / "back/vocab.txt").read_bytes() == (google / "vocab.txt").read_bytes()
+    before, after = (json.loads((folder / "bert_config.json").read_text()) for folder in (google, tmp_path / "back"))
+    # How weights were drawn is nothing that a keras-hub backbone says.
+    assert after == before | ({"initializer_range": 0.02} if form == "keras_hub" else {})
+    one, other = (tf.train.load_checkpoint(str(folder / "bert_model.ckpt")) for folder in (google, tmp_path / "back"))
+    assert one.get_variable_to_shape_map() == other.get_variable_to_shape_map()
+    for name in one.get_variable_to_shape_map():
+        np.testing.assert_array_equal(one.get_tensor(name), other.get_tensor(name))
+
+
+def test_case_is_told_from_the_vocabulary(convert, google, golden, tmp_path):
+    def config(name):
+        return json.loads((tmp_path / name / "tokenizer_config.json").read_text())
+    convert(to="hugging_face", input=google, output=tmp_path / "uncased")
+    assert config("uncased")["do_lower_case"] is True
+    convert(to="hugging_face", input=google, output=tmp_path / "cased", vocab_file=golden / "vocab_cased.txt")
+    assert config("cased")["do_lower_case"] is False
+    convert(to="hugging_face", input=google, output=tmp_path / "said", do_lower_case="false")
+    assert config("said")["do_lower_case"] is False
+
+
+def test_a_gelu_of_mistaken_origin_is_overruled(convert, google, tmp_path):
+    convert(to="hugging_face", input=google, output=tmp_path / "there")
+    values = json.loads((tmp_path / "there/config.json").read_text())
+    (tmp_path / "there/config.json").write_text(json.dumps(values | {"hidden_act": "gelu"}))
+    with pytest.raises(ValueError, match="the 2018 code has no hidden_act 'gelu_erf'.*--hidden_act"):
+        convert(to="tf1", input=tmp_path / "there", output=tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+    convert(to="tf1", input=tmp_path / "there", output=tmp_path / "back", hidden_act="gelu")
+    assert json.loads((tmp_path / "back/bert_config.json").read_text())["hidden_act"] == "gelu"
+
+
+def test_weights_are_left_behind_only_where_told(convert, google, tmp_path):
+    said = convert(to="hugging_face", input=google, output=tmp_path / "out", leave_out="cls/.*")
+    assert "55 weights" in said
+    assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["BertModel"]
+    with pytest.raises(ValueError, match="missing: bert/embeddings/position_embeddings"):
+        convert(to="hugging_face", input=google, output=tmp_path / "none", leave_out=".*position_embeddings")
+    with pytest.raises(ValueError, match="not a regular expression"):
+        convert(to="hugging_face", input=google, output=tmp_path / "none", leave_out="(")
+
+
+def test_models_that_differ_are_not_written(convert, tool, google, tmp_path, monkeypatch):
+    from official_bert.models.interchange import hugging_face
+
+    def wrong(model, folder, write=hugging_face.write):
+        weights = dict(model.weights)
+        weights["pooler/bias"] = weights["pooler/bias"] + 1e-3
+        return write(tool.dataclasses.replace(model, weights=weights), folder)
+    monkeypatch.setattr(hugging_face, "write", wrong)
+    with pytest.raises(ValueError, match="not written: the models differ by .*, more than 1e-05"):
+        convert(to="hugging_face", input=google, output=tmp_path / "out")
+    assert os.listdir(tmp_path) == ["google"]
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"from": "hugging_face"}, "expected the format hugging_face, got tf1"),
+    ({"input": "nowhere"}, "nowhere: no checkpoint found there"),
+    ({"output": "google"}, "google: expected a new or empty folder"),
+    ({"vocab_file": "short.txt"}, "the vocabulary has 2 entries, but the table of word embeddings 3000 rows")])
+def test_mistakes_leave_nothing(convert, google, tmp_path, values, message, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("a\nb\n")
+    with pytest.raises(ValueError, match=message):
+        convert(**({"to": "hugging_face", "input": "google", "output": "out"} | values))
+    assert sorted(os.listdir(tmp_path)) == ["google", "short.txt"]
+
+
+def test_a_mistake_is_one_line_and_a_bad_status(golden, tmp_path):
+    shutil.copy(golden / "tf1_bert/bert_model.ckpt.index", tmp_path)
+    shutil.copy(golden / "tf1_bert/bert_model.ckpt.data-00000-of-00001", tmp_path)
+    done = subprocess.run([sys.executable, ROOT / "tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}",
+                           f"--output={tmp_path}/out"], check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "expected a bert_config.json beside it" in done.stderr
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()

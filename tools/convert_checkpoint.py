@@ -1,0 +1,142 @@
+"""Turns a checkpoint of one format into one of another, and proves that both compute the same.
+
+    python tools/convert_checkpoint.py --from=tf1 --to=hugging_face \\
+        --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=bert_for_pytorch
+
+What was written is loaded back, by keras-hub itself where it is a preset, and both models run on the same random input. The
+output folder appears when the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
+"""
+
+import dataclasses
+import os
+import re
+import shutil
+
+import numpy as np
+from absl import flags
+
+from official_bert.config import ModelConfig, build, read_bert_config, run_main
+
+FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
+LARGEST = 1e-5  # difference between the outputs of the two models
+FLAGS = flags.FLAGS
+flags.DEFINE_enum("from", "", ["", *FORMATS], "The format of --input; it is told from the files where this is not given.")
+flags.DEFINE_enum("to", None, [name for name in FORMATS if name != "tf_models"], "The format of --output.", required=True)
+flags.DEFINE_string("input", None, "A checkpoint's prefix, a folder or a .keras file.", required=True)
+flags.DEFINE_string("output", None, "A new folder.", required=True)
+flags.DEFINE_string("bert_config_file", "", "bert_config.json, where it does not lie beside --input.")
+flags.DEFINE_string("vocab_file", "", "The vocabulary, where it does not lie beside --input.")
+flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased; by default what the files say, or its entries.")
+flags.DEFINE_enum("head", "", ["", "classifier", "choice", "tagger"],
+                  "What the output layer of --input does, where its format does not say (tf1: classifier).")
+flags.DEFINE_enum("hidden_act", "", ["", "gelu", "gelu_erf"],
+                  "Overrules the files: Google's models were trained with gelu, but are gelu_erf in Hugging Face's form.")
+flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input that match it, whole, are left behind.")
+
+
+def read_source(formats, files):
+    """The model to convert, with what flags say of it."""
+    name, _ = formats.find_format(FLAGS.input)
+    name = "ours" if name == "keras" else name
+    if FLAGS["from"].value not in ("", name):
+        raise ValueError(f"--input={FLAGS.input}: expected the format {FLAGS['from'].value}, got {name}")
+    model = leave_out(formats.read(FLAGS.input))
+    if FLAGS.bert_config_file:
+        values = build(ModelConfig, read_bert_config(FLAGS.bert_config_file), FLAGS.bert_config_file)
+        model = dataclasses.replace(model, config=values)
+    if FLAGS.hidden_act:
+        model = dataclasses.replace(model, notes=(), config=dataclasses.replace(files.require_config(model),
+                                                                                hidden_act=FLAGS.hidden_act))
+    if FLAGS.vocab_file:
+        model = dataclasses.replace(model, vocab=files.read_lines(FLAGS.vocab_file))
+    if FLAGS.head:
+        model = formats.as_head(model, FLAGS.head)
+    return dataclasses.replace(model, do_lower_case=is_lower_case(model))
+
+
+def leave_out(model):
+    """The model without the weights that --leave_out names, by their names in the file or here."""
+    if not FLAGS.leave_out:
+        return model
+    try:
+        pattern = re.compile(FLAGS.leave_out)
+    except re.error as error:
+        raise ValueError(f"--leave_out={FLAGS.leave_out}: not a regular expression: {error}") from None
+    weights = {name: weight for name, weight in model.weights.items()
+               if not pattern.fullmatch(name) and not pattern.fullmatch(model.table.theirs(name) or name)}
+    head = model.head if any(not name.startswith(("embeddings/", "layer_", "pooler/")) for name in weights) else ""
+    return dataclasses.replace(model, weights=weights, head=head,
+                               unknown=[name for name in model.unknown if not pattern.fullmatch(name)])
+
+
+def is_lower_case(model) -> bool | None:
+    """--do_lower_case, or what the files say, or whether no entry of the vocabulary but special ones has a capital letter."""
+    if FLAGS.do_lower_case is not None:
+        return FLAGS.do_lower_case
+    if model.do_lower_case is not None or model.vocab is None:
+        return model.do_lower_case
+    return not any(entry != entry.lower() for entry in model.vocab if not re.fullmatch(r"\[.*\]", entry))
+
+
+def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
+    """Three rows of random tokens and segments, of different lengths."""
+    rng, length = np.random.default_rng(0), min(32, config.max_position_embeddings)
+    mask = (np.arange(length) < np.array([[length], [length // 2], [length - 1]])).astype(np.int32)
+    return {"input_ids": rng.integers(0, config.vocab_size, mask.shape, np.int32) * mask, "input_mask": mask,
+            "segment_ids": rng.integers(0, config.type_vocab_size, mask.shape, np.int32) * mask,
+            "masked_lm_positions": rng.integers(0, length // 2, (3, 4), np.int32)}
+
+
+def computed(formats, model, name: str, folder: str) -> dict[str, np.ndarray]:
+    """What a model computes of the random input; the encoder of a preset as keras-hub computes it."""
+    inputs = random_inputs(model.config)
+    found = formats.outputs(formats.make_model(model), inputs)
+    if name == "keras_hub":
+        found |= formats.module_of(name).outputs(folder, inputs)
+    missing = {"pooled_output": "pooler/kernel", "mlm_logits": "masked_lm/output_bias", "nsp_logits": "next_sentence/output_bias"}
+    return {key: value for key, value in found.items() if key not in missing or missing[key] in model.weights}
+
+
+def largest_differences(formats, source, folder: str) -> dict[str, float]:
+    """The largest difference of each output between the source and what was written to `folder`."""
+    written = formats.read(folder)
+    if written.head != source.head:
+        written = formats.as_head(written, source.head)
+    source_format, _ = formats.find_format(FLAGS.input)
+    before = computed(formats, source, source_format, FLAGS.input)
+    after = computed(formats, written, FLAGS.to, folder)
+    return {name: float(np.abs(before[name] - after[name]).max()) for name in before if name in after}
+
+
+def main(_) -> None:
+    """Reads, checks, writes, loads back, compares, and only then gives the folder its name."""
+    from official_bert.models.interchange import formats
+    from official_bert.models.interchange import stored as files
+    if os.path.exists(FLAGS.output) and (not os.path.isdir(FLAGS.output) or os.listdir(FLAGS.output)):
+        raise ValueError(f"--output={FLAGS.output}: expected a new or empty folder")
+    source = read_source(formats, files)
+    print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes]))
+    files.require_config(source)
+    files.check_vocabulary(source)
+    unchecked = f"{FLAGS.output.rstrip('/')}.unchecked.{os.getpid()}"
+    try:
+        formats.make_model(source)
+        left_out = formats.write(source, FLAGS.to, unchecked)
+        differences = largest_differences(formats, source, unchecked)
+        for name, value in differences.items():
+            print(f"largest difference of {name}: {value:.2e}")
+        worst = max(differences.values())
+        if not worst <= LARGEST:
+            raise ValueError(f"--output={FLAGS.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
+        os.replace(unchecked, FLAGS.output)
+    finally:
+        shutil.rmtree(unchecked, ignore_errors=True)
+    if left_out:
+        print(f"left out, for the model's class in this format has no place for it: {', '.join(left_out)}")
+    if source.vocab is None:
+        print("no vocabulary was found; --vocab_file gives it")
+    print(f"{FLAGS.output}: {len(source.weights) - len(left_out)} weights; largest difference {worst:.2e}")
+
+
+if __name__ == "__main__":
+    run_main(main)
