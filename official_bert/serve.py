@@ -55,11 +55,17 @@ def main(_) -> None:
 def _models():
     """What is to be served, from the flags."""
     from official_bert.serving.server_config import ServedModelConfig, read_models
+    from official_bert.serving.version_folders import list_versions, why_no_versions
     if bool(FLAGS.model_base_path) == bool(FLAGS.model_config_file):
         raise ValueError("expected either --model_base_path or --model_config_file")
-    if FLAGS.model_config_file:
-        return read_models(FLAGS.model_config_file)
-    return [ServedModelConfig(name=FLAGS.model_name, base_path=os.path.abspath(FLAGS.model_base_path))]
+    if FLAGS.model_config_file and not os.path.exists(FLAGS.model_config_file):
+        raise ValueError(f"--model_config_file={FLAGS.model_config_file}: no such file")
+    models = read_models(FLAGS.model_config_file) if FLAGS.model_config_file else [
+        ServedModelConfig(name=FLAGS.model_name, base_path=FLAGS.model_base_path)]
+    for model in models:  # said now, and not after the seconds that TensorFlow takes to come up
+        if not list_versions(model.base_path):
+            raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")
+    return models
 
 
 def _options(models):

@@ -74,6 +74,13 @@ def read_sentences(path: str, columns: Columns | None = None, with_tags: bool = 
     return sentences
 
 
+def has_tags(path: str, columns: Columns) -> bool:
+    """Whether the first line with a word has a column for its tag besides."""
+    words = (columns.split(line) for line in _lines(path) if line.strip() and not line.startswith(DOCUMENT_START))
+    cells = next(words, [])
+    return len(cells) > 1 and -len(cells) <= columns.tag < len(cells)
+
+
 def _lines(path: str) -> list[str]:
     """A file's lines, split at line feeds alone: other line ends of Unicode may be words."""
     try:
@@ -181,3 +188,27 @@ def _may_follow(before: str, after: str, scheme: Scheme) -> bool:
         return this != "I" or kind == this_kind
     inside = letter in ("B", "I")  # a chunk is open
     return this_kind == kind and this in ("I", "E") if inside else this not in ("I", "E")
+
+
+def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
+    """`precision`, `recall`, `f1` of whole chunks in percent, as conlleval counts them, `f1_TYPE` of each type, `tag_accuracy`.
+
+    Both are sentences of tags, in any schemes.
+    """
+    counts: dict[str, np.ndarray] = {}  # by type: right, predicted, gold
+    same = total = 0
+    for tags, found in zip(gold, predicted, strict=True):
+        wanted, given = set(read_chunks(tags)), set(read_chunks(found))
+        for column, chunks in enumerate((wanted & given, given, wanted)):
+            for chunk in chunks:
+                counts.setdefault(chunk.kind, np.zeros(3, int))[column] += 1
+        same += sum(one == other for one, other in zip(tags, found, strict=True))
+        total += len(tags)
+    right, given_total, gold_total = sum(counts.values(), np.zeros(3, int))
+    scores = {"precision": _percent(right, given_total), "recall": _percent(right, gold_total),
+              "f1": _percent(2 * right, given_total + gold_total), "tag_accuracy": _percent(same, total)}
+    return scores | {f"f1_{kind}": _percent(2 * part[0], part[1] + part[2]) for kind, part in sorted(counts.items())}
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100.0 * float(part) / max(float(whole), 1.0)

@@ -65,7 +65,7 @@ DATASETS: Mapping[str, Dataset] = types.MappingProxyType({
 })
 # The diagnostic set AX is answered by a model of MNLI; GLUE's archives of different years put it into different places.
 DIAGNOSTIC = ("AX.tsv", "AX/AX.tsv", "diagnostic.tsv", "diagnostic/diagnostic.tsv")
-XNLI_FOLDERS = ("XNLI-1.0", "XNLI-MT-1.0")  # as the two archives unpack
+XNLI_FOLDERS = ("XNLI", "XNLI-1.0", "XNLI-MT-1.0")  # as the two archives unpack
 SUBMISSION_FILES = ("CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX")
 
 
@@ -94,16 +94,14 @@ class Reader:
 
     def held_out(self, path: str = "") -> list[Part]:
         """The labelled parts to evaluate on."""
-        return [Part(end, self._read(path or self._find(file), self.dataset.texts, self.dataset.label, self.language,
-                                     labelled=True, names=self.dataset.columns))
-                for end, file in self.dataset.held_out.items()][:1 if path else None]
+        files = {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)
+        return [Part(end, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=True,
+                                     names=self.dataset.columns)) for end, file in files.items()]
 
     def tests(self, path: str = "") -> list[Part]:
         """The parts to answer, by the name of the file to hand in; the diagnostic set too, where it lies beside MNLI."""
-        files = {name: path or self._find(file) for name, file in self.dataset.tests.items()}
-        if path:
-            files = {next(iter(files)): path}
-        elif self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
+        files = {next(iter(self.dataset.tests)): path} if path else self._find_all(self.dataset.tests)
+        if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
             files["AX"] = diagnostic
         return [Part(name, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=False))
                 for name, file in files.items()]
@@ -116,6 +114,17 @@ class Reader:
         """Where files of the task may lie: in the folder given, or in the task's within it."""
         within = XNLI_FOLDERS if self.dataset.language else (self.dataset.folder,)
         return [self.data_dir, *(os.path.join(self.data_dir, folder) for folder in within)]
+
+    def _find_all(self, files: Mapping[str, str]) -> dict[str, str]:
+        """The paths of files by their names; of several (matched and mismatched MNLI) only the first must be there."""
+        first, *others = files
+        found = {first: self._find(files[first])}
+        for name in others:
+            if path := _first([files[name]], self._folders()):
+                found[name] = path
+            else:
+                self.warn(f"{self.dataset.folder}: no file {files[name]} beside {found[first]}; done without")
+        return found
 
     def _find(self, file: str) -> str:
         if not self.data_dir:

@@ -29,7 +29,7 @@ def path_score(emissions, tags, mask, scores: Scores):
     """The sum of emissions, transitions, start and end scores of given tags: -> [B]."""
     emissions, mask, tags = ops.cast(emissions, "float32"), ops.cast(mask, "bool"), ops.cast(tags, "int32")
     chosen = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]         # [B,S]
-    order = _chain_first(mask)
+    order = chain_first(mask)
     chain = ops.take_along_axis(tags, order, axis=1)                                  # [B,S], the chain's tags, then others
     length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)                  # [B,1]
     pairs = chain[:, :-1] * scores.transitions.shape[1] + chain[:, 1:]
@@ -41,7 +41,7 @@ def path_score(emissions, tags, mask, scores: Scores):
             + ops.where(length[:, 0] > 0, ends, 0.0))
 
 
-def _chain_first(mask):
+def chain_first(mask):
     """int32 [B,S]: the positions of the chain, in order, and behind them the others."""
     size = ops.shape(mask)[1]
     places = ops.cast(ops.arange(size), "int32")[None]
@@ -149,30 +149,44 @@ def _unpack(row):
     return row[..., :-1], row[..., -1:] > 0
 
 
+def constrain(scores: Scores, legal) -> Scores:
+    """The scores with `IMPOSSIBLE` added where `legal`, bool ([T,T], [T], [T]), is false."""
+    return Scores(*(score + ops.where(allowed, 0.0, IMPOSSIBLE) for score, allowed in zip(scores, legal)))
+
+
+def no_scores(num_tags: int) -> Scores:
+    """Scores that add nothing: with `constrain`, a softmax that keeps to legal tags."""
+    return Scores(ops.zeros((num_tags, num_tags)), ops.zeros((num_tags,)), ops.zeros((num_tags,)))
+
+
 @keras.saving.register_keras_serializable("official_bert")
 class CRF(keras.layers.Layer):
-    """The scores of a chain as weights; `boundary_scores` adds those of starting and ending with a tag."""
+    """The scores of a chain as weights; `boundary_scores` adds those of starting and ending with a tag.
 
-    def __init__(self, num_tags=9, boundary_scores=True, **kwargs):
+    `rate` makes the scores learn so many times faster than the optimizer's learning rate, which is an encoder's: with 5e-5 and
+    some thousand steps they would stay where they began.
+    """
+
+    def __init__(self, num_tags=9, boundary_scores=True, rate=100.0, **kwargs):
         super().__init__(**kwargs)
-        self.settings = {"num_tags": num_tags, "boundary_scores": boundary_scores}
+        self.settings = {"num_tags": num_tags, "boundary_scores": boundary_scores, "rate": rate}
 
     def build(self, *_):
         """Makes the scores, which begin at 0: all transitions alike."""
         tags = self.settings["num_tags"]
         self.transitions = self.add_weight(shape=(tags, tags), initializer="zeros", name="transitions", dtype="float32")
         if self.settings["boundary_scores"]:
-            self.start_scores = self.add_weight(shape=(tags,), initializer="zeros", name="start_bias", dtype="float32")
-            self.end_scores = self.add_weight(shape=(tags,), initializer="zeros", name="end_bias", dtype="float32")
+            self.start_scores = self.add_weight(shape=(tags,), initializer="zeros", name="start_scores", dtype="float32")
+            self.end_scores = self.add_weight(shape=(tags,), initializer="zeros", name="end_scores", dtype="float32")
         self.built = True
 
     def scores(self) -> Scores:
         """The weights as `Scores`, zeros where there are no boundary scores."""
-        transitions = ops.convert_to_tensor(self.transitions)
+        transitions = ops.convert_to_tensor(self.transitions) * self.settings["rate"]
         if not self.settings["boundary_scores"]:
-            zeros = ops.zeros((self.settings["num_tags"],), "float32")
-            return Scores(transitions, zeros, zeros)
-        return Scores(transitions, ops.convert_to_tensor(self.start_scores), ops.convert_to_tensor(self.end_scores))
+            return no_scores(self.settings["num_tags"])._replace(transitions=transitions)
+        ends = (ops.convert_to_tensor(part) * self.settings["rate"] for part in (self.start_scores, self.end_scores))
+        return Scores(transitions, *ends)
 
     def call(self, emissions, tags, mask):
         """emissions [B,S,T], tags and mask [B,S] -> the log-likelihood of each chain [B]."""

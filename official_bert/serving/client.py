@@ -139,7 +139,9 @@ class RestClient(ModelClient):
             data = None if body is None else json.dumps(body).encode("utf-8")
             response = self._http.request(method, self._url + path, body=data, headers={"Content-Type": "application/json"})
         except urllib3.exceptions.HTTPError as error:
-            late = isinstance(getattr(error, "reason", error), urllib3.exceptions.TimeoutError)
+            reason = getattr(error, "reason", error)  # a refused connection is a kind of timeout for urllib3
+            late = (isinstance(reason, urllib3.exceptions.TimeoutError)
+                    and not isinstance(reason, urllib3.exceptions.NewConnectionError))
             raise ServingError("DEADLINE_EXCEEDED" if late else "UNAVAILABLE", f"{self._url}: {error}") from None
         try:
             answer = json.loads(response.data)
@@ -195,7 +197,7 @@ class GrpcClient(ModelClient):
         """A column as a `TensorProto`; a name that the model does not know is left for it to refuse."""
         dtype = self._tf.as_dtype(inputs[name].removeprefix("DT_").lower()) if name in inputs else None
         try:
-            return self._tf.make_tensor_proto(values, dtype)
+            return self._tf.make_tensor_proto([_lists(value) for value in values], dtype)
         except (ValueError, TypeError) as error:
             raise ValueError(f"rows: {name}: expected values of one type and length in a batch: "
                              f"{str(error).splitlines()[0]}") from None
@@ -241,6 +243,13 @@ def _service_config(attempts: int) -> dict[str, Any]:
     return {"methodConfig": [{"name": [{}], "retryPolicy": {
         "maxAttempts": attempts, "initialBackoff": f"{FIRST_BACKOFF}s", "maxBackoff": f"{LONGEST_BACKOFF}s",
         "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}
+
+
+def _lists(value: Any) -> Any:
+    """Arrays as lists, whose values are checked one by one."""
+    if isinstance(value, (list, tuple)):
+        return [_lists(item) for item in value]
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _to_json(value: Any) -> Any:

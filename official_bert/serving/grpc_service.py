@@ -17,9 +17,9 @@ from tensorflow_serving.apis import (
 )
 
 from official_bert.serving.model_manager import Version
-from official_bert.serving.request_checks import check_names, read_tensor
+from official_bert.serving.request_checks import read_tensor
 from official_bert.serving.request_handler import ModelAddress, RequestHandler
-from official_bert.serving.servable import Signature
+from official_bert.serving.servable import Signature, check_names
 from official_bert.serving.statuses import RequestError, invalid
 
 LOG = logging.getLogger("official_bert.serving")

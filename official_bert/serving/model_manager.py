@@ -9,19 +9,18 @@ import dataclasses
 import gc
 import logging
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.servable import Servable
 from official_bert.serving.server_config import ServedModelConfig
 from official_bert.serving.statuses import RequestError
+from official_bert.serving.version_folders import fingerprint, list_versions, why_no_versions
 
 LOG = logging.getLogger("official_bert.serving")
-MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 MOST_ENDED = 8  # versions that are remembered after their end, a model
 Load = Callable[[str, int, str], Servable]
 
@@ -187,7 +186,7 @@ class ModelManager:
         lines = []
         for name in self.waiting():
             reasons = [entry.error for entry in list(self._versions[name].values()) if entry.error]
-            lines.append(f"model {name}: " + (reasons[-1] if reasons else _no_versions(self.models[name].base_path)))
+            lines.append(f"model {name}: " + (reasons[-1] if reasons else why_no_versions(self.models[name].base_path)))
         return lines
 
     def close(self, timeout: float | None = None) -> None:
@@ -197,41 +196,3 @@ class ModelManager:
                 for version in versions.values():
                     if version.state == "AVAILABLE":
                         self._end(name, version, timeout)
-
-
-def list_versions(base_path: str) -> Mapping[int, str]:
-    """The names of the folders in `base_path` that are numbers and hold a model, by number."""
-    try:
-        with os.scandir(base_path) as entries:
-            return {int(entry.name): entry.name for entry in entries if re.fullmatch("[0-9]{1,18}", entry.name)
-                    and any(os.path.exists(os.path.join(entry.path, name)) for name in MODEL_FILES)}
-    except OSError:
-        return {}
-
-
-def fingerprint(folder: str) -> tuple | None:
-    """(newest change, sizes and times of all files) of a SavedModel's folder; None where it is changing or gone."""
-    files = []
-    for path, _, names in os.walk(folder):
-        for name in names:
-            try:
-                status = os.stat(os.path.join(path, name))
-            except OSError:
-                return None
-            # The time of the inode too: copying with `cp -p` or rsync makes new files look old.
-            changed = max(status.st_mtime, status.st_ctime)
-            files.append((os.path.relpath(os.path.join(path, name), folder), status.st_size, changed))
-    if not any(name in MODEL_FILES for name, _, _ in files):
-        return None
-    return max(changed for _, _, changed in files), tuple(sorted(files))
-
-
-def _no_versions(base_path: str) -> str:
-    """What is wrong with a folder that has no versions, with a hint for the two mistakes that are made."""
-    if not os.path.isdir(base_path):
-        return f"{base_path}: no such folder"
-    below = sorted(name for name in os.listdir(base_path) if list_versions(os.path.join(base_path, name)))
-    hint = f"; did you mean {os.path.join(base_path, below[-1])}?" if below else ""
-    if os.path.exists(os.path.join(base_path, "saved_model.pb")):
-        hint = "; it is itself a version: give the folder above it"
-    return f"{base_path}: expected folders named by numbers, each with a saved_model.pb{hint}"

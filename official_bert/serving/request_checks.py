@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.serving.servable import Arrays, Signature, TensorSpec
+from official_bert.serving.servable import Arrays, Signature, TensorSpec, check_names
 from official_bert.serving.statuses import RequestError, invalid
 
 MOST_DIMENSIONS = 8
@@ -28,27 +28,23 @@ class Limits:
     text_inputs: tuple[str, ...] = ("text", "text_pair", "question", "context", "choices")
 
 
-def check_names(signature: Signature, given: Any) -> None:
-    """Refuses inputs that are missing or unknown."""
-    wanted, given = set(signature.inputs), set(given)
-    if wanted != given:
-        raise invalid(f"input size does not match signature: {len(given)}!={len(wanted)} len({{{_names(given)}}}) != "
-                      f"len({{{_names(wanted)}}}). Sent extra: {{{_names(given - wanted)}}}. "
-                      f"Missing but required: {{{_names(wanted - given)}}}.")
-
-
 def check_inputs(signature: Signature, inputs: Arrays, limits: Limits) -> None:
     """Refuses inputs that do not fit the signature or exceed the limits, with one sentence that names the input."""
     check_names(signature, inputs)
     for name, spec in signature.inputs.items():
         _check_shape(name, inputs[name], spec)
-        if spec.has_rows and len(inputs[name]) > limits.max_request_rows:
+        if spec.has_rows and inputs[name].ndim and len(inputs[name]) > limits.max_request_rows:
             raise invalid(f"input {name!r}: expected at most {limits.max_request_rows} rows in a request, "
                           f"got {len(inputs[name])}")
         if spec.dtype == tf.string:
             _check_strings(name, inputs[name], limits)
-    if signature.is_batched:
+    if have_rows(signature, inputs):
         _check_rows(inputs)
+
+
+def have_rows(signature: Signature, inputs: Arrays) -> bool:
+    """Whether the first axis of all inputs is the batch; an input of unknown rank may be given without any axis."""
+    return signature.is_batched and all(array.ndim for array in inputs.values())
 
 
 def _check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
@@ -95,7 +91,3 @@ def read_tensor(name: str, proto: Any, limits: Limits) -> np.ndarray:
         return tf.make_ndarray(proto)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise invalid(f"input {name!r}: not a valid tensor: {str(error).splitlines()[0][:200] if str(error) else ''}") from None
-
-
-def _names(names: Any) -> str:
-    return ",".join(sorted(map(str, names)))

@@ -12,7 +12,7 @@ import numpy as np
 from official_bert.serving.batching import Batcher
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.model_manager import ModelManager, Version
-from official_bert.serving.request_checks import Limits, check_inputs
+from official_bert.serving.request_checks import Limits, check_inputs, have_rows
 from official_bert.serving.servable import Arrays, Servable, Signature
 from official_bert.serving.statuses import RequestError, invalid
 
@@ -98,7 +98,7 @@ class RequestHandler:
 
         if self.batcher is None:
             return await asyncio.to_thread(run, inputs)
-        if not signature.is_batched:
+        if not have_rows(signature, inputs):
             return await self.batcher.alone(inputs, run)
         return await self.batcher.answer((servable.name, servable.version, signature.name), inputs, run)
 

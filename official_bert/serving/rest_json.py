@@ -15,8 +15,8 @@ import numpy as np
 import orjson
 import tensorflow as tf
 
-from official_bert.serving.request_checks import MOST_DIMENSIONS, check_names
-from official_bert.serving.servable import Arrays, Signature, TensorSpec
+from official_bert.serving.request_checks import MOST_DIMENSIONS
+from official_bert.serving.servable import Arrays, Signature, TensorSpec, check_names
 from official_bert.serving.statuses import invalid
 
 KINDS = {"bool": (bool,), "integer": (int,), "float": (int, float)}  # exact types: True is an int for Python

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.serving.statuses import HTTP_STATUS, RequestError
+from official_bert.serving.statuses import HTTP_STATUS, RequestError, invalid
 
 DEFAULT_SIGNATURE = "serving_default"
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -75,6 +75,15 @@ class Signature:
         return dict(zip(self.outputs, map(np.asarray, values)))
 
 
+def check_names(signature: Signature, given: Any) -> None:
+    """Refuses inputs that are missing or unknown."""
+    wanted, given = set(signature.inputs), set(given)
+    if wanted != given:
+        raise invalid(f"input size does not match signature: {len(given)}!={len(wanted)} len({{{_names(given)}}}) != "
+                      f"len({{{_names(wanted)}}}). Sent extra: {{{_names(given - wanted)}}}. "
+                      f"Missing but required: {{{_names(wanted - given)}}}.")
+
+
 class Servable:
     """A loaded version: its signatures by name. Raises OSError or ValueError where the folder cannot be loaded."""
 
@@ -117,8 +126,9 @@ class Servable:
                 continue
             request = log.predict_log.request
             try:
-                self.signature(request.model_spec.signature_name).run(
-                    {key: tf.make_ndarray(value) for key, value in request.inputs.items()})
+                signature = self.signature(request.model_spec.signature_name)
+                check_names(signature, request.inputs)
+                signature.run({key: tf.make_ndarray(value) for key, value in request.inputs.items()})
             except RequestError as error:
                 raise ValueError(f"{path}: request {count + 1}: {error.message}") from None
             count += 1
@@ -128,6 +138,10 @@ class Servable:
         """Gives the memory back."""
         self._session.close()
         self.signatures = {}
+
+
+def _names(names: Any) -> str:
+    return ",".join(sorted(map(str, names)))
 
 
 def _status_name(error: tf.errors.OpError) -> str:

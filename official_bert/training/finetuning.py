@@ -91,7 +91,9 @@ def run(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: 
     if steps.evaluate and metrics:
         write_results(metrics, output_dir)
     if steps.predict:
-        _predict(task, _trained_folder(output_dir, init_checkpoint, best), output_dir, report)
+        predictions = predict(task, trained_folder(output_dir, init_checkpoint, best))
+        os.makedirs(output_dir, exist_ok=True)
+        report(f"wrote {', '.join(task.write_predictions(predictions, output_dir))}")
     return metrics
 
 
@@ -113,7 +115,7 @@ def _without_model(task: TaskBase, output_dir: str, steps: Steps, report: Callab
 
 
 def _evaluate(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str) -> dict[str, float]:
-    folder = _trained_folder(output_dir, init_checkpoint)
+    folder = trained_folder(output_dir, init_checkpoint)
     if os.path.exists(os.path.join(folder, CONFIG_FILE)):
         return evaluation.evaluate(task, folder, placement)
     model = _model_of(task, folder)
@@ -122,7 +124,7 @@ def _evaluate(task: TaskBase, output_dir: str, placement: Placement, init_checkp
     return task.evaluate(evaluation.predict(task, model, source))
 
 
-def _trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) -> str:
+def trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) -> str:
     """Where the weights to evaluate or answer with lie."""
     if best and os.path.exists(os.path.join(output_dir, BEST_FOLDER, METRIC_FILE)):
         return os.path.join(output_dir, BEST_FOLDER)
@@ -143,13 +145,11 @@ def _model_of(task: TaskBase, path: str):
     return model
 
 
-def _predict(task: TaskBase, folder: str, output_dir: str, report: Callable[[str], None]) -> None:
-    """Writes the answers for the task's test data."""
+def predict(task: TaskBase, folder: str) -> list[dict[str, Any]]:
+    """What the weights in a folder say about each row of the task's test data."""
     if (source := task.predict_source()) is None:
         raise ValueError(f"task {task.config.task}: no data to predict given")
-    os.makedirs(output_dir, exist_ok=True)
-    paths = task.write_predictions(evaluation.predict(task, _model_of(task, folder), source), output_dir)
-    report(f"wrote {', '.join(paths)}")
+    return evaluation.predict(task, _model_of(task, folder), source)
 
 
 def write_results(metrics: Mapping[str, float], output_dir: str) -> None:

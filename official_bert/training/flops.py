@@ -10,8 +10,11 @@ def training_flops(model: ModelConfig, batch: Batch) -> tf.Tensor:
     """Floating-point operations of the matrix products of forward and backward over a batch (padding included).
 
     The usual convention of model FLOP/s: a multiply-add counts two, backward costs twice the forward, work done anew under
-    recomputation counts once, and the last layer counts for every row although ours computes it only where it is read.
+    recomputation counts once, and the last layer counts for every row although ours computes it only where it is read. 0 for a
+    batch of features that a frozen encoder made before.
     """
+    if "input_ids" not in batch:
+        return tf.constant(0.0)
     shape = tf.cast(tf.shape(batch["input_ids"]), tf.float32)
     length, rows = shape[-1], tf.reduce_prod(shape[:-1])
     width, inner = model.hidden_size, model.intermediate_size

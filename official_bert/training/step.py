@@ -37,11 +37,19 @@ class State:
 
 
 def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: tf.Tensor, part: tf.Tensor) -> Tensors:
-    """A dropout seed for each site: a function of (seed, step, part = replica and micro-batch, site) alone."""
+    """A dropout seed for each site: a function of (seed, step, part = replica and micro-batch, site) alone.
+
+    `sites` are the variables that training does not change: seed states and, as they are, frozen weights.
+    """
     at_step = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int32), tf.cast(step, tf.int32))
     at_part = tf.random.experimental.stateless_fold_in(at_step, tf.cast(part, tf.int32))
-    return [tf.cast(tf.random.experimental.stateless_fold_in(at_part, index), site.dtype)
-            for index, site in enumerate(sites)]
+    return [tf.cast(tf.random.experimental.stateless_fold_in(at_part, index), site.dtype) if is_seed(site)
+            else tf.convert_to_tensor(site.value) for index, site in enumerate(sites)]
+
+
+def is_seed(variable: keras.Variable) -> bool:
+    """Whether a variable is the state of a dropout's seed, and no frozen weight."""
+    return tf.as_dtype(variable.dtype).is_integer
 
 
 def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
@@ -97,7 +105,9 @@ class Step:
                 [*self.task.counters(outputs, batch), *TOTALS])
 
     def _others(self) -> Tensors:
-        return [tf.zeros(variable.shape, variable.dtype) for variable in self.model.non_trainable_variables]
+        """What training does not change, where no dropout looks at its seed."""
+        return [tf.zeros(variable.shape, variable.dtype) if is_seed(variable) else tf.convert_to_tensor(variable.value)
+                for variable in self.model.non_trainable_variables]
 
     def _accumulate(self, state: State, batch: Batch, totals: dict, counted: list[str], step: tf.Tensor, replica: tf.Tensor):
         """Sums of gradients, losses and counters over a replica's micro-batches, one after the other."""

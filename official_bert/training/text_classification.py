@@ -5,6 +5,7 @@ A task adds which rows there are (`train_data`, `held_out_parts`, `test_parts`) 
 
 import abc
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,8 +44,8 @@ class TextClassification(TaskBase):
     def __init__(self, config, files=None):
         super().__init__(config, files)
         self._train: LabelledTexts | None = None
-        self._held_out: tuple[list[Part], ExampleSource] | None = None
-        self._tests: tuple[list[Part], ExampleSource] | None = None
+        self._held_out: Any = None  # (parts, their source), once asked for
+        self._tests: Any = None
 
     @abc.abstractmethod
     def train_data(self) -> LabelledTexts:
@@ -156,6 +157,19 @@ class TextClassification(TaskBase):
     def write_predictions(self, predictions, output_dir):
         """A file for each of the `test_parts`."""
         return [self.write_part(part.name, logits, output_dir) for part, _, logits in _by_part(*self._tests, predictions)]
+
+    def write_probabilities(self, predictions: Sequence[Mapping[str, Any]], output_dir: str) -> list[str]:
+        """2018's `test_results.tsv`: probabilities, or a score, for each row; files of further parts have their names in theirs."""
+        paths = []
+        for number, (part, _, logits) in enumerate(_by_part(*self._tests, predictions)):
+            path = os.path.join(output_dir, f"test_results{f'_{part.name}' if number else ''}.tsv")
+            os.makedirs(output_dir, exist_ok=True)
+            with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+                for row in map(self.answer, logits):
+                    file.write("\t".join(map(str, row.get("probabilities", [row.get("score")]))) + "\n")
+            os.replace(f"{path}.tmp", path)
+            paths.append(path)
+        return paths
 
     def encode(self, rows):
         """`text`, and `text_pair` of tasks with pairs -> features."""

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.metrics.sequence_labeling import get_entities
 
 from official_bert.data import conll
@@ -126,3 +127,22 @@ def test_legal_sequences_are_those_that_are_written_back_as_they_are(tags):
 @given(st.lists(st.sampled_from(["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B"]), max_size=8))
 def test_chunks_equal_those_of_seqeval(tags):
     assert [(chunk.kind, chunk.start, chunk.end - 1) for chunk in conll.read_chunks(tags)] == get_entities(tags)
+
+
+def test_scores_of_chunks_by_hand():
+    scores = conll.chunk_scores([["B-A", "I-A", "O"], ["S-B"]], [["B-A", "O", "O"], ["B-B"]])
+    # Of two gold chunks and two found, one is right; two of four tags are the same.
+    assert scores == {"precision": 50.0, "recall": 50.0, "f1": 50.0, "tag_accuracy": 50.0, "f1_A": 0.0, "f1_B": 100.0}
+    assert conll.chunk_scores([["O"]], [["O"]])["f1"] == 0.0
+
+
+TAG_LISTS = st.lists(st.sampled_from(["O", "B-A", "I-A", "B-B", "I-B"]), min_size=4, max_size=4)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(TAG_LISTS, TAG_LISTS), min_size=1, max_size=5))
+def test_scores_of_chunks_equal_those_of_seqeval(rows):
+    gold, predicted = (list(column) for column in zip(*rows))
+    found = conll.chunk_scores(gold, predicted)
+    for name, function in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
+        assert found[name] == pytest.approx(100 * function(gold, predicted, zero_division=0))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.data.conll import convert_tags, legal_transitions
 from official_bert.layers import crf
 from official_bert.layers.crf import CRF, Scores
 
@@ -133,7 +134,7 @@ def test_what_stands_outside_the_chain_counts_for_nothing():
 @pytest.mark.parametrize("boundary", [True, False])
 def test_the_layer_learns_a_tag_that_must_follow_another(boundary):
     # Emissions say nothing: only transitions can tell that 0 and 1 take turns.
-    layer = CRF(2, boundary_scores=boundary)
+    layer = CRF(2, boundary_scores=boundary, rate=1.0)
     layer.build()
     tags = np.array([[0, 1, 0, 1], [1, 0, 1, 0]])
     emissions, mask = np.zeros((2, 4, 2), "float32"), np.ones((2, 4), bool)
@@ -145,6 +146,25 @@ def test_the_layer_learns_a_tag_that_must_follow_another(boundary):
             variable.assign_sub(gradient)
     after = float(tf.reduce_mean(layer(emissions, tags, mask)))
     assert before == pytest.approx(-4 * np.log(2), abs=1e-5) and after == pytest.approx(-np.log(2), abs=0.15)
+
+
+def test_a_faster_rate_moves_the_scores_so_many_times_further():
+    layer = CRF(2, rate=100.0)
+    layer.build()
+    layer.transitions.assign([[0.0, 0.02], [0.0, 0.0]])
+    np.testing.assert_allclose(layer.scores().transitions, [[0.0, 2.0], [0.0, 0.0]])
+
+
+def test_constrained_paths_are_legal_even_without_learned_scores():
+    labels = ["O", "B-A", "I-A", "B-B", "I-B"]
+    rng = np.random.default_rng(0)
+    emissions, mask = rng.normal(size=(20, 9, 5)).astype("float32"), np.ones((20, 9), bool)
+    scores = crf.constrain(crf.no_scores(5), legal_transitions(labels, "iob2"))
+    free, legal = (np.asarray(crf.best_path(emissions, mask, part)[0]) for part in (crf.no_scores(5), scores))
+    np.testing.assert_array_equal(free, emissions.argmax(-1))
+    for row in legal:
+        tags = [labels[tag] for tag in row]
+        assert convert_tags(tags, "iob2") == tags
 
 
 def test_the_layer_saves_and_loads(tmp_path):

@@ -1,0 +1,81 @@
+"""Rows for taggers: words in WordPieces, in overlapping windows, and back from rows to words.
+
+A word is seen by its first piece (paper 5.3). Texts longer than the model are cut into windows; each word is taken from the window
+that shows its first piece with the most context, so every word is in exactly one row's `words`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from official_bert.text.packing import is_max_context, pack, sliding_windows
+from official_bert.text.tokenization import UNKNOWN, FullTokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingFeature:
+    """One row: a window of a text."""
+
+    text: int  # the number of the text
+    input_ids: np.ndarray  # int32 [length], with [CLS] and [SEP]
+    words: np.ndarray  # int32 [words], the text's words that are read from this row
+    positions: np.ndarray  # int32 [words], where their first pieces stand in the row
+    first_pieces: np.ndarray  # int32 [length], 1 where any word of the window begins
+
+    def row(self, tags: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """The model's features; `tags` [words of the text] are given to first pieces, `tag_mask` is 1 there."""
+        length = len(self.input_ids)
+        mask, row_tags = np.zeros((2, length), np.int32)
+        mask[self.positions] = 1
+        if tags is not None:
+            row_tags[self.positions] = tags[self.words]
+        return {"input_ids": self.input_ids, "input_mask": np.ones(length, np.int32), "segment_ids": np.zeros(length, np.int32),
+                "tag_mask": mask, "tags": row_tags}
+
+
+class TaggingFeatureMaker:
+    """Rows of texts. Raises ValueError where a window would hold nothing."""
+
+    def __init__(self, tokenizer: FullTokenizer, max_seq_length: int = 128, doc_stride: int = 64):
+        if max_seq_length < 3 or doc_stride < 1:
+            raise ValueError(f"max_seq_length and doc_stride: expected at least 3 and 1, got {max_seq_length} and {doc_stride}")
+        self.tokenizer, self.max_seq_length, self.doc_stride = tokenizer, max_seq_length, doc_stride
+        self.cls_id, self.sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
+        self._ids: dict[str, list[int]] = {}
+
+    def make(self, texts: Sequence[Sequence[str]]) -> list[TaggingFeature]:
+        """The rows of every text, a list of words, in order. A word of which nothing is left is one [UNK]."""
+        return [feature for number, words in enumerate(texts) for feature in self.windows(
+            number, [self._word_ids(word) for word in words])]
+
+    def windows(self, number: int, words: Sequence[Sequence[int]]) -> list[TaggingFeature]:
+        """The rows of text `number`, given as the ids of each word's pieces."""
+        ids = [piece for word in words for piece in word]
+        firsts = np.cumsum([0, *(len(word) for word in words)])[:-1]
+        windows = sliding_windows(len(ids), self.max_seq_length - 2, self.doc_stride)
+        features = []
+        for index, (start, length) in enumerate(windows):
+            input_ids, _ = pack(ids[start:start + length], None, self.cls_id, self.sep_id)
+            inside = np.flatnonzero((firsts >= start) & (firsts < start + length))
+            first_pieces = np.zeros(len(input_ids), np.int32)
+            first_pieces[firsts[inside] - start + 1] = 1
+            if len(windows) > 1:
+                inside = inside[[is_max_context(windows, index, int(firsts[word])) for word in inside]]
+            features.append(TaggingFeature(number, np.array(input_ids, np.int32), inside.astype(np.int32),
+                                           (firsts[inside] - start + 1).astype(np.int32), first_pieces))
+        return features
+
+    def _word_ids(self, word: str) -> list[int]:
+        if word not in self._ids:
+            self._ids[word] = self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(word) or [UNKNOWN])
+        return self._ids[word]
+
+
+def gather_words(features: Sequence[TaggingFeature], values: Sequence[np.ndarray], lengths: Sequence[int]) -> list[np.ndarray]:
+    """Rows' values [S,...] as each text's values [words,...]; `lengths` are the numbers of words of the texts."""
+    shape, dtype = values[0].shape[1:], values[0].dtype
+    found = [np.zeros((length, *shape), dtype) for length in lengths]
+    for feature, row in zip(features, values, strict=True):
+        found[feature.text][feature.words] = row[feature.positions]
+    return found

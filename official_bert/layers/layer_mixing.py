@@ -1,0 +1,60 @@
+"""A frozen encoder's layers as features of words (paper 5.3, table 7)."""
+
+from typing import Literal
+
+import keras
+from keras import ops
+
+Features = Literal["embeddings", "last", "second_to_last", "weighted_sum", "sum", "concat"]
+
+
+def chosen_layers(features: Features, count: int, num_layers: int) -> list[int]:
+    """The layers that are mixed: 0 is the embedding output, `num_layers` the last.
+
+    `count` of the last layers where several are mixed, all (without the embeddings) where it is 0. Raises ValueError where the
+    encoder has too few.
+    """
+    if features in ("embeddings", "last", "second_to_last"):
+        layer = {"embeddings": 0, "last": num_layers, "second_to_last": num_layers - 1}[features]
+        return [layer]
+    if not 0 <= count <= num_layers:
+        raise ValueError(f"config.options.feature_layers: expected 0 (all) to {num_layers}, the encoder's layers, got {count}")
+    return list(range(num_layers - (count or num_layers) + 1, num_layers + 1))
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class LayerMixing(keras.layers.Layer):
+    """[B,W,N,D] -> [B,W,D], or [B,W,N*D] where layers are concatenated. B batch, W words, N layers, D hidden size.
+
+    The weighted sum learns a softmax over layers and one factor for all (Peters et al., 2018, section 3.2).
+    """
+
+    def __init__(self, features="weighted_sum", **kwargs):
+        super().__init__(**kwargs)
+        self.settings = {"features": features}
+
+    def build(self, input_shape):
+        """Makes the weights of the weighted sum, alike for every layer."""
+        if self.settings["features"] == "weighted_sum":
+            self.layer_weights = self.add_weight(shape=(input_shape[-2],), initializer="zeros", name="layer_weights")
+            self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+        self.built = True
+
+    def call(self, x):
+        """The mixture."""
+        kind = self.settings["features"]
+        if kind == "weighted_sum":
+            weights = ops.cast(ops.softmax(self.layer_weights) * self.scale, x.dtype)
+            return ops.einsum("bwnd,n->bwd", x, weights)
+        if kind == "sum":
+            return ops.sum(x, axis=2)
+        return ops.concatenate([x[:, :, index] for index in range(x.shape[2])], axis=-1)
+
+    def compute_output_shape(self, input_shape):
+        """[B,W,D or N*D]."""
+        width = input_shape[2] * input_shape[3] if self.settings["features"] == "concat" else input_shape[3]
+        return (*input_shape[:2], width)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return super().get_config() | self.settings

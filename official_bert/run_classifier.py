@@ -1,0 +1,77 @@
+"""Fine-tunes on a published sentence task with the flags of 2018's `run_classifier.py`, and leaves the files that it left.
+
+    python -m official_bert.run_classifier --task_name=MRPC --do_train=true --do_eval=true --data_dir=glue/MRPC \
+        --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json --init_checkpoint=$BERT/bert_model.ckpt \
+        --max_seq_length=128 --train_batch_size=32 --learning_rate=2e-5 --num_train_epochs=3.0 --output_dir=runs/mrpc
+
+`run_finetuning` does more: your own data, grids, several seeds, files to hand in.
+"""
+
+import os
+
+from absl import flags
+
+from official_bert import command_flags
+from official_bert.config import given_flags, load_config, merge, run_main
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("task_name", None, "CoLA, MNLI, MRPC, XNLI, or another of GLUE's.", required=True)
+flags.DEFINE_string("data_dir", None, "The folder of the task's files.", required=True)
+flags.DEFINE_string("output_dir", None, "Checkpoints and results lie here.", required=True)
+flags.DEFINE_string("init_checkpoint", "", "Weights (only) to begin with.")
+flags.DEFINE_bool("do_train", False, "Train.")
+flags.DEFINE_bool("do_eval", False, "Evaluate on the development set and write eval_results.txt.")
+flags.DEFINE_bool("do_predict", False, "Write the probabilities of the test set's labels to test_results.tsv.")
+flags.DEFINE_integer("predict_batch_size", None, "2018: rows at once; --eval_batch_size counts here.")
+flags.DEFINE_string("master", None, "2018: has no meaning here.")
+flags.DEFINE_integer("num_tpu_cores", None, "2018: has no meaning here, a TPU tells it.")
+flags.DEFINE_string("cache_dir", "", "Tokenized data is kept here; empty: nowhere.")
+command_flags.define_configuration()
+command_flags.define_placement()
+command_flags.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
+                           "learning_rate", "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
+
+
+def main(_) -> None:
+    """Trains, evaluates and predicts as the flags say."""
+    from official_bert.data.glue import DATASETS, dataset_name
+    from official_bert.training import finetuning
+    from official_bert.training.distribution import Placement
+    from official_bert.training.task import DataFiles, load_task
+    steps = finetuning.Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
+    if (dataset := dataset_name(FLAGS.task_name)) is None:
+        raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
+    placement = Placement(**command_flags.placement_values(FLAGS))
+    task = load_task(_config(dataset), DataFiles(data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, evaluates=FLAGS.do_eval))
+    if steps.train or steps.evaluate:
+        metrics = finetuning.run(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
+                                 finetuning.Steps(train=steps.train, evaluate=steps.evaluate))
+        if steps.evaluate:
+            finetuning.write_results(_results_of_2018(metrics), FLAGS.output_dir)
+    if steps.predict:
+        folder = finetuning.trained_folder(FLAGS.output_dir, FLAGS.init_checkpoint)
+        for path in task.write_probabilities(finetuning.predict(task, folder), FLAGS.output_dir):
+            print(f"wrote {path}")
+
+
+def _config(dataset: str):
+    """The configuration of the flags, with 2018's values where they say nothing."""
+    from official_bert.training import finetuning
+    defaults = merge(finetuning.DEFAULTS, finetuning.defaults_from(FLAGS.init_checkpoint) if not FLAGS.bert_config_file else {})
+    overrides = ["task=glue", f"options.dataset={dataset}"]
+    overrides += ["options.language=zh"] if dataset == "xnli" else []  # as 2018's XnliProcessor
+    return load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
+                       overrides=[*overrides, *FLAGS.set], defaults=defaults)
+
+
+def _results_of_2018(metrics: dict[str, float]) -> dict[str, float | int]:
+    """The metrics under the names of 2018's `eval_results.txt`, and the step that they belong to."""
+    from official_bert.models.checkpoints import newest_checkpoint
+    results: dict[str, float | int] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
+    if prefix := newest_checkpoint(FLAGS.output_dir):
+        results["global_step"] = int(os.path.basename(prefix).rpartition("-")[2])
+    return results | ({"loss": metrics["loss"]} if "loss" in metrics else {})
+
+
+if __name__ == "__main__":
+    run_main(main)

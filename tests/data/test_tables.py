@@ -1,0 +1,95 @@
+"""Tables with named columns."""
+
+import json
+
+import pytest
+
+from official_bert.data.tables import read_table
+
+
+def written(tmp_path, name, text, encoding="utf-8"):
+    path = tmp_path / name
+    path.write_bytes(text.encode(encoding))
+    return str(path)
+
+
+def test_columns_come_by_name_wherever_they_stand(tmp_path):
+    path = written(tmp_path, "a.tsv", "id\tlabel\ttext\n1\tyes\tone\n2\tno\ttwo\n")
+    table = read_table(path, ["text", "label"])
+    assert table.columns == {"text": ["one", "two"], "label": ["yes", "no"]}
+    assert [table.place(row) for row in range(2)] == [f"{path}:2", f"{path}:3"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_bom_and_windows_line_ends_change_nothing(tmp_path, end):
+    path = written(tmp_path, "a.tsv", "\ufeff" + end.join(["text\tlabel", "one\t1", ""]))
+    assert read_table(path, ["text", "label"]).columns == {"text": ["one"], "label": ["1"]}
+
+
+def test_quotes_are_text_in_tsv_and_quotes_in_csv(tmp_path):
+    tsv = written(tmp_path, "a.tsv", 'text\tlabel\n"an open quote\t1\nshe said "no"\t0\n')
+    assert read_table(tsv, ["text"]).columns["text"] == ['"an open quote', 'she said "no"']
+    csv = written(tmp_path, "a.csv", 'text,label\n"one, ""two""\nthree",1\nlast,0\n')
+    table = read_table(csv, ["text"])
+    assert table.columns["text"] == ['one, "two"\nthree', "last"]
+    assert table.lines == [2, 4]
+
+
+def test_only_a_newline_ends_a_line(tmp_path):
+    path = written(tmp_path, "a.tsv", "text\nbefore\u2028after\x85still\x0bhere\n")
+    assert read_table(path, ["text"]).columns["text"] == ["before\u2028after\x85still\x0bhere"]
+
+
+def test_json_lines_keep_their_types_and_need_their_keys(tmp_path):
+    first = json.dumps({"text": "one", "label": [1, "b"], "more": 0})
+    path = written(tmp_path, "a.jsonl", f'{first}\n\n{{"label": 2, "text": "x"}}\n')
+    table = read_table(path, ["text", "label"], optional=["none"])
+    assert table.columns == {"text": ["one", "x"], "label": [[1, "b"], 2]} and table.lines == [1, 3]
+    with pytest.raises(ValueError, match=r"a\.jsonl:3: expected a key 'more', found 'label', 'text'"):
+        read_table(path, ["more"])
+
+
+def test_another_delimiter_and_a_file_without_names(tmp_path):
+    path = written(tmp_path, "a.csv", "text;label\none, two;1\n")
+    assert read_table(path, ["text", "label"], delimiter=";").columns == {"text": ["one, two"], "label": ["1"]}
+    headless = written(tmp_path, "b.tsv", "x\tone\ny\ttwo\n")
+    table = read_table(headless, ["text"], names=["source", "text"])
+    assert table.columns["text"] == ["one", "two"] and table.lines == [1, 2]
+
+
+def test_broken_rows_are_errors_or_counted(tmp_path):
+    path = written(tmp_path, "a.tsv", "text\tlabel\none\t1\ntwo\nthree\t0\n")
+    with pytest.raises(ValueError, match=r"a\.tsv:3: expected 2 columns, got 1$"):
+        read_table(path, ["text"])
+    table = read_table(path, ["text"], skip_broken=True)
+    assert table.columns["text"] == ["one", "three"] and len(table.broken) == 1
+
+
+@pytest.mark.parametrize(("name", "text", "wanted", "said"), [
+    ("a.tsv", "text\tlabel\n", ["text"], "a.tsv: no row in this file"),
+    ("a.tsv", "", ["text"], "expected a column 'text', found nothing"),
+    ("a.tsv", "sentence\tlabel\na\t1\n", ["text"], "a.tsv: expected a column 'text', found 'sentence', 'label'"),
+    ("a.tsv", "text\ttext\na\tb\n", ["text"], "a.tsv: column 'text' stands there 2 times"),
+    ("a.jsonl", '{"text": "a"}\n{"text": \n', ["text"], "a.jsonl:2: not valid JSON"),
+    ("a.jsonl", "[1, 2]\n", ["text"], r"a.jsonl:1: expected a JSON object, got \[1, 2\]"),
+    ("a.csv", 'text\n"never closed\n', ["text"], "a.csv:2: not valid CSV"),
+    ("a.xlsx", "text\na\n", ["text"], "expected a name that ends with one of .tsv"),
+])
+def test_mistakes_name_file_and_line(tmp_path, name, text, wanted, said):
+    with pytest.raises(ValueError, match=said):
+        read_table(written(tmp_path, name, text), wanted)
+
+
+def test_bytes_that_are_no_utf8_name_their_line(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b"text\n" + "good é\n".encode() * 3000 + "bad é\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"a\.tsv:3002: not valid UTF-8"):
+        read_table(str(path), ["text"])
+
+
+def test_a_missing_file_tells_what_lies_there(tmp_path):
+    written(tmp_path, "train.csv", "text\na\n")
+    with pytest.raises(ValueError, match=r"train\.tsv: no such file \(the folder holds 'train\.csv'\)"):
+        read_table(str(tmp_path / "train.tsv"), ["text"])
+    with pytest.raises(ValueError, match="there is no folder"):
+        read_table(str(tmp_path / "nowhere" / "train.tsv"), ["text"])

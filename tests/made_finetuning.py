@@ -1,0 +1,43 @@
+"""Fine-tuning tasks on small files with a tiny model."""
+
+import pathlib
+
+import numpy as np
+
+from official_bert.config import Config, build, merge
+from official_bert.text.vocab import load_vocab
+from official_bert.training.task import DataFiles, TaskBase, load_task
+
+ROOT = pathlib.Path(__file__).parent
+VOCAB = str(ROOT / "golden" / "vocab_uncased.txt")
+GLUE = str(ROOT / "fixtures" / "glue")
+SWAG = str(ROOT / "fixtures" / "swag")
+
+
+def make_config(task: str, **sections) -> Config:
+    """A tiny model; sections override."""
+    values = {
+        "task": task, "tokenizer": {"vocab_file": VOCAB}, "options": {"max_seq_length": 32},
+        "model": {"vocab_size": len(load_vocab(VOCAB)), "hidden_size": 16, "num_hidden_layers": 1,
+                  "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.2,
+                  "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        "optimizer": {"learning_rate": 5e-3, "warmup_proportion": 0.1},
+        "training": {"batch_size": 16, "epochs": 1.0, "log_every": 100}}
+    return build(Config, merge(values, sections))
+
+
+def make_task(config: Config, **files) -> TaskBase:
+    """The task on these files."""
+    return load_task(config, DataFiles(**{name: str(path) for name, path in files.items()}))
+
+
+def fixture_task(dataset: str, **options) -> TaskBase:
+    """A task of GLUE or XNLI on the rows of tests/fixtures."""
+    config = make_config("glue", options={"dataset": dataset, **options}, training={"eval_batch_size": 2, "batch_size": 2})
+    return make_task(config, data_dir=GLUE)
+
+
+def perfect(source, classes: int, key: str = "label_ids") -> list[dict[str, np.ndarray]]:
+    """For each row of an evaluation's batches, in their order, the logits of whoever knows the answer."""
+    rows = [source.examples[index] for index in np.concatenate(source.plan(0))]
+    return [{"logits": np.eye(classes)[row[key]] if key == "label_ids" else np.array([row[key]])} for row in rows]

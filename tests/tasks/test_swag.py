@@ -1,0 +1,80 @@
+"""SWAG: four endings, one vector."""
+
+import csv
+import pathlib
+
+import numpy as np
+import pytest
+from made_finetuning import SWAG, make_config, make_task
+
+from official_bert.training import loop
+from official_bert.training.distribution import Placement
+
+COLUMNS = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1", "ending2", "ending3",
+           "label"]
+
+
+def test_each_ending_is_a_row_after_the_first_sentence():
+    task = make_task(make_config("swag", options={"max_seq_length": 64}), data_dir=SWAG)
+    source = task.train_source()
+    first, tokenizer = source.examples[0], task.tokenizer
+    assert first["input_ids"].shape[0] == 4 and [int(row["label_ids"]) for row in source.examples] == [0, 2]
+    length = int(first["input_mask"][2].sum())
+    a = tokenizer.tokenize("A keeper climbs the stairs with a lantern.")
+    b = tokenizer.tokenize("He is eaten by the stairs.")
+    assert tokenizer.convert_ids_to_tokens(first["input_ids"][2, :length]) == ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
+    assert first["segment_ids"][2, :length].tolist() == [0] * (len(a) + 2) + [1] * (length - len(a) - 2)
+
+
+def test_a_batch_has_four_rows_for_each_example():
+    config = make_config("swag", training={"batch_size": 2}, options={"max_seq_length": 64, "buckets": [64]})
+    task = make_task(config, data_dir=SWAG)
+    batch = next(iter(task.train_source().dataset()))
+    assert {name: tuple(value.shape) for name, value in batch.items()} == {
+        name: tuple(value.shape) for name, value in task.batch_spec(2).items()}
+
+
+def test_wrong_labels_and_missing_columns_are_told(tmp_path):
+    text = pathlib.Path(SWAG, "train.csv").read_text()
+    (tmp_path / "train.csv").write_text(text.replace(",2\n", ",4\n"))
+    with pytest.raises(ValueError, match=r"train\.csv:3: column 'label': expected one of \['0', '1', '2', '3'\], got '4'"):
+        make_task(make_config("swag"), data_dir=tmp_path).train_source()
+    with pytest.raises(ValueError, match=r"test\.csv: expected a column 'label'"):
+        make_task(make_config("swag"), train_file=f"{SWAG}/test.csv").train_source()
+    with pytest.raises(ValueError, match="expected training data: --train_file, or --data_dir with train.csv"):
+        make_task(make_config("swag")).train_source()
+    with pytest.raises(ValueError, match="row 1: expected 4 choices, got 2"):
+        make_task(make_config("swag")).encode([{"text": "a", "choices": ["b", "c"]}])
+
+
+def test_a_rule_is_learned_from_csv_files(tmp_path):
+    """The ending that names the colour of the first sentence is right."""
+    rng = np.random.default_rng(1)
+    colours = np.array(["green", "white", "black", "red"])
+
+    people = np.array(["Anna", "the man", "a friend", "my brother", "no one", "the girl", "our king", "one woman"])
+
+    def write(path, count):
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            for number in range(count):
+                chosen = rng.permutation(colours)[:4]
+                label = int(rng.integers(4))
+                writer.writerow([number, "v", "1", "", f"{rng.choice(people)} saw {chosen[label]}.", "Then,", "gold",
+                                 *(f"she said {colour}." for colour in chosen), label])
+        return path
+    config = make_config("swag", training={"epochs": 12.0, "batch_size": 32}, optimizer={"learning_rate": 4e-3},
+                         model={"hidden_size": 32, "num_hidden_layers": 2})
+    task = make_task(config, train_file=write(tmp_path / "train.csv", 320), eval_file=write(tmp_path / "val.csv", 64),
+                     predict_file=f"{SWAG}/test.csv")
+    metrics = loop.train(task, str(tmp_path / "run"), Placement(), report=lambda _: None)
+    assert metrics["accuracy"] > 0.8  # chance is 0.25
+
+    source = task.predict_source()
+    predictions = [{"logits": np.eye(4)[3 - index]} for index in np.concatenate(source.plan(0))]
+    (path,) = task.write_predictions(predictions, str(tmp_path))
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["prediction"] for row in rows] == ["3", "2"]
+    assert float(rows[0]["probability:ending3"]) == pytest.approx(0.475367, abs=1e-6)
