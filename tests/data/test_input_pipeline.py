@@ -112,7 +112,7 @@ def test_a_file_damaged_in_its_middle_is_named_with_the_record(paths):
     source = RecordSource(paths, 2, parse, seed=3)
     with pytest.raises(tf.errors.DataLossError) as error:
         list(source.dataset().take(11))
-    assert source.explain(error.value.message).startswith(f"{paths[0]}: record 5 is truncated or corrupted")
+    assert source.explain(error.value.message).startswith(f"{paths[0]}: record 5 is corrupted")
 
 
 def test_files_that_are_not_there_or_empty_are_refused(tmp_path):
