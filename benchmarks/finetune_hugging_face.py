@@ -1,0 +1,98 @@
+"""Hugging Face's PyTorch BERT, fine-tuned on pairs of texts or on given batches; run in an environment of its own (`make venv-torch`).
+
+    .venv-torch/bin/python benchmarks/finetune_hugging_face.py train FOLDER RUN.json     # texts, labels, settings; prints results
+    .venv-torch/bin/python benchmarks/finetune_hugging_face.py losses FOLDER BATCHES.npz # prints the loss of each batch in turn
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+import torch
+import transformers
+
+NOT_DECAYED = ("bias", "LayerNorm.weight")
+
+
+def make_optimizer(model, rate, epsilon):
+    """AdamW with its usual groups: LayerNorm and biases do not decay."""
+    named = list(model.named_parameters())
+    groups = [{"params": [weight for name, weight in named if name.endswith(NOT_DECAYED) == last], "weight_decay": decay}
+              for last, decay in ((False, 0.01), (True, 0.0))]
+    return torch.optim.AdamW(groups, lr=rate, eps=epsilon)
+
+
+def update(model, optimizer, loss):
+    """A step with the gradient clipped to norm 1."""
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def train(folder, run_file):
+    """Fine-tunes with the library's own tokenizer and dynamic padding (to the longest of each batch), then answers."""
+    with open(run_file, encoding="utf-8") as file:
+        run = json.load(file)
+    transformers.set_seed(run["seed"])
+    torch.set_num_threads(run["threads"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    kind = {"problem_type": "regression", "num_labels": 1} if run["num_labels"] == 1 else {"num_labels": run["num_labels"]}
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **kind)
+    rows = {part: tokenizer(*[texts for texts in run[part]["texts"] if texts], truncation=True, max_length=run["max_seq_length"])
+            for part in ("train", "eval")}
+    labels = torch.tensor(run["train"]["labels"])
+    size, count = run["batch_size"], len(labels)
+    total = int(count / size * run["epochs"])
+    optimizer = make_optimizer(model, run["learning_rate"], 1e-8)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(0.1 * total), total)
+    generator, step = torch.Generator().manual_seed(run["seed"]), 0
+    model.train()
+    began = time.monotonic()
+    while step < total:
+        for chosen in torch.randperm(count, generator=generator).split(size):
+            if step == total:
+                break
+            batch = tokenizer.pad({name: [values[i] for i in chosen] for name, values in rows["train"].items()}, return_tensors="pt")
+            update(model, optimizer, model(**batch, labels=labels[chosen]).loss)
+            schedule.step()
+            step += 1
+    seconds = time.monotonic() - began
+    print(json.dumps({"seconds": seconds, "steps": step, "logits": answer(model, tokenizer, rows["eval"], size)}))
+
+
+def answer(model, tokenizer, rows, size):
+    """Logits of all rows, in their order."""
+    model.eval()
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(rows["input_ids"]), size):
+            part = {name: values[start:start + size] for name, values in rows.items()}
+            found += model(**tokenizer.pad(part, return_tensors="pt")).logits.tolist()
+    return found
+
+
+def losses(folder, batches_file):
+    """Steps over given batches without dropout, at given rates; weights and head are the folder's."""
+    given = np.load(batches_file)
+    model = transformers.BertForSequenceClassification.from_pretrained(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+                                                                       classifier_dropout=0.0, attn_implementation="eager")
+    optimizer = make_optimizer(model, 0.0, float(given["epsilon"]))
+    model.train()
+    found = []
+    for step, rate in enumerate(given["rates"]):
+        for group in optimizer.param_groups:
+            group["lr"] = float(rate)
+        batch = {name: torch.tensor(given[f"{ours}_{step}"]).long()
+                 for name, ours in (("input_ids", "input_ids"), ("attention_mask", "input_mask"), ("token_type_ids", "segment_ids"),
+                                    ("labels", "label_ids"))}
+        loss = model(**batch).loss
+        found.append(loss.item())
+        update(model, optimizer, loss)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    {"train": train, "losses": losses}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,187 @@
+"""Our fine-tuning beside Hugging Face's PyTorch loop: time, quality, and equal losses from equal beginnings.
+
+    make venv-torch minilm
+    python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --seeds=5
+    python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --prove
+
+MODEL_FOLDER is a Hugging Face folder. Both sides take turns on the same machine, with the same texts, batch size, rate, epochs, warm-up, clipping
+and dynamic padding. `--prove`: same weights, head and batches, no dropout: the losses of the first 20 steps, which may differ by 1e-4.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+from absl import app, flags
+
+ROOT = pathlib.Path(__file__).parent.parent
+FLAGS = flags.FLAGS
+flags.DEFINE_string("task", "mrpc", "A data set of GLUE.")
+flags.DEFINE_string("data_dir", None, "Its folder.", required=True)
+flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=True)
+flags.DEFINE_string("work_dir", "build/benchmark_finetuning", "Runs lie here; made anew.")
+flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch and transformers.")
+flags.DEFINE_integer("seeds", 1, "Runs of each side.")
+flags.DEFINE_integer("batch_size", 32, "Rows a step.")
+flags.DEFINE_float("learning_rate", 5e-5, "Peak.")
+flags.DEFINE_float("epochs", 3.0, "Passes over the training data.")
+flags.DEFINE_integer("max_seq_length", 128, "Longest input.")
+flags.DEFINE_integer("train_rows", 0, "Only so many training rows; 0: all.")
+flags.DEFINE_bool("prove", False, "Compare losses instead.")
+STEPS_COMPARED, LARGEST = 20, 1e-4
+PEER = ROOT / "benchmarks" / "finetune_hugging_face.py"
+
+
+def overrides() -> list[str]:
+    """What both sides share, as settings of ours."""
+    return [f"training.batch_size={FLAGS.batch_size}", f"optimizer.learning_rate={FLAGS.learning_rate}",
+            f"training.epochs={FLAGS.epochs}", f"options.max_seq_length={FLAGS.max_seq_length}", "training.log_every=1000000"]
+
+
+def make_task(*more: str):
+    """The task with the settings of the flags."""
+    from official_bert.config import load_config, merge
+    from official_bert.training import finetuning
+    from official_bert.training.task import DataFiles, load_task
+    defaults = merge(finetuning.DEFAULTS, finetuning.defaults_from(FLAGS.init_checkpoint))
+    config = load_config(None, overrides=["task=glue", f"options.dataset={FLAGS.task}", *overrides(), *more], defaults=defaults)
+    return load_task(config, DataFiles(data_dir=FLAGS.data_dir, train_file=train_file()))
+
+
+def train_file() -> str:
+    """The first `--train_rows` rows of the training data as a file of its own; "" where all are taken."""
+    if not FLAGS.train_rows:
+        return ""
+    path = os.path.join(FLAGS.work_dir, "train.tsv")
+    os.makedirs(FLAGS.work_dir, exist_ok=True)
+    with open(os.path.join(FLAGS.data_dir, "train.tsv"), encoding="utf-8") as file, open(path, "w", encoding="utf-8") as out:
+        out.writelines(line for number, line in enumerate(file) if number <= FLAGS.train_rows)
+    return path
+
+
+def run_ours(seed: int) -> dict:
+    """Our command: seconds from the first line about weights to the last step, graphs being made included; metrics."""
+    folder = os.path.join(FLAGS.work_dir, f"ours_{seed}")
+    command = [sys.executable, "-u", "-m", "official_bert.run_finetuning", f"--task={FLAGS.task}", f"--data_dir={FLAGS.data_dir}",
+               f"--train_file={train_file()}", f"--init_checkpoint={FLAGS.init_checkpoint}", f"--output_dir={folder}",
+               f"--set=seed={seed}", *(f"--set={text}" for text in overrides())]
+    began, found, marks = time.monotonic(), {}, {}
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
+        for line in process.stdout:
+            marks.setdefault(line.partition(" ")[0], time.monotonic())
+            name, equals, value = line.strip().partition(" = ")
+            if equals:
+                found[name] = float(value)
+    if process.returncode:
+        sys.exit(f"error: run_finetuning ended with status {process.returncode}")
+    shutil.rmtree(folder)
+    return {"seconds": marks["step"] - marks["initialised"], "command": time.monotonic() - began, "metrics": found}
+
+
+def run_theirs(seed: int, task) -> dict:
+    """Hugging Face's loop: seconds of its training steps; metrics by the same functions as ours."""
+    from official_bert.training import task_metrics
+    train, held_out = task.train_data(), task.held_out_parts()[0].data
+    run = {"seed": seed, "threads": len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size, "learning_rate": FLAGS.learning_rate,
+           "epochs": FLAGS.epochs, "max_seq_length": FLAGS.max_seq_length, "num_labels": task.num_outputs,
+           "train": {"texts": [train.text, train.text_pair], "labels": train.targets.tolist()},
+           "eval": {"texts": [held_out.text, held_out.text_pair]}}
+    path = os.path.join(FLAGS.work_dir, "run.json")
+    pathlib.Path(path).write_text(json.dumps(run), encoding="utf-8")
+    began = time.monotonic()
+    found = ask_peer("train", path)
+    return {"seconds": found["seconds"], "command": time.monotonic() - began,
+            "metrics": task_metrics.measure(task.metrics, held_out.targets, np.array(found["logits"]), "")}
+
+
+def ask_peer(*arguments: str):
+    """What the peer prints."""
+    done = subprocess.run([FLAGS.torch_python, PEER, arguments[0], FLAGS.init_checkpoint if arguments[0] == "train" else arguments[1],
+                           arguments[-1]], check=False, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"error: the peer failed: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def compare() -> None:
+    """Both sides by turns; prints a table in Markdown."""
+    task = make_task()
+    runs: dict[str, list[dict]] = {"official_bert": [], "Hugging Face PyTorch": []}
+    for seed in range(1, FLAGS.seeds + 1):
+        for name, run in (("official_bert", run_ours(seed)), ("Hugging Face PyTorch", run_theirs(seed, task))):
+            runs[name].append(run)
+            print(f"seed {seed}, {name}: {run}", file=sys.stderr, flush=True)
+    names = list(runs["Hugging Face PyTorch"][0]["metrics"])
+    print(f"| {FLAGS.task}, {FLAGS.seeds} seeds | training (s) | whole command (s) | {' | '.join(names)} |")
+    print("|---" * (3 + len(names)) + "|")
+    for name, found in runs.items():
+        times = [f"{statistics.median(run[key] for run in found):.1f}" for key in ("seconds", "command")]
+        print(f"| {name} | {' | '.join([*times, *(spread([run['metrics'][metric] for run in found]) for metric in names)])} |")
+    ours, theirs = (statistics.median(run["seconds"] for run in found) for found in runs.values())
+    print(f"\ntraining {theirs / ours:.2f} times as fast")
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation."""
+    return f"{statistics.mean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+
+
+def prove() -> None:
+    """Losses of the same batches on both sides; exits with an error where they differ."""
+    import tensorflow as tf
+
+    from official_bert.models import checkpoints
+    from official_bert.models.interchange import formats, ours
+    from official_bert.models.interchange.stored import StoredModel
+    from official_bert.training import optimization
+    from official_bert.training.distribution import Placement, make_strategy
+    from official_bert.training.trainer import Trainer
+    task = make_task("optimizer.name=adamw_bias_corrected", "options.dropout=0.0", "model.hidden_dropout_prob=0.0",
+                     "model.attention_probs_dropout_prob=0.0")
+    source = task.train_source()
+    total = max(STEPS_COMPARED, int(source.batches_per_epoch * FLAGS.epochs))
+    trainer = Trainer(task, make_strategy(Placement()), total)
+    checkpoints.initialize_from(trainer.model, FLAGS.init_checkpoint)
+    weights = {name: value.numpy() for name, value in ours.named_weights(trainer.model).items()}
+    folder = os.path.join(FLAGS.work_dir, "beginning")
+    formats.write(StoredModel(origin="the beginning", weights=weights, table=ours.TABLE, config=task.config.model, head="classifier",
+                              labels=list(task.options.labels)), "hugging_face", folder)
+    batches = list(source.dataset().take(STEPS_COMPARED))
+    rule = task.config.optimizer
+    # An epoch's last batch is filled up with rows of weight 0, which are no examples.
+    given = {f"{name}_{step}": value.numpy()[batch["example_weights"].numpy() > 0]
+             for step, batch in enumerate(batches) for name, value in batch.items()}
+    given["rates"] = np.array([optimization.scheduled_rate(rule, tf.constant(step), total) for step in range(STEPS_COMPARED)])
+    np.savez(os.path.join(FLAGS.work_dir, "batches.npz"), epsilon=rule.epsilon, **given)
+    iterator = iter(source.dataset())
+    rows = np.concatenate([trainer.run_steps(iterator, tf.constant(1)).numpy() for _ in range(STEPS_COMPARED)])
+    found = rows[:, trainer.step.names.index("loss")]
+    wanted = np.array(ask_peer("losses", folder, os.path.join(FLAGS.work_dir, "batches.npz")))
+    for step, (one, other) in enumerate(zip(found, wanted), 1):
+        print(f"step {step:2}  official_bert {one:.6f}  PyTorch {other:.6f}  {abs(one - other):.1e}")
+    worst = float(np.abs(found - wanted).max())
+    print(f"largest difference over {STEPS_COMPARED} steps: {worst:.1e}")
+    if not worst <= LARGEST:
+        sys.exit(f"error: expected at most {LARGEST}")
+
+
+def main(_) -> None:
+    """Compares or proves."""
+    if not os.path.exists(FLAGS.torch_python):
+        sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
+    shutil.rmtree(FLAGS.work_dir, ignore_errors=True)
+    os.makedirs(FLAGS.work_dir)
+    if FLAGS.prove:
+        prove()
+    else:
+        compare()
+
+
+if __name__ == "__main__":
+    app.run(main)
