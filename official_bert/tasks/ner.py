@@ -259,8 +259,8 @@ class Task(TaskBase):
             rows = [feature.row(tags[feature.text]) for feature in features]
             return rows, tuple(rows[0])
         stored = WordFeatures(features, [len(words) for words in texts], self._built_model, self.files.cache_dir)
-        rows = [WordRow(stored, number, part) for number, part in enumerate(tags)]
-        return rows, tuple(rows[0])
+        texts_of_words = [WordRow(stored, number, part) for number, part in enumerate(tags)]
+        return texts_of_words, tuple(texts_of_words[0])
 
     def _built_model(self):
         assert self._model is not None, "features are computed by the model, which has not been built"
@@ -298,7 +298,7 @@ class Task(TaskBase):
             logits = [np.zeros((0, 1)) if row is None else row["logits"][:length] for row, length in zip(rows, lengths)]
         else:
             kept = [(feature, row["logits"]) for feature, row in zip(part.features, rows) if row is not None]
-            logits = gather_words(*zip(*kept), lengths)
+            logits = gather_words([feature for feature, _ in kept], [row for _, row in kept], lengths)
         tags = self.decode_tags(logits, next(row for row in rows if row is not None))
         found: list[list[str] | None] = []
         for text, (numbers, sizes) in enumerate(zip(tags, part.sizes)):

@@ -145,7 +145,8 @@ class TextClassification(TaskBase):
     def evaluate(self, predictions):
         """The task's metrics on each part held out."""
         measured: dict[str, float] = {}
-        for part, rows, logits in _by_part(*self._held_out, predictions):
+        parts, source = self._held_out
+        for part, rows, logits in _by_part(parts, source, predictions):
             if len(rows):
                 measured |= task_metrics.measure(self.metrics, part.data.targets[rows], logits, part.name)
         return measured

@@ -1,6 +1,7 @@
 """Batches of records are a function of (seed, batch number), whatever the start and the number of shards."""
 
 import collections
+import itertools
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_an_epoch_reads_each_record_once_in_an_order_of_its_own(paths):
     source = RecordSource(paths, 2, parse, seed=3)
     assert source.batches_per_epoch == 11
     found = numbers(source.dataset(), 33)
-    epochs = [sum(found[start:start + 11], []) for start in (0, 11, 22)]
+    epochs = [list(itertools.chain(*found[start:start + 11])) for start in (0, 11, 22)]
     assert all(sorted(epoch) == list(range(22)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2] != sorted(epochs[0])
     assert numbers(RecordSource(paths, 2, parse, seed=4).dataset(), 11) != found[:11]
@@ -48,7 +49,7 @@ def test_records_that_end_in_the_middle_of_a_batch_wait_for_another_epoch(paths)
     found = numbers(source.dataset(), 40)
     left_out = []
     for start in range(0, 40, 5):
-        epoch = sum(found[start:start + 5], [])
+        epoch = list(itertools.chain(*found[start:start + 5]))
         assert len(set(epoch)) == 20
         left_out.append(tuple(sorted(set(range(22)) - set(epoch))))
     assert len(set(left_out)) > 4

@@ -64,7 +64,7 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
                 writer.writerow([number, "v", "1", "", f"{rng.choice(people)} saw {chosen[label]}.", "Then,", "gold",
                                  *(f"she said {colour}." for colour in chosen), label])
         return path
-    config = make_config("swag", training={"epochs": 12.0, "batch_size": 32}, optimizer={"learning_rate": 4e-3},
+    config = make_config("swag", training={"epochs": 25.0, "batch_size": 32}, optimizer={"learning_rate": 2e-3},
                          model={"hidden_size": 32, "num_hidden_layers": 2})
     task = make_task(config, train_file=write(tmp_path / "train.csv", 320), eval_file=write(tmp_path / "val.csv", 64),
                      predict_file=f"{SWAG}/test.csv")
