@@ -5,7 +5,8 @@
     python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --prove
 
 MODEL_FOLDER is a Hugging Face folder. Both sides take turns on the same machine, with the same texts, batch size, rate, epochs,
-warm-up, clipping and dynamic padding. `--prove`: same weights, head and batches, no dropout: the losses of the first 20 steps, which may differ by 1e-4.
+warm-up, clipping and dynamic padding. `--prove`: same weights, head and batches, no dropout: the losses of the first 20 steps,
+which may differ by 1e-4.
 """
 
 import json

@@ -4,11 +4,11 @@ import subprocess
 import pytest
 
 
-def lower(root, *arguments):
+def lower(root, *arguments, config="pretrain/tiny.yaml"):
     python = root / ".venv-tpu/bin/python"
     if not python.exists():
         pytest.skip("needs the environment of `make venv-tpu`")
-    return subprocess.run([str(python), str(root / "tools/lower_for_tpu.py"), f"--config={root}/configs/pretrain/tiny.yaml",
+    return subprocess.run([str(python), str(root / "tools/lower_for_tpu.py"), f"--config={root}/configs/{config}",
                            "--set=training.batch_size=8", *arguments], check=False, capture_output=True, text=True, timeout=300)
 
 
@@ -24,6 +24,26 @@ def test_the_whole_pretraining_step_lowers_to_tpu_hlo(root, tmp_path, overrides)
     # The step is whole: products of forward and backward, square roots of the update, random bits of dropout.
     assert hlo.count(" dot(") > 30 and " sqrt(" in hlo and ("rng-bit-generator(" in hlo or " shift-left(" in hlo)
     assert "parameter_replication" in hlo and "<=" not in hlo
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "options"), [
+    ("classification", ["options.labels=[a,b]"]),
+    ("classification", ["options.kind=multi_label", "options.labels=[a,b,c]", "training.accumulation_steps=2"]),
+    ("glue", ["options.dataset=stsb", "training.precision=bfloat16"]),
+    ("squad", []),
+    ("swag", []),
+    ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16"]),
+    ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16", "options.crf=true"]),
+])
+def test_the_whole_step_of_every_fine_tuning_lowers_to_tpu_hlo(root, golden, tmp_path, task, options):
+    settings = [f"task={task}", f"tokenizer.vocab_file={golden}/vocab_uncased.txt", "options.max_seq_length=64", *options]
+    done = lower(root, f"--hlo_file={tmp_path}/step.hlo", *(f"--set={text}" for text in settings), config="model/tiny.yaml")
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"{task} train step: [\d,]+ bytes of HLO, [\d,]+ operations", done.stdout)
+    assert re.search(rf"{task} evaluation step: [\d,]+ bytes of HLO, [\d,]+ operations", done.stdout)
+    hlo = (tmp_path / "step.hlo").read_text()
+    assert hlo.count(" dot(") > 30 and " sqrt(" in hlo and ("rng-bit-generator(" in hlo or " shift-left(" in hlo)
 
 
 @pytest.mark.slow
