@@ -9,26 +9,29 @@ from official_bert.training.task import DataFiles, load_task
 S, P, V = 16, 3, 40
 
 
-def write_records(path, count, seed=0, vocab_size=V):
-    """Records whose masked words can be learned: each is the word before it plus one, and the first is one of two."""
+def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, **wrong):
+    """Records whose masked words can be learned: each is the word before it plus one, and the first is one of two.
+
+    `wrong` replaces features of the last record.
+    """
     rng = np.random.default_rng(seed)
-    features = records.pretraining_features(S, P)
+    features = records.pretraining_features(max_seq_length, P)
 
     def rows():
-        for _ in range(count):
-            length = int(rng.integers(8, S + 1))
-            ids = np.zeros(S, np.int64)
+        for number in range(count):
+            length = int(rng.integers(8, max_seq_length + 1))
+            ids = np.zeros(max_seq_length, np.int64)
             ids[:length] = (rng.choice([5, 9]) + np.arange(length) - 5) % (vocab_size - 5) + 5
             positions = np.sort(rng.choice(np.arange(1, length), P, replace=False))
             masked = ids[positions].copy()
             ids[positions] = 4
             weights = np.ones(P)
             weights[rng.integers(1, P + 1):] = 0
-            real = np.arange(S) < length
+            real = np.arange(max_seq_length) < length
             yield records.encode_example(features, {
-                "input_ids": ids, "input_mask": real, "segment_ids": real & (np.arange(S) > 6),
+                "input_ids": ids, "input_mask": real, "segment_ids": real & (np.arange(max_seq_length) > 6),
                 "masked_lm_positions": positions, "masked_lm_ids": masked, "masked_lm_weights": weights,
-                "next_sentence_labels": [int(rng.integers(0, 2))]})
+                "next_sentence_labels": [int(rng.integers(0, 2))]} | (wrong if number == count - 1 else {}))
     records.write_tfrecords(str(path), rows())
     return str(path)
 

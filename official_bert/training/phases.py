@@ -47,7 +47,9 @@ def phase_config(config: Config, phase: PhaseConfig) -> Config:
     """The run's configuration as one phase has it."""
     training = dataclasses.replace(config.training, batch_size=phase.batch_size or config.training.batch_size,
                                    accumulation_steps=phase.accumulation_steps or config.training.accumulation_steps)
-    return dataclasses.replace(config, training=training, options=merge(config.options, phase.options))
+    # Each phase says all of its options, so that the ones laid over here do not reach the others.
+    phases = tuple(dataclasses.replace(other, options=merge(config.options, other.options)) for other in config.phases)
+    return dataclasses.replace(config, training=training, phases=phases, options=merge(config.options, phase.options))
 
 
 def task_at(task: TaskBase, step: int) -> TaskBase:

@@ -1,0 +1,64 @@
+"""How fast batches come, beside how fast the tiny model takes them: on the same machine, in one run, by turns.
+
+    python benchmarks/input_pipeline.py --input_file='train-*.tfrecord'
+
+Records are those of tools/create_pretraining_data.py. Each round reads some seconds of batches alone, then trains some steps. Prints a
+table and the ratio; the pipeline is meant to give at least 20 times what training takes.
+"""
+
+import statistics
+import time
+
+import tensorflow as tf
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("input_file", None, "Records: globs with commas.", required=True)
+flags.DEFINE_string("config", "configs/pretrain/tiny.yaml", "The run's YAML.")
+flags.DEFINE_multi_string("set", [], "Overrides.")
+flags.DEFINE_integer("rounds", 3, "Turns of each side.")
+flags.DEFINE_float("seconds", 5.0, "Of reading in a round.")
+flags.DEFINE_integer("steps", 10, "Of training in a round.")
+
+
+def read(batches, seconds: float) -> float:
+    """Batches a second without a model."""
+    count, began = 0, time.monotonic()
+    while time.monotonic() - began < seconds:
+        next(batches)
+        count += 1
+    return count / (time.monotonic() - began)
+
+
+def train(trainer, iterator, steps: int) -> float:
+    """Steps a second, reading included."""
+    began = time.monotonic()
+    trainer.run_steps(iterator, tf.constant(steps)).numpy()
+    return steps / (time.monotonic() - began)
+
+
+def main(_) -> None:
+    """Warms both up, takes turns, prints."""
+    from official_bert.config import load_config
+    from official_bert.training.distribution import Placement, make_strategy
+    from official_bert.training.task import DataFiles, load_task
+    from official_bert.training.trainer import Trainer
+    config = load_config(FLAGS.config, overrides=FLAGS.set)
+    task = load_task(config, DataFiles(train_file=FLAGS.input_file))
+    source = task.train_source()
+    trainer = Trainer(task, make_strategy(Placement()), 1000)
+    batches, iterator = iter(source.dataset()), iter(source.dataset())
+    read(batches, 1.0)
+    train(trainer, iterator, 2)
+    given, taken = [], []
+    for _ in range(FLAGS.rounds):
+        given.append(read(batches, FLAGS.seconds) * source.batch_size)
+        taken.append(train(trainer, iterator, FLAGS.steps) * source.batch_size)
+    print("| | sequences/s, median (least to most) |\n|---|---|")
+    for name, rates in (("the input pipeline alone", given), ("training", taken)):
+        print(f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f}) |")
+    print(f"\nthe pipeline gives {statistics.median(given) / statistics.median(taken):.1f} times what training takes")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,103 @@
+"""What recomputation, accumulation and precision cost and save: peak memory and speed of the train step.
+
+    python benchmarks/memory_and_precision.py
+
+Each arrangement runs in a process of its own, on one made-up batch. Memory is the most that the process held beyond what it held before
+its first step; speed is relative to the first row's.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("config", "configs/model/small.yaml", "The model's YAML.")
+flags.DEFINE_integer("batch_size", 16, "Rows of the global batch.")
+flags.DEFINE_integer("max_seq_length", 256, "Tokens of each.")
+flags.DEFINE_integer("steps", 4, "Timed steps, after one that is not.")
+flags.DEFINE_list("only", [], "Numbers of rows to measure; all by default.")
+flags.DEFINE_string("one", "", "Internal: overrides of one arrangement, as JSON.")
+ARRANGEMENTS = {
+    "float32": [],
+    "float32, recompute": ["training.recompute=true"],
+    "float32, 4 accumulation steps": ["training.accumulation_steps=4"],
+    "float32, recompute, 4 accumulation steps": ["training.recompute=true", "training.accumulation_steps=4"],
+    "float32, XLA": ["training.xla=true"],
+    "bfloat16": ["training.precision=bfloat16"],
+    "float16": ["training.precision=float16"],
+}
+
+
+def resident(kind: str) -> int:
+    """VmRSS (now) or VmHWM (the most) of this process in bytes."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(kind))
+
+
+def made_batch(size: int, length: int, words: int):
+    """A batch of full rows, 15 % of their words to predict."""
+    import tensorflow as tf
+    rng, predicted = np.random.default_rng(0), max(1, length * 15 // 100)
+    batch = {"input_ids": rng.integers(0, words, (size, length)), "input_mask": np.ones((size, length)),
+             "segment_ids": np.zeros((size, length)), "masked_lm_positions": np.tile(np.arange(predicted), (size, 1)),
+             "masked_lm_ids": rng.integers(0, words, (size, predicted)), "next_sentence_labels": rng.integers(0, 2, (size, 1))}
+    tensors = {name: tf.constant(value, tf.int32) for name, value in batch.items()}
+    return tensors | {"masked_lm_weights": tf.ones((size, predicted)), "example_weights": tf.ones(size)}
+
+
+def measure(overrides: list[str]) -> None:
+    """Prints peak memory and seconds a step of one arrangement."""
+    import tensorflow as tf
+
+    from official_bert.config import load_config
+    from official_bert.training import distribution
+    from official_bert.training.distribution import Placement, make_strategy
+    from official_bert.training.task import load_task
+    from official_bert.training.trainer import Trainer
+    config = load_config(FLAGS.config, overrides=[
+        f"training.batch_size={FLAGS.batch_size}", f"options.max_seq_length={FLAGS.max_seq_length}",
+        f"options.max_predictions_per_seq={max(1, FLAGS.max_seq_length * 15 // 100)}", *overrides])
+    distribution.set_precision(config.training.precision)
+    trainer = Trainer(load_task(config), make_strategy(Placement()), 1000)
+    batch = made_batch(FLAGS.batch_size, FLAGS.max_seq_length, config.model.vocab_size)
+    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    before = resident("VmRSS")
+    trainer.run_steps(iterator, tf.constant(1)).numpy()
+    seconds = []
+    for _ in range(FLAGS.steps):
+        began = time.monotonic()
+        trainer.run_steps(iterator, tf.constant(1)).numpy()
+        seconds.append(time.monotonic() - began)
+    print(json.dumps({"memory": resident("VmHWM") - before, "seconds": statistics.median(seconds),
+                      "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}))
+
+
+def main(_) -> None:
+    """A process for each arrangement; prints a table in Markdown."""
+    if FLAGS.one:
+        measure(json.loads(FLAGS.one))
+        return
+    shared = [f"--{name}={getattr(FLAGS, name)}" for name in ("config", "batch_size", "max_seq_length", "steps")]
+    first = None
+    print("| train step | peak memory beyond weights and moments | of the first | speed of the first |\n|---|---|---|---|")
+    for number, (name, overrides) in enumerate(ARRANGEMENTS.items()):
+        if FLAGS.only and str(number) not in FLAGS.only:
+            continue
+        done = subprocess.run([sys.executable, __file__, *shared, f"--one={json.dumps(overrides)}"], check=False, capture_output=True,
+                              text=True)
+        if done.returncode:
+            sys.exit(f"error: {name}: {done.stderr.strip().splitlines()[-1]}")
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        first = first or found
+        print(f"| {name} | {found['memory'] / 1e6:,.0f} MB | {found['memory'] / first['memory']:.2f} | "
+              f"{first['seconds'] / found['seconds']:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)

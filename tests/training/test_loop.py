@@ -1,0 +1,175 @@
+"""A run from its first step to its last, in this process: phases, stops, guards, evaluations, the best checkpoint, full disks."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from made_pretraining import S, make_config, make_task, write_records
+
+from official_bert.training import checkpointing, distribution, evaluation, guards, loop
+from official_bert.training.distribution import Placement
+from official_bert.training.trainer import Trainer
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("records") / "train.tfrecord", 100)
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("records") / "held_out.tfrecord", 40, seed=1)
+
+
+def train(task, folder, lines=None):
+    return loop.train(task, str(folder), Placement(), report=(lines if lines is not None else []).append)
+
+
+def logged(folder, name, file="log.jsonl"):
+    """The values of a metric by step."""
+    rows = map(json.loads, (folder / file).read_text().splitlines())
+    return {row["step"]: row[name] for row in rows if name in row}
+
+
+@pytest.mark.parametrize("stop", [4, 6, 9], ids=["in the first phase", "between the phases", "in the second phase"])
+def test_phases_go_through_in_one_run_whenever_it_was_stopped(records, tmp_path, monkeypatch, stop):
+    short = write_records(tmp_path / "short.tfrecord", 60, max_seq_length=12)
+    config = make_config(training={"steps": 0, "log_every": 1, "save_every": 100, "steps_per_loop": 1},
+                         phases=[{"steps": 6, "options": {"max_seq_length": 12}}, {"steps": 5, "batch_size": 16}])
+
+    def task():
+        return make_task(config, f"{short},{records}")
+    train(task(), tmp_path / "whole")
+    wanted = logged(tmp_path / "whole", "train/loss")
+    assert list(wanted) == list(range(1, 12))
+    rows = logged(tmp_path / "whole", "train/tokens_per_second"), logged(tmp_path / "whole", "train/sequences_per_second")
+    lengths = [rows[0][step] / rows[1][step] for step in range(1, 12)]
+    assert max(lengths[:6]) <= 12 and min(lengths[6:]) > 10.5  # 8 to 12 tokens a row, then 8 to 16
+    log = loop.Run._log
+
+    def stopped(run, phase, step):
+        run.terminated = run.terminated or step == stop - 1
+        return log(run, phase, step)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "_log", stopped)
+        with pytest.raises(SystemExit) as status:
+            train(task(), tmp_path / "stopped")
+    assert status.value.code == loop.STOPPED
+    lines = []
+    train(task(), tmp_path / "stopped", lines)
+    assert re.match(rf"resumed: .*ckpt-\d+ at step {stop} of 11", lines[0]), lines
+    assert logged(tmp_path / "stopped", "train/loss") == wanted
+
+
+def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, tmp_path):
+    config = make_config(optimizer={"learning_rate": 0.02, "schedule": "constant"},
+                         training={"steps": 24, "eval_every": 2, "save_every": 2, "eval_batch_size": 8, "keep_checkpoints": 3})
+    train(make_task(config, records, held_out), tmp_path)
+    losses = logged(tmp_path, "eval/loss")
+    best = min(losses, key=losses.get)
+    assert json.loads((tmp_path / "best" / checkpointing.METRIC_FILE).read_text()) == {
+        "metric": "loss", "value": losses[best], "step": best}
+    assert len(list(tmp_path.glob("ckpt-*.index"))) == 3 and len(list((tmp_path / "best").glob("ckpt-*.index"))) == 1
+    task, model = checkpointing.restore_for_inference(str(tmp_path / "best"))
+    source = make_task(config, records, held_out).eval_source()
+    sums = {"mlm": [0, 0], "nsp": [0, 0]}
+    for batch in source.dataset().take(source.batches_per_epoch):
+        for name, (total, weight) in task.losses(model(dict(batch), training=False), batch).items():
+            sums[name][0] += float(total)
+            sums[name][1] += float(weight)
+    assert sum(total / weight for total, weight in sums.values()) == pytest.approx(losses[best], abs=1e-4)
+
+
+def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_out, tmp_path):
+    config = make_config(training={"steps": 9, "eval_every": 3, "save_every": 3, "eval_batch_size": 8})
+    train(make_task(config, records, held_out), tmp_path)
+    evaluation.evaluate_continuously(make_task(config, records, held_out), str(tmp_path), Placement(), 5.0, lambda _: None)
+    own, followed = logged(tmp_path, "eval/loss"), logged(tmp_path, "eval/loss", "eval_log.jsonl")
+    assert list(followed) == [3, 6, 9] and followed == pytest.approx(own, abs=1e-6)
+
+
+def test_profiled_steps_leave_a_profile(records, tmp_path):
+    config = make_config(training={"steps": 6})
+    loop.train(make_task(config, records), str(tmp_path), Placement(), profile_steps="2:4", report=lambda _: None)
+    assert list((tmp_path / "tensorboard").glob("plugins/profile/*/*.xplane.pb"))
+    with pytest.raises(ValueError, match="profile_steps"):
+        loop.train(make_task(config, records), str(tmp_path / "other"), Placement(), profile_steps="4:2")
+
+
+def test_numbers_that_explode_stop_the_run_and_leave_its_checkpoints(records, tmp_path):
+    config = make_config(optimizer={"learning_rate": 1e17, "schedule": "constant"},
+                         training={"save_every": 1, "keep_checkpoints": 50})
+    with pytest.raises(ValueError, match=r"step \d+: .+ is not finite; the checkpoints before it are intact") as error:
+        train(make_task(config, records), tmp_path)
+    step = int(re.search(r"step (\d+)", str(error.value)).group(1))
+    reader = tf.train.load_checkpoint(str(tmp_path / f"ckpt-{step - 1}"))
+    for name, dtype in reader.get_variable_to_dtype_map().items():
+        assert not dtype.is_floating or np.isfinite(reader.get_tensor(name)).all(), name
+
+
+def test_the_first_bad_tensor_is_named(records):
+    task = make_task(make_config(), records)
+    trainer = Trainer(task, distribution.make_strategy(Placement()), 20)
+    batch = next(iter(task.train_source().dataset()))
+
+    def bad():
+        return guards.first_bad_tensor(trainer.step, [tf.convert_to_tensor(weight) for weight in trainer.weights], batch, 0, 1)
+    kernel = next(value for value in trainer.model.trainable_variables if value.path.endswith("layer_0/intermediate/kernel"))
+    before = kernel.numpy()
+    kernel.assign(np.full(kernel.shape, 3e38, np.float32))
+    assert bad().startswith("output of ") and "layer_0/intermediate" in bad()
+    kernel.assign(np.full(kernel.shape, np.nan, np.float32))
+    assert bad() == f"weight {kernel.path}"
+    kernel.assign(before)
+    assert bad() == "the sum of gradients, or an update"
+
+
+WRONG = [({"next_sentence_labels": [2]}, "next-sentence label"), ({"input_mask": np.zeros(S)}, "no token at all"),
+         ({"masked_lm_ids": np.array([7, 40, 0])}, "beyond the vocabulary of 40"),
+         ({"masked_lm_positions": np.array([1, S, 0])}, "position")]
+
+
+@pytest.mark.parametrize(("wrong", "told"), WRONG, ids=[told for _, told in WRONG])
+def test_a_record_that_cannot_be_learned_from_is_named(tmp_path, wrong, told):
+    path = write_records(tmp_path / "bad.tfrecord", 40, **wrong)
+    with pytest.raises(ValueError, match=rf"bad\.tfrecord: record 39: .*{told}"):
+        train(make_task(make_config(), path), tmp_path / "run")
+
+
+def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):
+    values = tf.Variable(np.random.default_rng(0).normal(size=50_000).astype(np.float32))
+    checkpoint = tf.train.Checkpoint(values=values)
+    manager = tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=3)
+    checkpointing.save(manager, 1)
+    before, limits = values.numpy(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    values.assign_add(tf.ones_like(values))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="the checkpoint of step 2 could not be written, those before it are intact"):
+            checkpointing.save(manager, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.glob("ckpt-2*"))
+    again = tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=3)
+    assert checkpointing.restore_newest(checkpoint, again).endswith("ckpt-1")
+    np.testing.assert_array_equal(values.numpy(), before)
+
+
+@pytest.mark.slow
+def test_fine_tuning_on_two_replicas_is_that_on_one_device(root, golden, tmp_path):
+    command = [sys.executable, "-m", "official_bert.run_finetuning", "--task=mrpc", f"--data_dir={root}/tests/fixtures/glue/MRPC",
+               f"--config={root}/configs/model/tiny.yaml", f"--vocab_file={golden}/vocab_uncased.txt", "--cache_dir=",
+               "--set=model.vocab_size=3000", "--set=options.dropout=0.0", "--set=model.hidden_dropout_prob=0.0",
+               "--set=model.attention_probs_dropout_prob=0.0", "--set=training.log_every=1", "--set=training.batch_size=4",
+               "--set=training.eval_batch_size=4", "--set=training.epochs=4.0"]
+    for name, more in (("one", []), ("two", ["--strategy=mirrored", "--num_cpu_devices=2"])):
+        done = subprocess.run([*command, *more, f"--output_dir={tmp_path / name}"], check=False, capture_output=True, text=True,
+                              timeout=300)
+        assert done.returncode == 0, done.stderr
+    one, two = (logged(tmp_path / name, "train/loss") for name in ("one", "two"))
+    assert len(one) > 3 and one == pytest.approx(two, abs=1e-5)
