@@ -70,6 +70,8 @@ class Step:
         self.names: list[str] = []
         # The update touches each weight's numbers many times: compiled, it reads and writes them once.
         self.compiled_update = tf.function(self._update, jit_compile=True)
+        # Compiled, too, for what the graph optimizer makes of such sums in a loop within a loop (TemporaryVariable) fails.
+        self.compiled_add = tf.function(lambda sums, made: tf.nest.map_structure(tf.add, sums, made), jit_compile=True)
         self.compiled_gradients = tf.function(self.gradients, jit_compile=True) if config.training.xla else self.gradients
 
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
@@ -124,7 +126,7 @@ class Step:
 
         def add(index, sums):
             made = measure(index, {key: value[index] for key, value in pieces.items()})
-            return index + 1, tf.nest.map_structure(tf.add, sums, made)
+            return index + 1, self.compiled_add(sums, made)
         # A loop of the graph: unrolled, micro-batches would run side by side and save no memory.
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 
