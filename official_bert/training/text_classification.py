@@ -157,12 +157,14 @@ class TextClassification(TaskBase):
 
     def write_predictions(self, predictions, output_dir):
         """A file for each of the `test_parts`."""
-        return [self.write_part(part.name, logits, output_dir) for part, _, logits in _by_part(*self._tests, predictions)]
+        parts, source = self._tests
+        return [self.write_part(part.name, logits, output_dir) for part, _, logits in _by_part(parts, source, predictions)]
 
     def write_probabilities(self, predictions: Sequence[Mapping[str, Any]], output_dir: str) -> list[str]:
         """2018's `test_results.tsv`: probabilities, or a score, for each row; files of further parts have their names in theirs."""
         paths = []
-        for number, (part, _, logits) in enumerate(_by_part(*self._tests, predictions)):
+        parts, source = self._tests
+        for number, (part, _, logits) in enumerate(_by_part(parts, source, predictions)):
             path = os.path.join(output_dir, f"test_results{f'_{part.name}' if number else ''}.tsv")
             os.makedirs(output_dir, exist_ok=True)
             with open(f"{path}.tmp", "w", encoding="utf-8") as file:

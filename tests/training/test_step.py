@@ -1,3 +1,7 @@
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -119,3 +123,11 @@ def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path)
     assert len(rows) == 1 and rows[0, trainer.step.names.index("finite")] == 0
     for old, new in zip(before, trainer.weights):
         np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.slow
+def test_accumulation_runs_at_a_size_that_the_graph_optimizer_rearranges(root):
+    done = subprocess.run([sys.executable, str(root / "benchmarks/memory_and_precision.py"), "--steps=1",
+                           '--one=["training.accumulation_steps=4"]'], check=False, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1])["memory"] > 0

@@ -1,0 +1,125 @@
+"""Writes what BERT's layers say about each token of each line of a file (2018 `extract_features.py`).
+
+    python -m official_bert.extract_features --input_file=lines.txt --output_file=features.jsonl --layers=-1,-2,-3,-4 \
+        --vocab_file=uncased/vocab.txt --bert_config_file=uncased/bert_config.json --init_checkpoint=uncased/bert_model.ckpt
+
+A line is a text, or two with ` ||| ` between them. --output_file=features.npz or .parquet writes these instead of JSON lines.
+Vocabulary and sizes are found beside the checkpoint where they lie there.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from absl import flags
+from tqdm import tqdm
+
+from official_bert import command_flags
+from official_bert.config import given_flags, load_config, run_main
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("input_file", None, "Texts, one a line.", required=True)
+flags.DEFINE_string("output_file", None, "JSON lines; .npz and .parquet are written as such.", required=True)
+flags.DEFINE_string("init_checkpoint", None, "A checkpoint of any format (docs/checkpoints.md).", required=True)
+flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers: -1 is the last, 0 the first.")
+flags.DEFINE_integer("batch_size", 32, "Lines at once, of about equal length.", lower_bound=1)
+flags.DEFINE_string("bert_config_file", None, "The model's JSON, where it does not lie beside the checkpoint.")
+command_flags.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
+LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
+
+
+def main(_) -> None:
+    """Reads, computes and writes part by part."""
+    from official_bert.data import feature_files
+    from official_bert.text.tokenization import FullTokenizer
+    from official_bert.training import finetuning
+    config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
+                         defaults=finetuning.defaults_from(FLAGS.init_checkpoint))
+    finetuning.check_vocabulary(config)
+    lines = read_lines(FLAGS.input_file)
+    layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
+    length = config.options.get("max_seq_length", 128)
+    if not 3 <= length <= config.model.max_position_embeddings:
+        raise ValueError(f"--max_seq_length: expected 3 to the model's {config.model.max_position_embeddings} positions, got {length}")
+    tokenizer = FullTokenizer(config.tokenizer.vocab_file, config.tokenizer.do_lower_case)
+    encoder = make_encoder(config, FLAGS.init_checkpoint)
+    with feature_files.open_features(FLAGS.output_file, layers) as writer:
+        for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
+            rows = [make_row(line, tokenizer, length) for line in lines[start:start + LINES_AT_ONCE]]
+            found = list(compute(encoder, rows, layers, FLAGS.batch_size))
+            writer.write([feature_files.SentenceFeatures(start + number, tokenizer.convert_ids_to_tokens(row["input_ids"]), values)
+                          for number, (row, values) in enumerate(zip(rows, found))])
+    print(f"{FLAGS.output_file}: {len(lines):,} lines, layers {FLAGS.layers}")
+
+
+def read_lines(path: str) -> list[str]:
+    """The lines of the input; ValueError where there are none, or where they are not UTF-8."""
+    if not os.path.exists(path):
+        raise ValueError(f"--input_file={path}: no such file")
+    with open(path, "rb") as file:
+        lines = file.read().removeprefix(b"\xef\xbb\xbf").splitlines()
+    if not lines:
+        raise ValueError(f"--input_file={path}: expected texts, the file is empty")
+    texts = []
+    for number, line in enumerate(lines, 1):
+        try:
+            texts.append(line.decode("utf-8").strip())
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}:{number}: not UTF-8: {error.reason} at byte {error.start} of the line") from None
+    return texts
+
+
+def read_layers(text: str, count: int) -> list[int]:
+    """The numbers in --layers; ValueError for one that the encoder has not."""
+    try:
+        layers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--layers={text}: expected numbers with commas between them") from None
+    for layer in layers:
+        if not -count <= layer < count:
+            raise ValueError(f"--layers={text}: expected {-count} to {count - 1} for {count} layers, got {layer}")
+    return layers
+
+
+def make_encoder(config, checkpoint: str):
+    """The encoder with the checkpoint's weights, giving all layers."""
+    from official_bert.models import checkpoints
+    from official_bert.models.encoder import BertEncoder, encoder_settings
+    encoder = BertEncoder(**encoder_settings(config.model), return_layers=True, name="bert")
+    encoder.build()
+    print(f"initialised: {checkpoints.initialize_from(encoder, checkpoint)}")
+    return encoder
+
+
+def make_row(line: str, tokenizer, max_seq_length: int) -> dict[str, np.ndarray]:
+    """The ids and segments of a line, cut as in 2018, not padded."""
+    from official_bert.text.packing import pack, truncate_pair
+    pair = re.fullmatch(r"(.*) \|\|\| (.*)", line)
+    first, second = (tokenizer.tokenize(part) for part in (pair.groups() if pair else (line, "")))
+    first, second = truncate_pair(first, second, max_seq_length - (3 if second else 2))
+    ids, segments = pack(tokenizer.convert_tokens_to_ids(first), tokenizer.convert_tokens_to_ids(second),
+                         tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]"))
+    return {"input_ids": np.array(ids, np.int32), "segment_ids": np.array(segments, np.int32)}
+
+
+def compute(encoder, rows: Sequence[dict], layers: Sequence[int], batch_size: int) -> Iterator[dict[int, np.ndarray]]:
+    """By layer float32 [tokens,D] of each row, in their order; rows of about equal length go through the encoder together."""
+    import tensorflow as tf
+    run = tf.function(lambda batch: [encoder(batch, training=False)["layer_outputs"][layer] for layer in layers], reduce_retracing=True)
+    order = sorted(range(len(rows)), key=lambda number: len(rows[number]["input_ids"]))
+    found: list[dict[int, np.ndarray]] = [{} for _ in rows]
+    for start in range(0, len(order), batch_size):
+        chosen = order[start:start + batch_size]
+        lengths = [len(rows[number]["input_ids"]) for number in chosen]
+        batch = {name: np.stack([np.pad(rows[number][name], (0, max(lengths) - len(rows[number][name]))) for number in chosen])
+                 for name in ("input_ids", "segment_ids")}
+        batch["input_mask"] = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int32)
+        outputs = [values.numpy() for values in run({name: tf.constant(value) for name, value in batch.items()})]
+        for place, (number, length) in enumerate(zip(chosen, lengths)):
+            found[number] = {layer: values[place, :length] for layer, values in zip(layers, outputs)}
+    yield from found
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,76 @@
+"""The command of 2018's extract_features.py: its golden lines, the same numbers in other formats, mistakes."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+
+@pytest.fixture(scope="module")
+def extract(golden, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("features")
+
+    def run(output, *more, source=golden / "extract_features_input.txt"):
+        done = subprocess.run([
+            sys.executable, "-m", "official_bert.extract_features", f"--input_file={source}", f"--output_file={folder / output}",
+            "--layers=-1,-2,-3", "--max_seq_length=24", f"--vocab_file={golden}/vocab_uncased.txt", "--do_lower_case=True",
+            f"--bert_config_file={golden}/tf1_bert/bert_config.json", f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt", *more],
+            check=False, capture_output=True, text=True, timeout=200)
+        return done, folder / output
+    return run
+
+
+@pytest.fixture(scope="module")
+def wanted(golden):
+    return [json.loads(line) for line in (golden / "extract_features.jsonl").read_text().splitlines()]
+
+
+def values(row, layer):
+    return np.array([next(part["values"] for part in token["layers"] if part["index"] == layer) for token in row["features"]])
+
+
+def test_json_lines_are_those_of_2018(extract, wanted):
+    done, path = extract("features.jsonl")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["linex_index"] for row in found] == [row["linex_index"] for row in wanted]
+    for row, other in zip(found, wanted):
+        assert [token["token"] for token in row["features"]] == [token["token"] for token in other["features"]]
+        assert [[part["index"] for part in token["layers"]] for token in row["features"]] == [[-1, -2, -3]] * len(row["features"])
+        for layer in (-1, -2, -3):
+            np.testing.assert_allclose(values(row, layer), values(other, layer), atol=1e-5)
+
+
+def test_other_formats_hold_the_same(extract, wanted):
+    done, path = extract("features.npz", "--batch_size=2")
+    assert done.returncode == 0, done.stderr
+    with np.load(path) as arrays:
+        starts = arrays["starts"]
+        for number, row in enumerate(wanted):
+            part = slice(starts[number], starts[number + 1])
+            assert arrays["tokens"][part].tolist() == [token["token"] for token in row["features"]]
+            np.testing.assert_allclose(arrays["layer_-2"][part], values(row, -2), atol=1e-5)
+    done, path = extract("features.parquet")
+    assert done.returncode == 0, done.stderr
+    rows = pyarrow.parquet.read_table(path).to_pylist()
+    for row, other in zip(rows, wanted, strict=True):
+        assert row["index"] == other["linex_index"] and row["tokens"] == [token["token"] for token in other["features"]]
+        np.testing.assert_allclose(np.array(row["layer_-3"]), values(other, -3), atol=1e-5)
+
+
+@pytest.mark.parametrize(("more", "told"), [
+    (["--layers=-1,7"], "--layers=-1,7: expected -"), (["--max_seq_length=1000"], "--max_seq_length"),
+    (["--input_file=nowhere"], "--input_file=nowhere: no such file")])
+def test_a_mistake_is_one_line_and_writes_nothing(extract, more, told):
+    done, path = extract("none.jsonl", *more)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(f"error: {told}") and "Traceback" not in done.stderr
+    assert not path.exists()
+
+
+def test_bytes_that_are_no_text_are_named(extract, tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
+    done, path = extract("bad.jsonl", source=tmp_path / "bad.txt")
+    assert done.returncode == 1 and "bad.txt:2: not UTF-8: invalid start byte at byte 1 of the line" in done.stderr and not path.exists()
