@@ -1,0 +1,49 @@
+"""Pages keep their word: examples run, links lead somewhere."""
+
+import pathlib
+import re
+import types
+
+import pytest
+
+from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
+from official_bert.training import loop
+from official_bert.training.distribution import Placement
+from official_bert.training.task import DataFiles
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def test_the_task_of_the_guide_trains_and_answers(golden, tmp_path):
+    page = (ROOT / "docs/add_a_task.md").read_text(encoding="utf-8")
+    module = types.ModuleType("questions")
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1), module.__dict__)
+    words = ["the", "copper", "atlas", "rained", "her", "neighbour"]
+    lines = [f"{first} {' '.join(words[i % 5:i % 5 + 2])}{'?' if first == 'was' else '.'}" for i in range(60) for first in ("was", "that")]
+    for name, part in (("train.txt", lines[:96]), ("dev.txt", lines[96:])):
+        (tmp_path / name).write_text("\n".join(f"{line}" for line in part) + "\n")
+    config = Config(task="questions", tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
+                    optimizer=OptimizerConfig(learning_rate=3e-3, schedule="constant"),
+                    training=TrainingConfig(batch_size=16, eval_batch_size=8, epochs=6.0, log_every=1000),
+                    model=ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+                                      max_position_embeddings=32, initializer_range=0.1),
+                    options={"max_seq_length": 16})
+    (tmp_path / "dev.txt").write_text("was rained atlas?\nthat neighbour rained.\nwas neighbour her?\nthat rained atlas.\n")
+    task = module.Task(config, DataFiles(data_dir=str(tmp_path)))
+    metrics = loop.train(task, str(tmp_path / "run"), Placement(), report=lambda _: None)
+    assert metrics["accuracy"] == 1.0
+    assert task.encode([{"text": "was it"}])[0]["input_ids"].shape == (4,)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_and_named_files_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([\w./:-]+)\)", text):
+        assert "://" in target or (page.parent / target).exists(), target
+    for name in re.findall(r"python ((?:tools|benchmarks|deploy)/\w+\.py)", text):
+        assert (ROOT / name).exists(), name
+    for name in re.findall(r"python -m (official_bert\.\w+)", text):
+        assert (ROOT / f"{name.replace('.', '/')}.py").exists(), name
+    for name in re.findall(r"(configs/\w+/\w+\.yaml)", text):
+        assert (ROOT / name).exists() or name == "configs/finetune/mine.yaml", name
