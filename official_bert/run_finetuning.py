@@ -1,7 +1,7 @@
 """Fine-tunes BERT on a task, evaluates it, and writes predictions.
 
     python -m official_bert.run_finetuning --task=mrpc --data_dir=glue/MRPC --init_checkpoint=uncased_L-12 --output_dir=runs/mrpc
-    python -m official_bert.run_finetuning --config=configs/finetune/mine.yaml --train_file=train.csv --eval_file=dev.csv \
+    python -m official_bert.run_finetuning --config=reviews.yaml --train_file=train.csv --eval_file=dev.csv \
         --predict_file=new.csv --init_checkpoint=uncased_L-12 --output_dir=runs/reviews
 
 Tasks are the files of official_bert/tasks; the data sets of `glue` are tasks by their own names too. The same command again

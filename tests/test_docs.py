@@ -46,4 +46,4 @@ def test_links_and_named_files_are_there(page):
     for name in re.findall(r"python -m (official_bert\.\w+)", text):
         assert (ROOT / f"{name.replace('.', '/')}.py").exists(), name
     for name in re.findall(r"(configs/\w+/\w+\.yaml)", text):
-        assert (ROOT / name).exists() or name == "configs/finetune/mine.yaml", name
+        assert (ROOT / name).exists(), name
