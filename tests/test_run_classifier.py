@@ -1,0 +1,67 @@
+"""The command with the flags of 2018's run_classifier.py, on a made-up MRPC in which one word tells the label."""
+
+import json
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
+
+
+def write_pairs(path, count, seed, labelled=True):
+    """MRPC's columns; the label tells whether the first sentence names the pilot."""
+    draw = random.Random(seed)
+    lines = ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String" if labelled else "index\t#1 ID\t#2 ID\t#1 String\t#2 String"]
+    for number in range(count):
+        label = draw.randrange(2)
+        first = [draw.choice(WORDS[:7]) for _ in range(4)] + ["pilot" if label else "keeper"]
+        draw.shuffle(first)
+        second = " ".join(draw.choice(WORDS[:7]) for _ in range(draw.randint(2, 8)))
+        lines.append(f"{label if labelled else number}\t{number}\t{number + 1000}\t{' '.join(first)}\t{second}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, golden):
+    folder = tmp_path_factory.mktemp("mrpc")
+    config = {"vocab_size": 3000, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+              "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.2, "hidden_act": "gelu",
+              "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    (folder / "vocab.txt").write_bytes((golden / "vocab_uncased.txt").read_bytes())
+    write_pairs(folder / "train.tsv", 256, 0)
+    write_pairs(folder / "dev.tsv", 48, 1)
+    write_pairs(folder / "test.tsv", 20, 2, labelled=False)
+    return folder
+
+
+def run(files, *more):
+    return subprocess.run([
+        sys.executable, "-m", "official_bert.run_classifier", f"--data_dir={files}", f"--vocab_file={files}/vocab.txt",
+        f"--bert_config_file={files}/bert_config.json", f"--output_dir={files}/run", "--max_seq_length=32", *more],
+        check=False, capture_output=True, text=True, timeout=300)
+
+
+def test_the_flags_of_2018_train_measure_and_answer_and_leave_its_files(files):
+    done = run(files, "--task_name=MRPC", "--do_train=true", "--do_eval=true", "--do_predict=true", "--train_batch_size=16",
+               "--learning_rate=5e-3", "--num_train_epochs=6.0", "--do_lower_case=true", "--use_tpu=false")
+    assert done.returncode == 0, done.stderr
+    results = dict(line.split(" = ") for line in (files / "run" / "eval_results.txt").read_text().splitlines())
+    assert int(results["global_step"]) == 96 and float(results["eval_accuracy"]) > 0.9 and "loss" in results
+    chances = np.loadtxt(files / "run" / "test_results.tsv", delimiter="\t")
+    assert chances.shape == (20, 2)
+    np.testing.assert_allclose(chances.sum(axis=1), 1.0, atol=1e-5)
+    named = ["pilot" in line.split("\t")[3] for line in (files / "test.tsv").read_text().splitlines()[1:]]
+    assert np.mean(chances.argmax(axis=1) == named) > 0.85
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (("--task_name=Jeopardy", "--do_eval=true"), "--task_name: expected one of"),
+    (("--task_name=MRPC",), "expected at least one of --do_train, --do_eval and --do_predict")])
+def test_mistakes_are_told_in_one_line(files, arguments, told):
+    done = run(files, *arguments)
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ") and told in line]
