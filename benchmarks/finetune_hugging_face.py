@@ -1,4 +1,4 @@
-"""Hugging Face's PyTorch BERT, fine-tuned on pairs of texts or on given batches; run in an environment of its own (`make venv-torch`).
+"""Hugging Face's PyTorch BERT, fine-tuned on texts or given rows; run in an environment of its own (`make venv-torch`).
 
     .venv-torch/bin/python benchmarks/finetune_hugging_face.py train FOLDER RUN.json     # texts, labels, settings; prints results
     .venv-torch/bin/python benchmarks/finetune_hugging_face.py losses FOLDER BATCHES.npz # prints the loss of each batch in turn
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import transformers
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 NOT_DECAYED = ("bias", "LayerNorm.weight")
 
 
@@ -31,19 +32,45 @@ def update(model, optimizer, loss):
     optimizer.zero_grad(set_to_none=True)
 
 
+def load(folder, run):
+    """The library's tokenizer, and its model for the kind of task."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    if run["kind"] == "spans":
+        return tokenizer, transformers.AutoModelForQuestionAnswering.from_pretrained(folder)
+    if run["kind"] == "tags":
+        return tokenizer, transformers.AutoModelForTokenClassification.from_pretrained(folder, num_labels=run["num_labels"])
+    kind = {"problem_type": "regression", "num_labels": 1} if run["num_labels"] == 1 else {"num_labels": run["num_labels"]}
+    return tokenizer, transformers.AutoModelForSequenceClassification.from_pretrained(folder, **kind)
+
+
+def make_rows(tokenizer, part, longest):
+    """Unpadded inputs: those that are given, or of texts by the library's own tokenizer."""
+    if "texts" not in part:
+        return {name: part[name] for name in INPUTS}
+    return tokenizer(*[texts for texts in part["texts"] if texts], truncation=True, max_length=longest)
+
+
+def collate(tokenizer, rows, chosen):
+    """A batch, padded to its longest row."""
+    return tokenizer.pad({name: [values[i] for i in chosen] for name, values in rows.items()}, return_tensors="pt")
+
+
+def targets(part, chosen, length):
+    """What the losses need: labels, tags (-100 where there is none) or the places of answers."""
+    found = {name: [part[name][i] for i in chosen] for name in ("labels", "start_positions", "end_positions") if name in part}
+    return {name: torch.tensor([row + [-100] * (length - len(row)) for row in rows] if isinstance(rows[0], list) else rows)
+            for name, rows in found.items()}
+
+
 def train(folder, run_file):
-    """Fine-tunes with the library's own tokenizer and dynamic padding (to the longest of each batch), then answers."""
+    """Fine-tunes with dynamic padding (to the longest of each batch), then answers."""
     with open(run_file, encoding="utf-8") as file:
         run = json.load(file)
     transformers.set_seed(run["seed"])
     torch.set_num_threads(run["threads"])
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    kind = {"problem_type": "regression", "num_labels": 1} if run["num_labels"] == 1 else {"num_labels": run["num_labels"]}
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **kind)
-    rows = {part: tokenizer(*[texts for texts in run[part]["texts"] if texts], truncation=True, max_length=run["max_seq_length"])
-            for part in ("train", "eval")}
-    labels = torch.tensor(run["train"]["labels"])
-    size, count = run["batch_size"], len(labels)
+    tokenizer, model = load(folder, run)
+    rows = {part: make_rows(tokenizer, run[part], run["max_seq_length"]) for part in ("train", "eval")}
+    size, count = run["batch_size"], len(rows["train"]["input_ids"])
     total = int(count / size * run["epochs"])
     optimizer = make_optimizer(model, run["learning_rate"], 1e-8)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(0.1 * total), total)
@@ -54,8 +81,8 @@ def train(folder, run_file):
         for chosen in torch.randperm(count, generator=generator).split(size):
             if step == total:
                 break
-            batch = tokenizer.pad({name: [values[i] for i in chosen] for name, values in rows["train"].items()}, return_tensors="pt")
-            update(model, optimizer, model(**batch, labels=labels[chosen]).loss)
+            batch = collate(tokenizer, rows["train"], chosen)
+            update(model, optimizer, model(**batch, **targets(run["train"], chosen, batch["input_ids"].shape[1])).loss)
             schedule.step()
             step += 1
     seconds = time.monotonic() - began
@@ -63,13 +90,15 @@ def train(folder, run_file):
 
 
 def answer(model, tokenizer, rows, size):
-    """Logits of all rows, in their order."""
+    """Logits of all rows, in their order: of a row, of each of its tokens, or of start and end at each."""
     model.eval()
     found = []
     with torch.no_grad():
         for start in range(0, len(rows["input_ids"]), size):
-            part = {name: values[start:start + size] for name, values in rows.items()}
-            found += model(**tokenizer.pad(part, return_tensors="pt")).logits.tolist()
+            chosen = range(start, min(start + size, len(rows["input_ids"])))
+            outputs = model(**collate(tokenizer, rows, chosen))
+            logits = outputs.logits if "logits" in outputs else torch.stack([outputs.start_logits, outputs.end_logits], -1)
+            found += logits.tolist()
     return found
 
 

@@ -4,9 +4,11 @@
     python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --seeds=5
     python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --prove
 
+    python benchmarks/finetuning.py --task=ner --data_dir=WNUT17 --init_checkpoint=MODEL_FOLDER --set=options.crf=true --notheirs
+
 MODEL_FOLDER is a Hugging Face folder. Both sides take turns on the same machine, with the same texts, batch size, rate, epochs,
-warm-up, clipping and dynamic padding. `--prove`: same weights, head and batches, no dropout: the losses of the first 20 steps,
-which may differ by 1e-4.
+warm-up, clipping and dynamic padding; for tags and for questions (`--task=squad`) with the same rows. `--prove`: same weights, head
+and batches, no dropout: the losses of the first 20 steps, which may differ by 1e-4.
 """
 
 import json
@@ -23,8 +25,12 @@ from absl import app, flags
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = flags.FLAGS
-flags.DEFINE_string("task", "mrpc", "A data set of GLUE.")
-flags.DEFINE_string("data_dir", None, "Its folder.", required=True)
+flags.DEFINE_string("task", "mrpc", "A data set of GLUE, ner or squad.")
+flags.DEFINE_string("data_dir", "", "Its folder.")
+flags.DEFINE_string("train_file", "", "Training data, instead of the one in --data_dir.")
+flags.DEFINE_string("eval_file", "", "Development data, instead of the one in --data_dir.")
+flags.DEFINE_multi_string("set", [], "Further settings of ours, as key=value.")
+flags.DEFINE_bool("theirs", True, "Run Hugging Face too.")
 flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=True)
 flags.DEFINE_string("work_dir", "build/benchmark_finetuning", "Runs lie here; made anew.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch and transformers.")
@@ -33,32 +39,35 @@ flags.DEFINE_integer("batch_size", 32, "Rows a step.")
 flags.DEFINE_float("learning_rate", 5e-5, "Peak.")
 flags.DEFINE_float("epochs", 3.0, "Passes over the training data.")
 flags.DEFINE_integer("max_seq_length", 128, "Longest input.")
-flags.DEFINE_integer("train_rows", 0, "Only so many training rows; 0: all.")
+flags.DEFINE_integer("train_rows", 0, "Only so many rows of --data_dir's train.tsv; 0: all.")
 flags.DEFINE_bool("prove", False, "Compare losses instead.")
 STEPS_COMPARED, LARGEST = 20, 1e-4
+KINDS = {"ner": "tags", "squad": "spans"}  # of the peer's models, where it is given rows
 PEER = ROOT / "benchmarks" / "finetune_hugging_face.py"
 
 
 def overrides() -> list[str]:
     """What both sides share, as settings of ours."""
     return [f"training.batch_size={FLAGS.batch_size}", f"optimizer.learning_rate={FLAGS.learning_rate}",
-            f"training.epochs={FLAGS.epochs}", f"options.max_seq_length={FLAGS.max_seq_length}", "training.log_every=1000000"]
+            f"training.epochs={FLAGS.epochs}", f"options.max_seq_length={FLAGS.max_seq_length}", "training.log_every=1000000", *FLAGS.set]
 
 
 def make_task(*more: str):
     """The task with the settings of the flags."""
     from official_bert.config import load_config, merge
+    from official_bert.data.glue import dataset_name
     from official_bert.training import finetuning
     from official_bert.training.task import DataFiles, load_task
     defaults = merge(finetuning.DEFAULTS, finetuning.defaults_from(FLAGS.init_checkpoint))
-    config = load_config(None, overrides=["task=glue", f"options.dataset={FLAGS.task}", *overrides(), *more], defaults=defaults)
-    return load_task(config, DataFiles(data_dir=FLAGS.data_dir, train_file=train_file()))
+    named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
+    config = load_config(None, overrides=[*named, *overrides(), *more], defaults=defaults)
+    return load_task(config, DataFiles(data_dir=FLAGS.data_dir, train_file=train_file(), eval_file=FLAGS.eval_file))
 
 
 def train_file() -> str:
-    """The first `--train_rows` rows of the training data as a file of its own; "" where all are taken."""
+    """The first `--train_rows` rows of the training data as a file of its own; `--train_file` where all are taken."""
     if not FLAGS.train_rows:
-        return ""
+        return FLAGS.train_file
     path = os.path.join(FLAGS.work_dir, "train.tsv")
     os.makedirs(FLAGS.work_dir, exist_ok=True)
     with open(os.path.join(FLAGS.data_dir, "train.tsv"), encoding="utf-8") as file, open(path, "w", encoding="utf-8") as out:
@@ -70,7 +79,8 @@ def run_ours(seed: int) -> dict:
     """Our command: seconds from the first line about weights to the last step, graphs being made included; metrics."""
     folder = os.path.join(FLAGS.work_dir, f"ours_{seed}")
     command = [sys.executable, "-u", "-m", "official_bert.run_finetuning", f"--task={FLAGS.task}", f"--data_dir={FLAGS.data_dir}",
-               f"--train_file={train_file()}", f"--init_checkpoint={FLAGS.init_checkpoint}", f"--output_dir={folder}",
+               f"--train_file={train_file()}", f"--eval_file={FLAGS.eval_file}", f"--init_checkpoint={FLAGS.init_checkpoint}",
+               f"--output_dir={folder}",
                f"--set=seed={seed}", *(f"--set={text}" for text in overrides())]
     began, found, marks = time.monotonic(), {}, {}
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
@@ -87,18 +97,48 @@ def run_ours(seed: int) -> dict:
 
 def run_theirs(seed: int, task) -> dict:
     """Hugging Face's loop: seconds of its training steps; metrics by the same functions as ours."""
-    from official_bert.training import task_metrics
-    train, held_out = task.train_data(), task.held_out_parts()[0].data
     run = {"seed": seed, "threads": len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size, "learning_rate": FLAGS.learning_rate,
-           "epochs": FLAGS.epochs, "max_seq_length": FLAGS.max_seq_length, "num_labels": task.num_outputs,
-           "train": {"texts": [train.text, train.text_pair], "labels": train.targets.tolist()},
-           "eval": {"texts": [held_out.text, held_out.text_pair]}}
+           "epochs": FLAGS.epochs, "max_seq_length": FLAGS.max_seq_length}
+    measure = of_rows(run, task) if FLAGS.task in KINDS else of_texts(run, task)
     path = os.path.join(FLAGS.work_dir, "run.json")
     pathlib.Path(path).write_text(json.dumps(run), encoding="utf-8")
     began = time.monotonic()
     found = ask_peer("train", path)
-    return {"seconds": found["seconds"], "command": time.monotonic() - began,
-            "metrics": task_metrics.measure(task.metrics, held_out.targets, np.array(found["logits"]), "")}
+    return {"seconds": found["seconds"], "command": time.monotonic() - began, "metrics": measure(found["logits"])}
+
+
+def of_texts(run: dict, task):
+    """Adds texts and labels to what the peer is told; gives the function from its logits to metrics."""
+    from official_bert.training import task_metrics
+    train, held_out = task.train_data(), task.held_out_parts()[0].data
+    run |= {"kind": "texts", "num_labels": task.num_outputs,
+            "train": {"texts": [train.text, train.text_pair], "labels": train.targets.tolist()},
+            "eval": {"texts": [held_out.text, held_out.text_pair]}}
+    return lambda logits: task_metrics.measure(task.metrics, held_out.targets, np.array(logits), "")
+
+
+def of_rows(run: dict, task):
+    """The same for tasks whose rows are made here: ids, and the tag of each first piece or where answers begin and end."""
+    train, held_out = task.train_source(), task.eval_source()
+    names = ("start_positions", "end_positions") if FLAGS.task == "squad" else ("labels",)
+    run |= {"kind": KINDS[FLAGS.task], "num_labels": 2 if FLAGS.task == "squad" else len(task.options.labels),
+            "train": inputs_of(train.examples), "eval": inputs_of([held_out.examples[i] for i in np.concatenate(held_out.plan(0))])}
+    # -100: PyTorch's mark of what has no loss.
+    answers = {name: [np.where(row["tag_mask"] > 0, row["tags"], -100).tolist() if name == "labels" else int(row[name])
+                      for row in train.examples] for name in names}
+    run["train"] |= answers
+    outputs = ("start_logits", "end_logits")
+
+    def measure(logits):
+        rows = [np.array(row, np.float32) for row in logits]
+        return task.evaluate([dict(zip(outputs, row.T)) if FLAGS.task == "squad" else {"logits": row} for row in rows])
+    return measure
+
+
+def inputs_of(rows) -> dict[str, list[list[int]]]:
+    """Rows under the names of the peer's inputs."""
+    names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+    return {name: [row[ours].tolist() for row in rows] for name, ours in names.items()}
 
 
 def ask_peer(*arguments: str):
@@ -112,18 +152,21 @@ def ask_peer(*arguments: str):
 
 def compare() -> None:
     """Both sides by turns; prints a table in Markdown."""
-    task = make_task()
-    runs: dict[str, list[dict]] = {"official_bert": [], "Hugging Face PyTorch": []}
+    task = make_task() if FLAGS.theirs else None
+    runs: dict[str, list[dict]] = {"official_bert": []} | ({"Hugging Face PyTorch": []} if FLAGS.theirs else {})
     for seed in range(1, FLAGS.seeds + 1):
-        for name, run in (("official_bert", run_ours(seed)), ("Hugging Face PyTorch", run_theirs(seed, task))):
-            runs[name].append(run)
-            print(f"seed {seed}, {name}: {run}", file=sys.stderr, flush=True)
-    names = list(runs["Hugging Face PyTorch"][0]["metrics"])
+        for name, found in runs.items():
+            found.append(run_ours(seed) if name == "official_bert" else run_theirs(seed, task))
+            print(f"seed {seed}, {name}: {found[-1]}", file=sys.stderr, flush=True)
+    common = set.intersection(*(set(found[0]["metrics"]) for found in runs.values()))
+    names = [name for name in runs["official_bert"][0]["metrics"] if name in common]
     print(f"| {FLAGS.task}, {FLAGS.seeds} seeds | training (s) | whole command (s) | {' | '.join(names)} |")
     print("|---" * (3 + len(names)) + "|")
     for name, found in runs.items():
         times = [f"{statistics.median(run[key] for run in found):.1f}" for key in ("seconds", "command")]
         print(f"| {name} | {' | '.join([*times, *(spread([run['metrics'][metric] for run in found]) for metric in names)])} |")
+    if not FLAGS.theirs:
+        return
     ours, theirs = (statistics.median(run["seconds"] for run in found) for found in runs.values())
     print(f"\ntraining {theirs / ours:.2f} times as fast")
 
