@@ -99,6 +99,8 @@ def run(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: 
 
 def _without_model(task: TaskBase, output_dir: str, steps: Steps, report: Callable[[str], None]) -> dict[str, float] | None:
     """The metrics of answers that need no model, and their files; None for a task that needs one."""
+    if type(task).constant_predictions is TaskBase.constant_predictions:
+        return None  # and no data is read yet: labels may have to be found in the training data first
     held_out = task.eval_source() if steps.evaluate else None
     tests = task.predict_source() if steps.predict else None
     source = held_out or tests

@@ -1,0 +1,55 @@
+"""The command on files of one's own, with nothing said but where they lie: labels come from the training data."""
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+NAMES, OTHERS = ("Brno", "Nora"), ("the", "while", "it", "rained", "borrowed", "in", "atlas", "three")
+
+
+def words_of(draw):
+    return [draw.choice(NAMES if draw.random() < 0.3 else OTHERS) for _ in range(draw.randint(3, 9))]
+
+
+def write_conll(path, count, seed):
+    draw = random.Random(seed)
+    path.write_text("".join("".join(f"{word}\t{'B-X' if word in NAMES else 'O'}\nthe\tO\n" for word in words_of(draw)) + "\n"
+                            for _ in range(count)))
+
+
+def write_csv(path, count, seed):
+    draw = random.Random(seed)
+    rows = [words_of(draw) for _ in range(count)]
+    path.write_text("text,label\n" + "".join(f"{' '.join(row)},{'named' if set(row) & set(NAMES) else 'unnamed'}\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, golden):
+    folder = tmp_path_factory.mktemp("finetuning")
+    config = {"vocab_size": 3000, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+              "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.2, "hidden_act": "gelu",
+              "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    (folder / "vocab.txt").write_bytes((golden / "vocab_uncased.txt").read_bytes())
+    for number, name in enumerate(("train", "dev", "test")):
+        write_conll(folder / f"{name}.conll", 150 if name == "train" else 30, number)
+        write_csv(folder / f"{name}.csv", 300 if name == "train" else 50, number)
+    return folder
+
+
+@pytest.mark.parametrize(("task", "suffix", "metric", "written"), [
+    ("ner", "conll", "f1", "predictions.conll"), ("classification", "csv", "accuracy", "predictions.tsv")])
+def test_a_task_trains_measures_and_answers_without_being_told_its_labels(files, task, suffix, metric, written):
+    output = files / task
+    done = subprocess.run([
+        sys.executable, "-m", "official_bert.run_finetuning", f"--task={task}", f"--bert_config_file={files}/bert_config.json",
+        f"--vocab_file={files}/vocab.txt", f"--train_file={files}/train.{suffix}", f"--eval_file={files}/dev.{suffix}",
+        f"--predict_file={files}/test.{suffix}", f"--output_dir={output}", "--max_seq_length=32", "--train_batch_size=16",
+        "--learning_rate=1e-2", "--num_train_epochs=6", "--cache_dir="], check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    results = dict(line.split(" = ") for line in done.stdout.splitlines() if " = " in line)
+    assert float(results[metric]) > (90 if metric == "f1" else 0.9), done.stdout
+    assert (output / written).stat().st_size
