@@ -187,14 +187,16 @@ def test_a_client_that_does_not_finish_its_request_is_let_go(narrow):
     assert narrow.ask("/v1/models/demo:predict", b'{"instances": ["a"]}')[0] == 200
 
 
-def test_too_many_requests_at_once_are_told_to_come_again(narrow):
+def test_too_many_requests_at_once_are_told_to_come_again(demo_root):
     def ask(_):
-        return narrow.ask("/v1/models/demo:predict", b'{"signature_name": "work", "instances": [{"steps": 30000}]}')[0]
+        return running.ask("/v1/models/demo:predict", b'{"signature_name": "work", "instances": [{"steps": 100000}]}')[0]
 
-    with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        found = list(pool.map(ask, range(12)))
-    assert set(found) == {200, 503} and found.count(200) >= 2
-    assert narrow.ask("/v1/models/demo:predict", b'{"instances": ["a"]}')[0] == 200
+    limits = Limits(max_concurrent_requests=2)
+    with made_serving.embedded(options_for(demo_root / "demo", limits=limits, timeout_seconds=100.0)) as running:
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            found = list(pool.map(ask, range(12)))
+        assert set(found) == {200, 503} and found.count(200) >= 2
+        assert running.ask("/v1/models/demo:predict", b'{"instances": ["a"]}')[0] == 200
 
 
 def test_while_it_stops_it_is_unhealthy_and_refuses(demo_root):
