@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import pathlib
-import socket
 import subprocess
 import threading
 import time
@@ -12,6 +11,7 @@ import urllib.error
 import urllib.request
 
 import tensorflow as tf
+from local_ports import free_ports
 
 MODELS = """
 model_config_list {
@@ -145,7 +145,7 @@ def embedded(options):
 @contextlib.contextmanager
 def tf_serving(binary, root):
     """The real server, with the configuration files in `root`."""
-    ports = free_port(), free_port()
+    ports = free_ports(2)
     process = subprocess.Popen([
         binary, f"--rest_api_port={ports[0]}", f"--port={ports[1]}", f"--model_config_file={root}/models.config",
         "--enable_batching", f"--batching_parameters_file={root}/batching.config",
@@ -165,9 +165,3 @@ def tf_serving(binary, root):
     finally:
         process.terminate()
         process.wait(60)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

@@ -87,7 +87,8 @@ def _multi_worker(placement: Placement) -> tf.distribute.Strategy:
     return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
 
 
-def _check_tf_config(text: str) -> None:
+def _check_tf_config(text: str) -> int:
+    """This worker's index in the cluster that TF_CONFIG describes."""
     try:
         config = json.loads(text or "{}")
         workers, index = config["cluster"]["worker"], config["task"]["index"]
@@ -96,6 +97,7 @@ def _check_tf_config(text: str) -> None:
                          f"and task.index, got TF_CONFIG={text!r}") from None
     if not 0 <= int(index) < len(workers):
         raise ValueError(f"TF_CONFIG: expected task.index from 0 to {len(workers) - 1}, got {index}")
+    return int(index)
 
 
 def _tpu(placement: Placement) -> tf.distribute.Strategy:
@@ -116,6 +118,15 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process writes logs and checkpoints: the first worker, or the only one."""
     resolver = strategy.cluster_resolver
     return not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver.task_id == 0
+
+
+def is_first_worker(placement: Placement) -> bool:
+    """Whether this process is the one that writes results: what `is_chief` says of the strategy, known before there is one."""
+    if placement.strategy != "multi_worker":
+        return True
+    if placement.worker_hosts:
+        return placement.task_index == 0
+    return _check_tf_config(os.environ.get("TF_CONFIG", "")) == 0
 
 
 def set_precision(name: str) -> None:

@@ -10,7 +10,7 @@ from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, METRIC_FILE, VOCAB_FILE
-from official_bert.training.distribution import Placement, set_precision
+from official_bert.training.distribution import Placement, is_first_worker, set_precision
 from official_bert.training.task import TaskBase
 
 RESULTS_FILE = "eval_results.txt"
@@ -77,20 +77,22 @@ def run(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: 
         best: bool = False, report: Callable[[str], None] = print) -> dict[str, float]:
     """Trains, evaluates and predicts as `steps` say, and returns the metrics; `best`: predicts with the best checkpoint.
 
-    Without training, the folder's newest checkpoint counts, or `init_checkpoint` where the folder has none.
+    Without training, the folder's newest checkpoint counts, or `init_checkpoint` where the folder has none. Of several
+    workers all train and evaluate, and the first one alone predicts and writes.
     """
     steps = steps or Steps()
     check_vocabulary(task.config)
-    if (answered := _without_model(task, output_dir, steps, report)) is not None:
+    first = is_first_worker(placement)
+    if first and (answered := _without_model(task, output_dir, steps, report)) is not None:
         return answered
     metrics: dict[str, float] = {}
     if steps.train:
         metrics = loop.train(task, output_dir, placement, init_checkpoint, report=report)
     elif steps.evaluate:
         metrics = _evaluate(task, output_dir, placement, init_checkpoint)
-    if steps.evaluate and metrics:
+    if first and steps.evaluate and metrics:
         write_results(metrics, output_dir)
-    if steps.predict:
+    if first and steps.predict:
         predictions = predict(task, trained_folder(output_dir, init_checkpoint, best))
         os.makedirs(output_dir, exist_ok=True)
         report(f"wrote {', '.join(task.write_predictions(predictions, output_dir))}")

@@ -8,9 +8,9 @@ import threading
 import time
 
 import grpc
-import made_serving
 import numpy as np
 import pytest
+from local_ports import free_ports
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from official_bert.serving.client import GrpcClient, RestClient, ServingError
@@ -171,7 +171,7 @@ def test_grpc_unavailable_is_tried_again():
 
 
 def test_a_server_that_is_not_there_is_unavailable():
-    port = made_serving.free_port()
+    port = free_ports(1)[0]
     with RestClient(f"http://127.0.0.1:{port}", "m", attempts=2) as client, pytest.raises(ServingError, match="UNAVAILABLE"):
         client.predict(["a"])
     with GrpcClient(f"127.0.0.1:{port}", "m", attempts=2) as client, pytest.raises(ServingError, match="UNAVAILABLE"):

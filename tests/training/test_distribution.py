@@ -2,7 +2,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
+from local_ports import free_ports
 from made_pretraining import make_config, write_records
 
 from official_bert.config import to_dict
@@ -60,16 +60,6 @@ def test_replicas_drop_out_differently_which_keras_seeds_alone_would_not(arrange
     dropped = arrangements["dropout"]
     np.testing.assert_array_equal(dropped["keras_seeds"][0], dropped["keras_seeds"][1])
     assert np.abs(dropped["our_seeds"][0] - dropped["our_seeds"][1]).max() > 1e-3
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Workers:

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from local_ports import free_ports
 from made_pretraining import S, make_config, make_task, write_records
 
 from official_bert.training import checkpointing, distribution, evaluation, guards, loop
@@ -161,15 +162,29 @@ def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):
 
 
 @pytest.mark.slow
-def test_fine_tuning_on_two_replicas_is_that_on_one_device(root, golden, tmp_path):
+def test_fine_tuning_on_two_replicas_or_two_workers_is_that_on_one_device(root, golden, tmp_path):
     command = [sys.executable, "-m", "official_bert.run_finetuning", "--task=mrpc", f"--data_dir={root}/tests/fixtures/glue/MRPC",
                f"--config={root}/configs/model/tiny.yaml", f"--vocab_file={golden}/vocab_uncased.txt", "--cache_dir=",
                "--set=model.vocab_size=3000", "--set=options.dropout=0.0", "--set=model.hidden_dropout_prob=0.0",
                "--set=model.attention_probs_dropout_prob=0.0", "--set=training.log_every=1", "--set=training.batch_size=4",
-               "--set=training.eval_batch_size=4", "--set=training.epochs=4.0"]
-    for name, more in (("one", []), ("two", ["--strategy=mirrored", "--num_cpu_devices=2"])):
-        done = subprocess.run([*command, *more, f"--output_dir={tmp_path / name}"], check=False, capture_output=True, text=True,
-                              timeout=300)
-        assert done.returncode == 0, done.stderr
-    one, two = (logged(tmp_path / name, "train/loss") for name in ("one", "two"))
-    assert len(one) > 3 and one == pytest.approx(two, abs=1e-5)
+               "--set=training.eval_batch_size=4", "--set=training.epochs=4.0", "--do_predict"]
+    hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    workers = [["--strategy=multi_worker", f"--worker_hosts={hosts}", f"--task_index={index}"] for index in range(2)]
+    runs = {"one": [[]], "two": [["--strategy=mirrored", "--num_cpu_devices=2"]], "workers": workers}
+    for name, processes in runs.items():
+        started = [subprocess.Popen([*command, *more, f"--output_dir={tmp_path / name}"], stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE, text=True) for more in processes]
+        for process in started:
+            told = process.communicate(timeout=300)
+            assert process.returncode == 0, told
+            assert ("wrote" in told[0]) == (process is started[0])
+    one, two, several = (logged(tmp_path / name, "train/loss") for name in runs)
+    assert len(one) > 3 and one == pytest.approx(two, abs=1e-5) and one == pytest.approx(several, abs=1e-5)
+    metrics = [dict(line.split(" = ") for line in (tmp_path / name / "eval_results.txt").read_text().splitlines())
+               for name in runs]
+    assert "accuracy" in metrics[0] and len(metrics[0]) > 2
+    for other in metrics[1:]:
+        assert {key: float(value) for key, value in other.items()} == pytest.approx(
+            {key: float(value) for key, value in metrics[0].items()}, abs=1e-5)
+    answers = [(tmp_path / name / "MRPC.tsv").read_text() for name in runs]
+    assert answers[0].startswith("index\tprediction") and len(set(answers)) == 1
