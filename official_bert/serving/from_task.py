@@ -5,7 +5,10 @@ from typing import Literal
 
 import keras
 
+from official_bert.layers import crf
+from official_bert.models.word_tagger import CHAIN
 from official_bert.serving.question_answering import QuestionAnswering
+from official_bert.serving.tagging import Decode, FeatureTagger, Tagger
 from official_bert.serving.text_model import Choice, Classifier, Embeddings, FillMask, ServedModel
 from official_bert.text.graph import GraphTokenizer
 from official_bert.training.task import TaskBase
@@ -46,7 +49,23 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
             model, tokenizer, length, doc_stride=asked.doc_stride, max_query_length=asked.max_query_length,
             max_answer_length=asked.max_answer_length, n_best_size=asked.n_best_size,
             no_answer=asked.version_2_with_negative, null_score_diff_threshold=asked.null_score_diff_threshold)
+    if task.head == "tagger":
+        asked = task.options
+        kind = FeatureTagger if asked.features else Tagger
+        return kind(model, tokenizer, length, labels=asked.labels, decode=_decoder(task, model), doc_stride=asked.doc_stride,
+                    pretokenized=options.pretokenized)
     raise ValueError(f"task {task.config.task}: a model with the head {task.head!r} is not served")
+
+
+def _decoder(task: TaskBase, model: keras.Model) -> Decode | None:
+    """The best path of a tagging task's CRF, or through the legal transitions alone; None where each word stands for itself."""
+    if not (task.options.crf or task.options.constrain):
+        return None
+
+    def decode(logits, real):
+        scores = model.crf.scores() if task.options.crf else ()
+        return crf.best_path(logits, real, task.scores({"logits": logits, **dict(zip(CHAIN, scores))}))[0]
+    return decode
 
 
 def _check_vocabulary(task: TaskBase, tokenizer: GraphTokenizer) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official_bert.serving.from_task import ServingOptions, make_served_model
 from official_bert.serving.loading import load_model
+from official_bert.serving.text_model import ServedModel
 from official_bert.training.checkpointing import CONFIG_FILE, restore_for_inference
 
 Row = Mapping[str, Any]
@@ -20,22 +21,18 @@ INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of colu
 
 
 class Predictor:
-    """`answer(rows)` gives a dict of the outputs a row; `inputs` are the names that a row must have.
-
-    Raises ValueError for a path that holds no model.
-    """
+    """`answer(rows)` gives a dict of the outputs a row; `inputs` are the names that a row must have."""
 
     def __init__(self, path: str, options: ServingOptions | None = None):
+        """The model at a path: a training run's folder, a checkpoint in it, an exported model. ValueError where there is none."""
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         if os.path.exists(os.path.join(folder, CONFIG_FILE)) or not os.path.isdir(path):
             served = make_served_model(*restore_for_inference(path), options or ServingOptions())
             self.inputs = tuple(served.text_inputs)
-            graph = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)])
-            self._answer: Callable[..., Mapping[str, Any]] = lambda **values: {
-                name: value.numpy() for name, value in graph({key: tf.constant(item) for key, item in values.items()}).items()}
+            self._answer = function_of(served)
         else:
             self._answer = load_model(path, "text")
-            self.inputs = tuple(sorted(self._answer.inputs, key=INPUT_ORDER.index))
+            self.inputs = tuple(sorted(self._answer.inputs, key=INPUT_ORDER.index))  # type: ignore[attr-defined]
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """The outputs of each row, in their order. ValueError, with the row's number, where a row lacks an input."""
@@ -50,6 +47,16 @@ class Predictor:
             for place, index in enumerate(chosen):
                 answers[index] = {name: plain(value[place]) for name, value in outputs.items()}
         return answers
+
+
+def function_of(served: ServedModel) -> Callable[..., Mapping[str, Any]]:
+    """The graph of a served model's text form as a function from named lists to NumPy arrays by name."""
+    graph = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)])
+
+    def answer(**values: Any) -> dict[str, Any]:
+        found = graph({name: tf.constant(value, served.text_inputs[name].dtype) for name, value in values.items()})
+        return {name: value.numpy() for name, value in found.items()}
+    return answer
 
 
 def plain(value: Any) -> Any:

@@ -49,9 +49,9 @@ class Tagger(ServedModel):
 
     def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """`logits` [B,S,C], and `tags` [B,S] at pieces that begin a word, which here are all without ##; "" elsewhere."""
-        logits = self.run(inputs)["logits"]
         ids = inputs["input_ids"]
         begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
+        logits = self._row_logits(inputs, begins)
         lengths = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
         found = self._tags(tf.boolean_mask(logits, begins), lengths)
         names = tf.scatter_nd(tf.where(begins), tf.gather(tf.constant(self.labels), found), tf.shape(ids, tf.int64))
@@ -68,8 +68,9 @@ class Tagger(ServedModel):
         begins = self._begins_word(text, ids, starts, ends.values)
         first_tokens = tf.cast(tf.where(begins)[:, 0], tf.int32)                      # [W]
         word_splits = tf.searchsorted(first_tokens, tf.cast(ids.row_splits, tf.int32))
-        logits = tf.gather(self._logits_of_tokens(ids), first_tokens)                 # [W,C]
-        tags = self._tags(logits, word_splits[1:] - word_splits[:-1])                 # [W]
+        lengths = word_splits[1:] - word_splits[:-1]
+        logits = self._word_logits(ids, first_tokens, lengths)                        # [W,C]
+        tags = self._tags(logits, lengths)                                            # [W]
         probability = tf.gather(tf.nn.softmax(logits), tags, batch_dims=1)
         entities = self._entities(tags, word_splits)
         last_token = tf.gather(tf.concat([first_tokens[1:], [tf.size(ids.values)]], 0), entities.last) - 1
@@ -115,23 +116,31 @@ class Tagger(ServedModel):
         ideograph = tf.reduce_any([(codes >= first) & (codes <= last) for first, last in CJK_RANGES], axis=0)
         return ideograph, self.tokenizer.stands_alone(codes) & ~ideograph
 
-    def _logits_of_tokens(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        """Ragged ids [B,(T)] -> logits [T,C], each token's from the window that shows it with the most context."""
+    def _row_logits(self, inputs: Tensors, begins: tf.Tensor) -> tf.Tensor:
+        """Logits [B,S,C] of rows whose words begin at `begins` [B,S]."""
+        del begins  # every piece is tagged
+        return self.run(inputs)["logits"]
+
+    def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        """Logits [W,C] of words, given the first token of each and how many of them a text has, `lengths` [B]."""
+        del lengths  # each word is seen by itself
+        return tf.gather(self._of_tokens(ids, lambda rows: self.run(rows)["logits"]), first_tokens)
+
+    def _of_tokens(self, ids: tf.RaggedTensor, compute: Callable[[Tensors], tf.Tensor]) -> tf.Tensor:
+        """Ragged ids [B,(T)] -> what `compute` [R,S,...] gives of each token [T,...], in the window with the most context."""
         tokens = graph_packing.whole(ids)
         windows = graph_packing.sliding_windows(tokens.length, self.max_seq_length - 2, self.doc_stride)
         rows = graph_packing.Slices(tokens.values, tf.gather(tokens.start, windows.text) + windows.start, windows.length)
         layout = graph_packing.lay_out(rows, None, *(self.special[name] for name in ("CLS", "SEP", "PAD")))
-        logits = self.run(layout.features())["logits"]                                # [R,S,C]
+        values = compute(layout.features())                                           # [R,S,...]
         shown = graph_packing.max_context(windows, tokens.length)                     # [R,S-2]
         chosen = tf.pad(shown, [[0, 0], [1, 1]]) & layout.in_a
-        return tf.scatter_nd(tf.boolean_mask(layout.token, chosen)[:, None], tf.boolean_mask(logits, chosen),
-                             [tf.size(ids.values), len(self.labels)])
+        return tf.scatter_nd(tf.boolean_mask(layout.token, chosen)[:, None], tf.boolean_mask(values, chosen),
+                             [tf.size(ids.values), *values.shape[2:]])
 
     def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Flat logits [W,C] of words, `lengths` [B] of them a text -> the best tag of each [W]."""
-        rows = tf.RaggedTensor.from_row_lengths(logits, lengths, validate=False)
-        padded = tf.pad(rows.to_tensor(shape=[None, None, len(self.labels)]), [[0, 0], [0, 1], [0, 0]])
-        real = tf.sequence_mask(lengths, tf.shape(padded)[1])
+        padded, real = _by_text(logits, lengths)
         return tf.boolean_mask(tf.cast(self.decode(padded, real), tf.int32), real)
 
     def _entities(self, tags: tf.Tensor, word_splits: tf.Tensor) -> Entities:
@@ -155,6 +164,25 @@ class Tagger(ServedModel):
         return (np.array([PREFIXES.get(prefix, OUTSIDE) for prefix, _, _ in parts], np.int32),
                 np.array([self.types.index(kind) if prefix != "O" else len(self.types) for prefix, _, kind in parts],
                          np.int32))
+
+
+class FeatureTagger(Tagger):
+    """The same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM together."""
+
+    def _row_logits(self, inputs, begins):
+        return self.run(inputs, first_pieces=tf.cast(begins, tf.int32))["logits"]
+
+    def _word_logits(self, ids, first_tokens, lengths):
+        features = tf.gather(self._of_tokens(ids, self.model.features), first_tokens)  # [W,N,D], N layers of D numbers
+        padded, real = _by_text(features, lengths)
+        return tf.boolean_mask(self.model.tag(padded, real), real)
+
+
+def _by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Flat values [W,...], `lengths` [B] of them a text -> values [B,L,...] and which are real [B,L]; L is at least 1."""
+    rows = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+    padded = tf.pad(rows.to_tensor(shape=[None, None, *values.shape[1:]]), [[0, 0], [0, 1]] + [[0, 0]] * (len(values.shape) - 1))
+    return padded, tf.sequence_mask(lengths, tf.shape(padded)[1])
 
 
 def _with_first(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

@@ -1,68 +1,146 @@
-"""What a task's served model answers against the task's own way from raw text to an answer, in NumPy and plain Python."""
+"""What a task's exported graph answers is what the task itself answers, in plain Python, from the same weights."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.config import Config, TokenizerConfig
+from official_bert.config import Config, ModelConfig, TokenizerConfig
+from official_bert.models.encoder import make_encoder
+from official_bert.models.word_tagger import CHAIN
+from official_bert.serving import export
 from official_bert.serving.from_task import ServingOptions, make_served_model
+from official_bert.serving.prediction import Predictor, function_of, plain
 from official_bert.training.task import load_task
 
-FIRST = ["The surveyor asked for the price.", "Señora Núñez", "the end " * 20, "中国 12%"]
-SECOND = ["What is it?", "", "no", "nobody objected " * 9]
-TASKS = {
-    "two_texts": ("classification", {"labels": ["no", "être"], "text_pair_column": "b", "max_seq_length": 20}),
-    "several_labels": ("classification", {"kind": "multi_label", "labels": ["a", "b", "c"], "max_seq_length": 24}),
-    "score": ("classification", {"kind": "regression", "max_seq_length": 24}),
-    "glue": ("glue", {"dataset": "mrpc", "max_seq_length": 20}),
-    "swag": ("swag", {"max_seq_length": 24}),
-    "squad_2": ("squad", {"max_seq_length": 28, "doc_stride": 7, "max_query_length": 6, "max_answer_length": 5,
-                          "version_2_with_negative": True, "null_score_diff_threshold": 0.3}),
-}
+SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+                    max_position_embeddings=48, initializer_range=0.5)
+TEXTS = [{"text": text} for text in (
+    "The surveyor met Señora Núñez, near Brno.", "", "Nobody", "中国 price e\u0301t",
+    "the youngest apprentice borrowed the greenhouse thermometer (while it rained in Brno and St. Anne's parish!)")]
+PAIRS = [row | {"text_pair": other["text"]} for row, other in zip(TEXTS, reversed(TEXTS))]
+QUESTIONS = [{"question": "Who met " + row["text"][:12] + "?", "context": " " + row["text"] * 4} for row in TEXTS]
+CHOICES = [row | {"choices": ["ran home", "", "borrowed the greenhouse", row["text"][-20:]]} for row in TEXTS]
+TAGS = {"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), "doc_stride": 8}
+CASES = {
+    "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, PAIRS),
+    "glue regression": ({"dataset": "stsb"}, PAIRS),
+    "classification several": ({"kind": "multi_label", "labels": ["a", "b", "c"]}, TEXTS),
+    "swag": ({}, CHOICES),
+    "squad": ({"doc_stride": 8, "max_query_length": 12, "version_2_with_negative": True, "null_score_diff_threshold": 1.0}, QUESTIONS),
+    "ner": (TAGS, TEXTS),
+    "ner constrained": (TAGS | {"constrain": True}, TEXTS),
+    "ner crf": (TAGS | {"crf": True, "constrain": True}, TEXTS),
+    "ner features": (TAGS | {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 8}, TEXTS),
+    "ner features crf": (TAGS | {"features": "concat", "feature_layers": 2, "lstm_size": 8, "crf": True}, TEXTS)}
 
 
-def rows_for(inputs):
-    """Raw rows with the served model's inputs."""
-    columns = {"text": FIRST, "text_pair": SECOND, "question": SECOND, "context": [text * 3 for text in FIRST],
-               "choices": [[text, *SECOND[1:]] for text in FIRST]}
-    return [{name: columns[name][index] for name in inputs} for index in range(len(FIRST))]
+@pytest.fixture(scope="module")
+def make(golden):
+    """The task of a case with a model whose weights are large enough to make its answers differ."""
+    def of(name, **more):
+        options, rows = CASES[name]
+        config = Config(task=name.split()[0], model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
+                        options={"max_seq_length": 48, **options, **more})
+        task = load_task(config)
+        keras.utils.set_random_seed(1)
+        model = task.build_model()
+        if task.head == "tagger":
+            model.tagger.output_bias.assign([-1.0, 0.0, 0.0, 0.0, 0.0])  # entities are wanted
+        rng = np.random.default_rng(0)
+        for variable in model.trainable_variables:
+            if variable.path.split("/")[-1] in CHAIN:  # scores that begin at 0
+                variable.assign(rng.normal(size=variable.shape) * 0.02)
+        return task, model, rows
+    return of
 
 
-def task_answers(task, model, rows):
-    """encode -> the model, one feature at a time -> decode."""
+def answers_of_task(task, model, rows):
+    """`decode` of what the model gives for each feature by itself, without padding."""
     features = task.encode(rows)
     predictions = []
     for feature in features:
-        inputs = {name: np.asarray(feature[name], np.int32)[None] for name in ("input_ids", "input_mask", "segment_ids")}
-        outputs = task.predictions(model(inputs, training=False), inputs)
-        predictions.append({name: value.numpy()[0] for name, value in outputs.items()})
+        inputs = {key: tf.constant(np.asarray(value)[None]) for key, value in feature.items()
+                  if key in ("input_ids", "input_mask", "segment_ids", "first_pieces")}
+        found = task.predictions(model(inputs, training=False), inputs | {"example_weights": tf.ones([1])})
+        predictions.append({key: value.numpy()[0] for key, value in found.items()})
     return task.decode(rows, features, predictions)
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_a_served_task_answers_as_the_task_itself(golden, small_config, name):
-    keras.utils.set_random_seed(5)
-    kind, options = TASKS[name]
-    task = load_task(Config(task=kind, model=small_config, options=options,
-                            tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt"))))
-    model = task.build_model()
-    served = make_served_model(task, model, ServingOptions())
-    rows = rows_for(served.text_inputs)
-    found = served.answer_text({key: tf.constant([row[key] for row in rows]) for key in served.text_inputs})
-    for index, wanted in enumerate(task_answers(task, model, rows)):
-        for key, value in wanted.items():
-            mine = found[key].numpy()[index]
-            if isinstance(value, str):
-                assert mine.decode() == value, key
-            elif key == "labels":
-                assert [label.decode() for label in mine if label] == list(value)
-            else:
-                np.testing.assert_allclose(mine, value, atol=1e-4, err_msg=key)
+def check_equal(found, wanted):
+    """All that both say; lists of the graph are padded."""
+    shared = [key for key in wanted if key in found]
+    assert shared
+    for key in shared:
+        value = wanted[key]
+        if isinstance(value, list) and key in ("entities", "types", "starts", "ends", "scores", "labels"):
+            assert not any(found[key][len(value):]), key
+            found[key] = found[key][:len(value)]
+        if isinstance(value, float) or (isinstance(value, list) and value and isinstance(value[0], float)):
+            np.testing.assert_allclose(found[key], value, atol=1e-4, err_msg=key)
+        else:
+            assert found[key] == value, key
 
 
-def test_embeddings_are_made_of_any_tasks_encoder(golden, small_config):
-    task = load_task(Config(task="glue", model=small_config, options={"dataset": "stsb", "max_seq_length": 24},
-                            tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt"))))
-    served = make_served_model(task, task.build_model(), ServingOptions(head="embeddings"))
-    assert served.answer_text({"text": tf.constant(FIRST)})["embedding"].shape == [4, small_config.hidden_size]
+@pytest.mark.parametrize("name", CASES)
+def test_the_graph_answers_as_the_task_does(make, name):
+    task, model, rows = make(name)
+    answer = function_of(make_served_model(task, model, ServingOptions()))
+    batch = answer(**{name: [row[name] for row in rows] for name in rows[0]})
+    wanted = answers_of_task(task, model, rows)
+    for index, one in enumerate(wanted):
+        check_equal({name: plain(value[index]) for name, value in batch.items()}, one)
+    if "entities" in wanted[0]:
+        assert sum(len(answer["entities"]) for answer in wanted) > 5
+    if "answer" in wanted[0]:
+        assert {bool(answer["answer"]) for answer in wanted} == {False, True}
+
+
+def test_words_beyond_one_window_reach_a_feature_based_tagger_as_in_training(make, golden, tmp_path):
+    task, model, _ = make("ner features crf", max_seq_length=20)
+    path = tmp_path / "long.conll"
+    path.write_text("\n".join(f"{word}\tO" for word in "the youngest apprentice borrowed it while it rained in brno".split() * 6))
+    trained = load_task(task.config, type(task.files)(predict_file=str(path)))
+    trained._model = model
+    batch = {key: tf.constant(value) for key, value in trained.predict_source().batch(0).items()}
+    part = {key: batch[key][:1] for key in ("word_features", "input_mask")}
+    logits = model(part, training=False)["logits"].numpy()[0][:60]
+    (tags,) = trained.decode_tags([logits], {name: value.numpy() for name, value in zip(CHAIN, model.crf.scores())})
+    served = make_served_model(task, model, ServingOptions(pretokenized=True))
+    text = " ".join("the youngest apprentice borrowed it while it rained in brno".split() * 6)
+    found = served.answer_text({"text": tf.constant([text, "it"])})
+    names = [task.options.labels[tag] for tag in tags]
+    begins = [index for index, name in enumerate(names) if name != "O" and (
+        name[0] == "B" or index == 0 or names[index - 1][2:] != name[2:])]
+    words = text.split()
+    places = np.cumsum([0, *(len(word) + 1 for word in words)])
+    kept = [kind for kind in found["types"].numpy()[0] if kind]
+    assert len(kept) > 3 and found["starts"].numpy()[0][:len(kept)].tolist() == places[begins].tolist()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_embeddings_are_rows_of_the_encoder(golden, tmp_path, make, pooling):
+    task, model, _ = make("glue")
+    served = make_served_model(task, model, ServingOptions(head="embeddings", pooling=pooling))
+    export.export(served, task.config, export.ExportOptions(output=str(tmp_path / "vectors"), batch_sizes=()))
+    rows = [{"text": "The surveyor met her near Brno."}, {"text": "Nobody"}, {"text": ""}]
+    found = Predictor(str(tmp_path / "vectors")).answer(rows)
+    plain = make_encoder(SMALL)
+    plain.set_weights(model.encoder.get_weights())
+    for row, answer in zip(rows, found):
+        ids = [task.tokenizer.special_id("[CLS]"), *task.tokenizer.convert_tokens_to_ids(task.tokenizer.tokenize(row["text"])),
+               task.tokenizer.special_id("[SEP]")]
+        inputs = {"input_ids": np.array([ids], np.int32), "input_mask": np.ones((1, len(ids)), np.int32),
+                  "segment_ids": np.zeros((1, len(ids)), np.int32)}
+        last = np.asarray(plain(inputs, training=False)["sequence_output"])[0]
+        np.testing.assert_allclose(answer["embedding"], last[0] if pooling == "cls" else last.mean(axis=0), atol=1e-5)
+
+
+def test_an_exported_crf_loads_and_answers_the_same(make, tmp_path):
+    task, model, rows = make("ner crf")
+    lines = export.export(make_served_model(task, model, ServingOptions()), task.config,
+                          export.ExportOptions(output=str(tmp_path / "tags"), batch_sizes=(1,)))
+    assert lines[0].endswith("own: FastWordpieceTokenizeWithOffsets") and lines[1].endswith("own: none")
+    wanted = answers_of_task(task, model, rows)
+    for found, answer in zip(Predictor(str(tmp_path / "tags")).answer(rows), wanted, strict=True):
+        check_equal(found, answer)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -71,7 +72,7 @@ def test_the_command_serves_and_stops_after_its_last_answer(demo_root):
     (["--model_base_path=ROOT/demo", "--rest_api_port=TAKEN"], "address already in use"),
 ])
 def test_mistakes_give_one_line(demo_root, arguments, message):
-    with made_serving.socket.socket() as listener:
+    with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         places = {"ROOT": str(demo_root), "TAKEN": str(listener.getsockname()[1])}
@@ -181,7 +182,7 @@ def test_a_compressed_body_counts_as_large_as_it_is(narrow):
 
 def test_a_client_that_does_not_finish_its_request_is_let_go(narrow):
     host, port = narrow.url.removeprefix("http://").split(":")
-    with made_serving.socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(b"POST /v1/models/demo:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert b" 504 " in connection.recv(1000).split(b"\r\n")[0]
     assert narrow.ask("/v1/models/demo:predict", b'{"instances": ["a"]}')[0] == 200
@@ -232,7 +233,7 @@ def test_batching_can_be_off(demo_root):
 
 def test_a_server_that_cannot_start_leaves_nothing_behind(demo_root):
     import asyncio
-    with made_serving.socket.socket() as listener:
+    with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
 
