@@ -74,6 +74,8 @@ class RecordSource:
 
     def _epoch(self, epoch: tf.Tensor, skipped_batches: tf.Tensor) -> tf.data.Dataset:
         """(serialized, indices, weights) of the epoch's batches from `skipped_batches` on."""
+        # Else TensorFlow mixes its global seed into the order, and cannot shuffle at all where that is 0. Of this graph only.
+        tf.compat.v1.set_random_seed(1)
         starts = np.cumsum([0, *self.counts[:-1]])
         files = tf.data.Dataset.from_tensor_slices((self.paths, self._kinds, starts))
         if self.shuffle:

@@ -8,7 +8,7 @@ biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 201
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -46,8 +46,7 @@ def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
     return config.warmup_steps or int(total_steps * config.warmup_proportion)
 
 
-@dataclasses.dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """The running means of a weight's gradient and of its square: Adam's m and v."""
 
     first: tf.Tensor
@@ -79,12 +78,9 @@ def trust_ratio(weight: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
     return tf.where((weight_norm > 0) & (change_norm > 0), tf.math.divide_no_nan(weight_norm, change_norm), 1.0)
 
 
-def clip_by_global_norm(gradients: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: float) -> list[tf.Tensor]:
-    """Gradients of global norm `norm`, scaled down to `clip_norm` where they exceed it; 0 leaves them alone."""
-    if not clip_norm:
-        return list(gradients)
-    scale = clip_norm / tf.maximum(norm, clip_norm)
-    return [gradient * scale for gradient in gradients]
+def clip_scale(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
+    """What gradients of global norm `norm` are multiplied with so that it is at most `clip_norm`; 1 where that is 0."""
+    return clip_norm / tf.maximum(norm, clip_norm) if clip_norm else tf.constant(1.0)
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -117,8 +113,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def apply(self, grads, trainable_variables=None):
         """Clips once by the global norm, then updates."""
         grads = [tf.convert_to_tensor(grad) for grad in grads]
-        clipped = clip_by_global_norm(grads, tf.linalg.global_norm(grads), self.rule.clip_norm)
-        return super().apply(clipped, trainable_variables)
+        scale = clip_scale(tf.linalg.global_norm(grads), self.rule.clip_norm)
+        return super().apply([grad * scale for grad in grads], trainable_variables)
 
     def update_step(self, gradient, variable, learning_rate):
         """One variable's update."""

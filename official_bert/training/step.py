@@ -6,6 +6,7 @@ weights, so that replicas, accumulation steps and one big batch are the same tra
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import keras
@@ -68,8 +69,10 @@ class Step:
         self.scales_loss = config.training.precision == "float16"
         self.decayed = [optimization.is_decayed(variable.path) for variable in model.trainable_variables]
         self.names: list[str] = []
-        # The update touches each weight's numbers many times: compiled, it reads and writes them once.
-        self.compiled_update = tf.function(self._update, jit_compile=True)
+        # An update touches a weight's numbers many times: compiled, it reads and writes them once. Weights of one shape share
+        # a function, so that a few small ones are compiled.
+        self.compiled_updates = {key: tf.function(functools.partial(self._update_one, decayed=key[1]), jit_compile=True)
+                                 for key in self._update_keys()}
         # Compiled, too, for what the graph optimizer makes of such sums in a loop within a loop (TemporaryVariable) fails.
         self.compiled_add = tf.function(lambda sums, made: tf.nest.map_structure(tf.add, sums, made), jit_compile=True)
         self.compiled_gradients = tf.function(self.gradients, jit_compile=True) if config.training.xla else self.gradients
@@ -87,9 +90,7 @@ class Step:
         measured = {name: tf.math.divide_no_nan(pairs[2 * index], pairs[2 * index + 1])
                     for index, name in enumerate(counts) if name not in TOTALS}
         work = {name: pairs[2 * list(counts).index(name)] for name in TOTALS}
-        new, facts = self.compiled_update(state.weights, state.first, state.second, state.scale, state.finite_steps,
-                                            gradients, tf.add_n(list(losses.values())), step)
-        state = State(*new)
+        state, facts = self._update(state, gradients, tf.add_n(list(losses.values())), step)
         row = {"loss": tf.add_n(list(losses.values()))} | {f"{name}_loss": value for name, value in losses.items()}
         row |= measured | facts | work
         if len(losses) == 1 and "loss" in losses:
@@ -145,32 +146,40 @@ class Step:
         return ([tf.convert_to_tensor(gradient) for gradient in found], {name: part for name, (part, _) in losses.items()},
                 counters)
 
-    def _update(self, weights: Tensors, first: Tensors, second: Tensors, scale: tf.Tensor, finite_steps: tf.Tensor,
-                gradients: Tensors, loss: tf.Tensor, step: tf.Tensor):
+    def _update_keys(self) -> list[tuple[tuple[int, ...], bool]]:
+        """Of each weight: its shape, and whether it decays."""
+        return [(tuple(variable.shape), decayed) for variable, decayed in zip(self.model.trainable_variables, self.decayed)]
+
+    def _update(self, state: State, gradients: Tensors, loss: tf.Tensor, step: tf.Tensor) -> tuple[State, dict[str, tf.Tensor]]:
         """Clips once, updates, and keeps everything as it was where the step must not be taken."""
         rule, training = self.config.optimizer, self.config.training
-        if self.scales_loss:
-            gradients = [gradient / scale for gradient in gradients]
-        norm = tf.linalg.global_norm(gradients)
-        rate = optimization.scheduled_rate(rule, step, self.total_steps)
-        clipped = optimization.clip_by_global_norm(gradients, norm, rule.clip_norm)
-        new = [optimization.update(rule, weight, gradient, Moments(m, v), rate, step, decayed) for
-               weight, gradient, m, v, decayed in zip(weights, clipped, first, second, self.decayed)]
-        parameter_norm = tf.linalg.global_norm([weight for weight, _ in new])
-        finite = tf.reduce_all(tf.math.is_finite(tf.stack([loss, norm, parameter_norm])))
+        scale, finite_steps = state.scale, state.finite_steps
+        gradient_scale = 1.0 / scale if self.scales_loss else tf.constant(1.0)
+        norm = tf.linalg.global_norm(gradients) * gradient_scale
+        gradient_scale *= optimization.clip_scale(norm, rule.clip_norm)
+        finite = tf.reduce_all(tf.math.is_finite(tf.stack([loss, norm])))
         taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
-        weights = [tf.where(taken, after, before) for (after, _), before in zip(new, weights)]
-        first = [tf.where(taken, moments.first, before) for (_, moments), before in zip(new, first)]
-        second = [tf.where(taken, moments.second, before) for (_, moments), before in zip(new, second)]
+        rate = optimization.scheduled_rate(rule, step, self.total_steps)
+        new = [self.compiled_updates[key](*values, gradient_scale, rate, step, taken)
+               for key, *values in zip(self._update_keys(), state.weights, gradients, state.first, state.second)]
+        weights, first, second = (list(part) for part in zip(*new))
+        parameter_norm = tf.linalg.global_norm(weights)
         if self.scales_loss:
             held = tf.where(finite, finite_steps + 1, 0)
             grown = held >= SCALE_UP_EVERY
             scale = tf.where(finite, tf.where(grown, scale * 2.0, scale), tf.maximum(scale / 2.0, 1.0))
             finite_steps = tf.where(grown, 0, held)
         facts = {"learning_rate": rate, "gradient_norm": norm, "parameter_norm": parameter_norm,
-                 "finite": tf.cast(finite, tf.float32), "skipped": tf.cast(finite & ~taken, tf.float32),
-                 "loss_scale": scale}
-        return (weights, first, second, scale, finite_steps), facts
+                 "finite": tf.cast(finite & tf.math.is_finite(parameter_norm), tf.float32),
+                 "skipped": tf.cast(finite & ~taken, tf.float32), "loss_scale": scale}
+        return State(weights, first, second, scale, finite_steps), facts
+
+    def _update_one(self, weight: tf.Tensor, gradient: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient_scale: tf.Tensor,
+                    rate: tf.Tensor, step: tf.Tensor, taken: tf.Tensor, decayed: bool) -> tuple[tf.Tensor, ...]:
+        """A weight and its moments after the step, or as they were where it is not taken."""
+        new, moments = optimization.update(self.config.optimizer, weight, gradient * gradient_scale, Moments(first, second), rate,
+                                           step, decayed)
+        return tuple(tf.where(taken, after, before) for after, before in zip((new, *moments), (weight, first, second)))
 
     def evaluate(self, weights: Tensors, batch: Batch):
         """(sum, weight) of losses and of counters, and the predictions of the batch's rows."""

@@ -43,6 +43,14 @@ def test_an_epoch_reads_each_record_once_in_an_order_of_its_own(paths):
     assert numbers(RecordSource(paths, 2, parse, seed=4).dataset(), 11) != found[:11]
 
 
+def test_the_order_is_that_of_the_source_whatever_seed_tensorflow_has(paths):
+    found = []
+    for seed in (0, 1, 77):  # 0 is the one that tf.data's own shuffle does not take
+        tf.random.set_seed(seed)
+        found.append(numbers(RecordSource(paths, 2, parse, seed=0).dataset(), 11))
+    assert found[0] == found[1] == found[2]
+
+
 def test_records_that_end_in_the_middle_of_a_batch_wait_for_another_epoch(paths):
     source = RecordSource(paths, 4, parse, seed=3)
     assert source.batches_per_epoch == 5

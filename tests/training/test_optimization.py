@@ -57,13 +57,9 @@ def test_schedules_as_worked_out_by_hand(config, step, rate):
     assert float(found) == pytest.approx(rate, abs=1e-6)
 
 
-def test_clipping_is_once_by_the_global_norm():
-    gradients = [tf.constant([3.0, 0.0]), tf.constant([4.0])]
-    clipped = optimization.clip_by_global_norm(gradients, tf.constant(5.0), 1.0)
-    np.testing.assert_allclose(np.concatenate(clipped), [0.6, 0.0, 0.8], rtol=1e-6)
-    for untouched in (optimization.clip_by_global_norm(gradients, tf.constant(5.0), 6.0),
-                      optimization.clip_by_global_norm(gradients, tf.constant(5.0), 0.0)):
-        np.testing.assert_array_equal(np.concatenate(untouched), [3.0, 0.0, 4.0])
+@pytest.mark.parametrize(("clip_norm", "scale"), [(1.0, 0.2), (6.0, 1.0), (0.0, 1.0)])
+def test_gradients_are_scaled_to_the_norm_that_they_may_have(clip_norm, scale):
+    assert float(optimization.clip_scale(tf.constant(5.0), clip_norm)) == pytest.approx(scale, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb"])
