@@ -3,6 +3,8 @@
 B batch, S sequence, Q query rows, N heads, H head size, D = N * H hidden size.
 """
 
+import math
+
 import keras
 from keras import ops
 
@@ -23,6 +25,19 @@ def make_attention_mask(input_mask, instance_ids=None):
     return ops.logical_and(mask, (instance_ids[:, :, None] == instance_ids[:, None, :])[:, None])
 
 
+class Projection(keras.layers.EinsumDense):
+    """An EinsumDense from a row's last axes to others, as one product of matrices: an einsum and its gradients take longer."""
+
+    def call(self, x):
+        """x [B,S,...] -> [B,S,...]."""
+        batch, length, *contracted = ops.shape(x)
+        made = self.kernel.shape[len(contracted):]
+        rows = ops.reshape(x, (batch, length, -1)) if len(contracted) > 1 else x
+        product = ops.matmul(rows, ops.reshape(self.kernel, (rows.shape[-1] or -1, math.prod(made))))
+        product = product + ops.reshape(self.bias, (-1,))
+        return ops.reshape(product, (batch, length, *made)) if len(made) > 1 else product
+
+
 @keras.saving.register_keras_serializable("official_bert")
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention without residual or layer norm (paper 3; 2018 `attention_layer`)."""
@@ -36,10 +51,10 @@ class SelfAttention(keras.layers.Layer):
         head_size = hidden_size // num_heads
         self.scale = head_size ** -0.5
         self.query, self.key, self.value = (
-            keras.layers.EinsumDense("bsd,dnh->bsnh", (None, num_heads, head_size), bias_axes="nh", name=name,
+            Projection("bsd,dnh->bsnh", (None, num_heads, head_size), bias_axes="nh", name=name,
                                      kernel_initializer=truncated_normal(initializer_range), dtype=self.dtype_policy)
             for name in ("query", "key", "value"))
-        self.merge_heads = keras.layers.EinsumDense("bqnh,nhd->bqd", (None, hidden_size), bias_axes="d", name="output",
+        self.merge_heads = Projection("bqnh,nhd->bqd", (None, hidden_size), bias_axes="d", name="output",
                                                     kernel_initializer=truncated_normal(initializer_range),
                                                     dtype=self.dtype_policy)
         # The softmax and its dropout stay in float32 under every precision policy.

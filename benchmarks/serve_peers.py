@@ -1,0 +1,73 @@
+"""A text classifier of Hugging Face in PyTorch or ONNX Runtime, asked over standard input; in an environment of its own.
+
+    .venv-torch/bin/python benchmarks/serve_peers.py pytorch FOLDER 2     # a Hugging Face folder, threads
+
+Each line is JSON: a list of batches of texts; the answer is a line of JSON with the seconds of each batch and all probabilities.
+`benchmarks/serving.py` asks. Texts are tokenized by the library's own fast tokenizer, within the time.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+
+import numpy as np
+import torch
+import transformers
+
+
+def make_pytorch(folder, threads):
+    """The model as its users run it: evaluation, no gradients, its fastest attention."""
+    torch.set_num_threads(threads)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+
+    def logits(rows):
+        with torch.inference_mode():
+            return model(**{name: torch.from_numpy(value) for name, value in rows.items()}).logits.numpy()
+    return logits
+
+
+def make_onnx(folder, threads):
+    """The same model exported and rewritten by ONNX Runtime's own optimizer for BERT (fused attention, GELU, layer norm)."""
+    import onnxruntime
+    from onnxruntime.transformers import optimizer
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    example = tuple(torch.ones((2, 16), dtype=torch.int64) for _ in names)
+    path = os.path.join(tempfile.mkdtemp(), "model.onnx")
+    axes = {name: {0: "batch", 1: "length"} for name in names} | {"logits": {0: "batch"}}
+    torch.onnx.export(model, example, path, input_names=names, output_names=["logits"], dynamic_axes=axes, dynamo=False,
+                      opset_version=17)
+    optimized = optimizer.optimize_model(path, model_type="bert", num_heads=model.config.num_attention_heads,
+                                         hidden_size=model.config.hidden_size, opt_level=1)
+    optimized.save_model_to_file(path)
+    print(f"fused: {optimized.get_fused_operator_statistics()}", file=sys.stderr)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    wanted = {one.name: np.int64 if "int64" in one.type else np.int32 for one in session.get_inputs()}
+    return lambda rows: session.run(None, {name: rows[name].astype(kind) for name, kind in wanted.items()})[0]
+
+
+def main(kind, folder, threads):
+    """Answers until standard input ends."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    logits = {"pytorch": make_pytorch, "onnx": make_onnx}[kind](folder, int(threads))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        seconds, found = [], []
+        for texts in json.loads(line):
+            began = time.perf_counter()
+            rows = tokenizer(texts, padding=True, truncation=True, max_length=tokenizer.model_max_length, return_tensors="np")
+            values = logits(dict(rows))
+            values = np.exp(values - values.max(-1, keepdims=True))
+            found += (values / values.sum(-1, keepdims=True)).tolist()
+            seconds.append(time.perf_counter() - began)
+        print(json.dumps({"seconds": seconds, "probabilities": found}), flush=True)
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    os.environ["OMP_NUM_THREADS"] = sys.argv[3]
+    main(*sys.argv[1:])

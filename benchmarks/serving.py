@@ -1,0 +1,205 @@
+"""A served classifier beside Hugging Face's PyTorch and ONNX Runtime: latency and throughput on texts of mixed length.
+
+    make venv-torch minilm
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER                       # the weights of a Hugging Face folder
+    python benchmarks/serving.py --config=configs/model/base.yaml --vocab_file=vocab.txt     # random weights of a size
+
+The same weights and head on all sides, from raw texts to probabilities, float32, as many threads as there are cores. Texts are
+sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts. Throughput: batches of 8
+and 32 of all texts sorted by length, on every side alike. The sides take turns in each round; figures are medians over rounds.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+from absl import app, flags
+
+ROOT = pathlib.Path(__file__).parent.parent
+FLAGS = flags.FLAGS
+flags.DEFINE_string("init_checkpoint", "", "A Hugging Face folder.")
+flags.DEFINE_string("config", "", "A model's YAML, for random weights.")
+flags.DEFINE_string("vocab_file", "", "The vocabulary, with --config.")
+flags.DEFINE_string("texts", "", "Texts, one a line; empty: made up.")
+flags.DEFINE_integer("count", 512, "Texts.")
+flags.DEFINE_integer("singles", 200, "Requests of one text.")
+flags.DEFINE_integer("max_seq_length", 256, "Longest input, in tokens.")
+flags.DEFINE_integer("rounds", 3, "Turns of each side.")
+flags.DEFINE_list("precisions", [], "Further precisions of ours to measure, as bfloat16.")
+flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime.")
+BATCH_SIZES = (8, 32)
+LARGEST_DIFFERENCE = 1e-4  # between the probabilities of two sides
+PEER = ROOT / "benchmarks" / "serve_peers.py"
+WORDS = ("the a of river mountain paper engine teacher walked writes between never quickly bright and because window garden music "
+         "winter unbelievable neighbourhood thermometer").split()
+
+
+def make_texts() -> list[str]:
+    """Texts of mixed lengths: most are short, some have 200 words."""
+    if FLAGS.texts:
+        with open(FLAGS.texts, encoding="utf-8") as file:
+            return [line.strip() for line in file if line.strip()][:FLAGS.count]
+    draw = random.Random(1)
+    return [" ".join(draw.choices(WORDS, k=int(200 ** draw.random()))) for _ in range(FLAGS.count)]
+
+
+def make_models(folder: str) -> tuple[str, str]:
+    """The classifier twice: exported by us, and as a Hugging Face folder."""
+    from official_bert.config import load_config, merge
+    from official_bert.models import checkpoints
+    from official_bert.models.interchange import formats, ours
+    from official_bert.models.interchange.stored import StoredModel
+    from official_bert.serving import export
+    from official_bert.serving.from_task import ServingOptions, make_served_model
+    from official_bert.training import finetuning
+    from official_bert.training.distribution import set_precision
+    from official_bert.training.task import load_task
+    named = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]
+    named += [f"tokenizer.vocab_file={FLAGS.vocab_file}"] if FLAGS.vocab_file else []
+    config = load_config(FLAGS.config or None, overrides=named,
+                         defaults=merge(finetuning.DEFAULTS, finetuning.defaults_from(FLAGS.init_checkpoint)))
+    config = dataclasses.replace(config, options={**config.options, "labels": ["no", "yes"]})
+    task = load_task(config)
+    weights = None
+    for precision in ("float32", *FLAGS.precisions):
+        set_precision(precision)
+        model = task.build_model()
+        if weights is None and FLAGS.init_checkpoint:
+            checkpoints.initialize_from(model, FLAGS.init_checkpoint)
+        weights = weights or model.get_weights()
+        model.set_weights(weights)
+        export.export(make_served_model(task, model, ServingOptions()), config,
+                      export.ExportOptions(output=os.path.join(folder, precision), batch_sizes=()))
+        if precision == "float32":
+            stored = StoredModel(origin="the benchmark", weights={name: value.numpy() for name, value in ours.named_weights(model).items()},
+                                 table=ours.TABLE, config=config.model, head="classifier", labels=["no", "yes"])
+            formats.write(stored, "hugging_face", os.path.join(folder, "hugging_face"))
+            write_tokenizer(config, os.path.join(folder, "hugging_face"))
+    return folder, os.path.join(folder, "hugging_face")
+
+
+def write_tokenizer(config, folder: str) -> None:
+    """What the peers' tokenizer reads beside the vocabulary."""
+    text = {"tokenizer_class": "BertTokenizer", "do_lower_case": config.tokenizer.do_lower_case, "model_max_length": FLAGS.max_seq_length}
+    pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(text), encoding="utf-8")
+    pathlib.Path(folder, "vocab.txt").write_bytes(pathlib.Path(config.tokenizer.vocab_file).read_bytes())
+
+
+def make_ours(folder: str):
+    """Our SavedModel as a server loads it."""
+    import tensorflow_text  # noqa: F401
+
+    from official_bert.serving.servable import Servable
+    signature = Servable("model", 1, os.path.join(folder, "text", "1")).signature("")
+
+    def ask(batches):
+        seconds, found = [], []
+        for texts in batches:
+            began = time.perf_counter()
+            found += signature.run({"text": np.array([text.encode() for text in texts], object)})["probabilities"].tolist()
+            seconds.append(time.perf_counter() - began)
+        return {"seconds": seconds, "probabilities": found}
+    return ask
+
+
+@contextlib.contextmanager
+def make_peer(kind: str, folder: str):
+    """A peer in its own process."""
+    process = subprocess.Popen([FLAGS.torch_python, PEER, kind, folder, str(len(os.sched_getaffinity(0)))], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+    try:
+        while (line := process.stdout.readline()) and line != "ready\n":
+            pass
+        if not line:
+            sys.exit(f"error: {PEER.name} {kind} ended with status {process.wait()}")
+
+        def ask(batches):
+            process.stdin.write(json.dumps(batches) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+        yield ask
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+def batches_of(texts: list[str], size: int) -> list[list[str]]:
+    """All texts, the short ones first, in batches."""
+    ordered = sorted(texts, key=len)
+    return [ordered[start:start + size] for start in range(0, len(ordered), size)]
+
+
+def measure(sides: dict, texts: list[str]) -> dict[str, dict[str, list[float]]]:
+    """Figures by side and by what is measured, one a round; ends the program where answers differ."""
+    work = {1: [[text] for text in texts[:FLAGS.singles]]} | {size: batches_of(texts, size) for size in BATCH_SIZES}
+    figures: dict[str, dict[str, list[float]]] = {name: {} for name in sides}
+    for turn in range(-1, FLAGS.rounds):
+        for size, batches in work.items():
+            answers = {}
+            for name, ask in sides.items():
+                answers[name] = ask(batches)
+                if turn >= 0:  # the first is a warm-up
+                    add(figures[name], size, answers[name]["seconds"], len(texts))
+            check(answers)
+        print(f"round {turn + 1} of {FLAGS.rounds}", file=sys.stderr, flush=True)
+    return figures
+
+
+def add(figures: dict[str, list[float]], size: int, seconds: list[float], count: int) -> None:
+    """Notes latencies of single requests and of batches, and the rows a second of batches."""
+    for share in (50, 99):
+        figures.setdefault(f"batch {size}: p{share} (ms)", []).append(float(np.percentile(seconds, share)) * 1000)
+    if size > 1:
+        figures.setdefault(f"batch {size}: texts/s", []).append(count / sum(seconds))
+
+
+def check(answers: dict) -> None:
+    """All sides must have answered the same; other precisions of ours are not held to it."""
+    wanted = np.array(answers["official_bert"]["probabilities"])
+    for name, answer in answers.items():
+        worst = float(np.abs(np.array(answer["probabilities"]) - wanted).max())
+        if worst > LARGEST_DIFFERENCE and not name.startswith("official_bert"):
+            sys.exit(f"error: {name}: probabilities differ by {worst:.1e}, expected at most {LARGEST_DIFFERENCE}")
+
+
+def report(figures: dict[str, dict[str, list[float]]]) -> None:
+    """A table in Markdown, and the ratios of throughput."""
+    names = list(figures["official_bert"])
+    print(f"| median of {FLAGS.rounds} rounds | {' | '.join(names)} |\n" + "|---" * (len(names) + 1) + "|")
+    for side, values in figures.items():
+        print(f"| {side} | {' | '.join(f'{statistics.median(values[name]):.1f}' for name in names)} |")
+    print()
+    for size in BATCH_SIZES:
+        rates = {side: statistics.median(values[f"batch {size}: texts/s"]) for side, values in figures.items()}
+        best = max((side for side in rates if not side.startswith("official_bert")), key=rates.get)
+        for side in (side for side in rates if side.startswith("official_bert")):
+            print(f"batch {size}: {side} {rates[side] / rates[best]:.2f} times {best}, the better of the two")
+
+
+def main(_) -> None:
+    """Makes the models, measures, prints."""
+    if bool(FLAGS.init_checkpoint) == bool(FLAGS.config):
+        sys.exit("error: expected --init_checkpoint or --config")
+    if not os.path.exists(FLAGS.torch_python):
+        sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
+    texts = make_texts()
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        exported, peer_folder = make_models(folder)
+        sides = {"official_bert": make_ours(os.path.join(exported, "float32"))}
+        sides |= {f"official_bert {name}": make_ours(os.path.join(exported, name)) for name in FLAGS.precisions}
+        for name, kind in (("Hugging Face PyTorch", "pytorch"), ("ONNX Runtime", "onnx")):
+            sides[name] = stack.enter_context(make_peer(kind, peer_folder))
+        report(measure(sides, texts))
+
+
+if __name__ == "__main__":
+    app.run(main)
