@@ -39,7 +39,8 @@ flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Pytho
 BATCH_SIZES = (8, 32)
 LARGEST_DIFFERENCE = 1e-4  # between the probabilities of two sides
 PEER = ROOT / "benchmarks" / "serve_peers.py"
-WORDS = ["the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never", "quickly", "bright", "and", "because", "window", "garden", "music", "winter", "unbelievable", "neighbourhood", "thermometer"]
+WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never", "quickly", "bright",
+         "and", "because", "window", "garden", "music", "winter", "unbelievable", "neighbourhood", "thermometer")
 
 
 def make_texts() -> list[str]:

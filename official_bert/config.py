@@ -4,13 +4,14 @@ Precedence, highest first: `--set a.b=c`, a 2018 flag given on the command line,
 A task's own values stand under `options:` and are checked by the `Options` dataclass in the task's file.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TextIO, TypeVar
 
 import yaml
 
@@ -294,12 +295,33 @@ def to_dict(config: Any) -> dict:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def save_config(config: Config, path: str) -> None:
-    """Writes the resolved YAML beside `path` and renames it, so that no half file is ever read."""
+@contextlib.contextmanager
+def written_beside(path: str) -> Iterator[str]:
+    """A temporary path beside `path`, flushed to the disk and renamed at the end; removed if an error comes first."""
     temporary = f"{path}.tmp.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+@contextlib.contextmanager
+def written_whole(path: str) -> Iterator[TextIO]:
+    """A UTF-8 file to write into, line ends as they are given, that appears at `path` when it is whole; its folder is made."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with written_beside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        yield file
+        file.close()
+
+
+def save_config(config: Config, path: str) -> None:
+    """Writes the resolved YAML, whole or not at all."""
+    with written_whole(path) as file:
         yaml.safe_dump(to_dict(config), file, sort_keys=False, allow_unicode=True)
-    os.replace(temporary, path)
 
 
 def differences(old: Mapping, new: Mapping, where: str = "") -> list[str]:

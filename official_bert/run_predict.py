@@ -6,6 +6,7 @@
 Texts are arguments, the lines of --input_file, or standard input: JSON objects with the model's inputs, or columns between tabs.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ import sys
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.config import run_main
+from official_bert.config import run_main, written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "What the model is asked for: its task (glue, squad, ner ...) or fill_mask.", required=True)
@@ -32,7 +33,7 @@ TEXTS_AT_ONCE = 4096  # of a file: answers are written as it goes
 def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
     from official_bert.serving.from_task import ServingOptions
-    from official_bert.serving.prediction import Predictor, describe, read_rows
+    from official_bert.serving.prediction import Predictor, read_rows
     from official_bert.training.distribution import check_backend
     check_backend()
     predictor = Predictor(FLAGS.model, ServingOptions(top_k=FLAGS.top_k))
@@ -43,8 +44,13 @@ def main(arguments: list[str]) -> None:
     rows = list(read_rows(arguments[1:], source, predictor.inputs, lines))
     if not rows:
         raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
-    temporary = f"{FLAGS.output_file}.tmp.{os.getpid()}"
-    output = open(temporary, "w", encoding="utf-8") if FLAGS.output_file else None  # noqa: SIM115
+    with written_whole(FLAGS.output_file) if FLAGS.output_file else contextlib.nullcontext() as output:
+        _answer(predictor, rows, output)
+
+
+def _answer(predictor, rows, output) -> None:
+    """Answers all rows, into a file or on the screen."""
+    from official_bert.serving.prediction import describe
     for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
         part = rows[start:start + TEXTS_AT_ONCE]
         answers = predictor.answer(part, FLAGS.batch_size)
@@ -55,9 +61,6 @@ def main(arguments: list[str]) -> None:
                 output.write(json.dumps({**row, **answer}, ensure_ascii=False) + "\n")
             else:
                 print("\t".join(str(row[name]) for name in predictor.inputs), *describe(row, answer), sep="\n")
-    if output:
-        output.close()
-        os.replace(temporary, FLAGS.output_file)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command on files of one's own, with nothing said but where they lie: labels come from the training data."""
+"""The commands on files of one's own, with nothing said but where they lie: labels come from the training data."""
 
 import json
 import random
@@ -53,3 +53,12 @@ def test_a_task_trains_measures_and_answers_without_being_told_its_labels(files,
     results = dict(line.split(" = ") for line in done.stdout.splitlines() if " = " in line)
     assert float(results[metric]) > (90 if metric == "f1" else 0.9), done.stdout
     assert (output / written).stat().st_size
+    asked = subprocess.run([sys.executable, "-m", "official_bert.run_predict", f"--task={task}", f"--model={output}",
+                            "the atlas while it rained", "it rained, in Brno"], check=False, capture_output=True, text=True, timeout=300)
+    assert asked.returncode == 0, asked.stderr
+    first, one, second, other = asked.stdout.splitlines()
+    assert (first, second) == ("the atlas while it rained", "it rained, in Brno")
+    if task == "ner":
+        assert one == "  (no entity)" and other.startswith("  X  Brno  [14:18]  (")
+    else:
+        assert one.startswith("  unnamed  (") and other.startswith("  named  (")

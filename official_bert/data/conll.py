@@ -1,11 +1,12 @@
 """Words with tags in columns (CoNLL 2003 and its kin), the schemes of chunk tags, and which tag may follow which."""
 
 import dataclasses
-import os
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
+
+from official_bert.config import written_whole
 
 Scheme = Literal["iob1", "iob2", "iobes"]
 OUTSIDE = "O"
@@ -110,9 +111,8 @@ def _checked_tag(tag: str, where: str) -> str:
 
 def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]], separator: str = "\t") -> None:
     """Words, gold tags where there are some, and predicted tags: what conlleval reads. Documents keep their -DOCSTART-."""
-    temporary = f"{path}.tmp.{os.getpid()}"
     separator = separator or "\t"
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+    with written_whole(path) as file:
         before = 0
         for sentence, tags in zip(sentences, predicted, strict=True):
             if sentence.document != before:
@@ -121,7 +121,6 @@ def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[
             cells = [sentence.words, sentence.tags, tags] if sentence.tags else [sentence.words, tags]
             file.writelines(separator.join(row) + "\n" for row in zip(*cells, strict=True))
             file.write("\n")
-    os.replace(temporary, path)
 
 
 def read_chunks(tags: Sequence[str]) -> list[Chunk]:

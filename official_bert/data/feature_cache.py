@@ -1,5 +1,6 @@
 """Arrays that are slow to make and the same in every run, kept in a folder under the hash of all they depend on."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -8,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
+from official_bert.config import written_beside
 
 
 def file_digest(path: str) -> str:
@@ -41,13 +44,9 @@ def cached(folder: str, depends_on: Mapping[str, Any], make: Callable[[], Mappin
     except (OSError, ValueError, zipfile.BadZipFile):
         pass
     arrays = make()
-    temporary = f"{path}.tmp.{os.getpid()}"
-    try:
+    with contextlib.suppress(OSError):
         os.makedirs(folder, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with written_beside(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, **arrays)
-        os.replace(temporary, path)
-    except OSError:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+            file.close()
     return arrays

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
+from official_bert.config import written_beside
+
 
 class SentenceFeatures(NamedTuple):
     """One sentence; `layers` by the number that was asked for (-1: the last)."""
@@ -103,13 +105,8 @@ WRITERS: Mapping[str, Callable[[str, Sequence[int]], Writer]] = {".npz": NpzWrit
 @contextmanager
 def open_features(path: str, layers: Sequence[int]) -> Iterator[Writer]:
     """A writer of the format that the path's ending says; the file appears when it is whole."""
-    temporary = f"{path}.tmp.{os.getpid()}"
     make: Callable[[str, Sequence[int]], Writer] = WRITERS.get(os.path.splitext(path)[1], JsonLinesWriter)
-    writer = make(temporary, layers)
-    try:
+    with written_beside(path) as temporary:
+        writer = make(temporary, layers)
         yield writer
         writer.close()
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)

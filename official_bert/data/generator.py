@@ -15,7 +15,8 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from official_bert.data import kernels, records
+from official_bert.config import written_beside
+from official_bert.data import kernels
 from official_bert.data.masking import VocabularyFacts
 from official_bert.data.record_writing import RowEncoder, write_rows
 from official_bert.data.sentence_pairs import InstanceConfig, InstanceSampler
@@ -101,7 +102,7 @@ class Generator:
         """
         encoder = RowEncoder(self.config, self.facts)
         with contextlib.ExitStack() as stack:
-            paths = [stack.enter_context(records.written_beside(path)) for path in output_files]
+            paths = [stack.enter_context(written_beside(path)) for path in output_files]
             write = self._write_shards if order == "sharded" else self._write_in_one_order
             counts = write(paths, encoder, compress, num_workers)
             if not counts[0]:

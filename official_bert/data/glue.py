@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from official_bert.config import written_whole
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import LabelledTexts, Part
 from official_bert.data.tables import Table, read_table
@@ -182,10 +183,8 @@ def answers(dataset: Dataset, logits: np.ndarray) -> list[str]:
 
 def write_submission(path: str, predictions: Sequence[str]) -> str:
     """A file in GLUE's format: `index` and `prediction`, rows numbered from 0."""
-    temporary = f"{path}.tmp.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8", newline="") as file:
+    with written_whole(path) as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE)
         writer.writerow(["index", "prediction"])
         writer.writerows(enumerate(predictions))
-    os.replace(temporary, path)
     return path

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from official_bert.config import written_beside
 from official_bert.data.record_encoding import ExampleEncoder, crc_tables, masked_crc
 
 if TYPE_CHECKING:
@@ -237,20 +238,6 @@ def frame(record: bytes) -> bytes:
     """A record as it stands in a TFRecord file."""
     header = struct.pack("<Q", len(record))
     return header + struct.pack("<I", _crc(header)) + record + struct.pack("<I", _crc(record))
-
-
-@contextlib.contextmanager
-def written_beside(path: str) -> Iterator[str]:
-    """A temporary path beside `path`, flushed to the disk and renamed at the end; removed if an error comes first."""
-    temporary = f"{path}.tmp.{os.getpid()}"
-    try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
 
 
 def write_tfrecords(path: str, records: Iterable[bytes], compress: bool = False) -> int:

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from absl import logging
 
+from official_bert.config import written_whole
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import LabelledTexts, Part
 from official_bert.data.tables import Format, Table, read_table
@@ -135,8 +136,7 @@ class Task(TextClassification):
     def write_part(self, name, logits, output_dir):
         """`predictions.tsv`: the answer, and a column for the probability of each label."""
         path = os.path.join(output_dir, f"{name}.tsv")
-        temporary = f"{path}.tmp.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
+        with written_whole(path) as file:
             writer = csv.writer(file, delimiter="\t", lineterminator="\n")
             writer.writerow(["index", "prediction", *(f"probability:{label}" for label in self.options.labels)])
             for index, row in enumerate(logits):
@@ -144,5 +144,4 @@ class Task(TextClassification):
                 said = answer.get("label", self.options.label_separator.join(answer.get("labels", ())))
                 writer.writerow([index, f"{answer['score']:.6g}" if "score" in answer else said,
                                  *(f"{probability:.6f}" for probability in answer.get("probabilities", ()))])
-        os.replace(temporary, path)
         return path

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from official_bert.config import written_whole
 from official_bert.data import squad_metrics
 from official_bert.data.feature_cache import cached, file_digest
 from official_bert.data.input_pipeline import ExampleSource
@@ -233,11 +234,8 @@ def write_answers(decoded: dict[str, Decoded], output_dir: str, version_2: bool)
                                    for key, value in decoded.items()}}
     if version_2:
         files["null_odds.json"] = {key: value.null_odds for key, value in decoded.items()}
-    os.makedirs(output_dir, exist_ok=True)
     for name, values in files.items():
-        path = os.path.join(output_dir, name)
-        with open(f"{path}.tmp.{os.getpid()}", "w", encoding="utf-8") as file:
+        with written_whole(os.path.join(output_dir, name)) as file:
             json.dump(values, file, indent=4)
             file.write("\n")
-        os.replace(f"{path}.tmp.{os.getpid()}", path)
     return [os.path.join(output_dir, name) for name in files]

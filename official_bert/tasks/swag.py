@@ -9,6 +9,7 @@ import scipy.special
 import tensorflow as tf
 from absl import logging
 
+from official_bert.config import written_whole
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import LabelledTexts, Part
 from official_bert.data.tables import Table, read_table
@@ -93,13 +94,11 @@ class Task(TextClassification):
     def write_part(self, name, logits, output_dir):
         """`predictions.csv`: the number of the ending, and the probability of each."""
         path = os.path.join(output_dir, f"{name}.csv")
-        temporary = f"{path}.tmp.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
+        with written_whole(path) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["index", "prediction", *(f"probability:{ending}" for ending in ENDINGS)])
             for index, answer in enumerate(map(self.answer, logits)):
                 writer.writerow([index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])])
-        os.replace(temporary, path)
         return path
 
 

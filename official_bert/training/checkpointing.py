@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import Config, differences, load_config, save_config, to_dict
+from official_bert.config import Config, differences, load_config, save_config, to_dict, written_beside, written_whole
 from official_bert.models import checkpoints
 from official_bert.training.task import TaskBase, load_task
 
@@ -57,9 +57,8 @@ def write_run_files(task: TaskBase, output_dir: str) -> None:
     """The resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
     vocab = task.config.tokenizer.vocab_file
     if vocab and os.path.abspath(vocab) != os.path.abspath(os.path.join(output_dir, VOCAB_FILE)):
-        temporary = os.path.join(output_dir, f"{VOCAB_FILE}.tmp.{os.getpid()}")
-        shutil.copyfile(vocab, temporary)
-        os.replace(temporary, os.path.join(output_dir, VOCAB_FILE))
+        with written_beside(os.path.join(output_dir, VOCAB_FILE)) as temporary:
+            shutil.copyfile(vocab, temporary)
     save_config(task.config, os.path.join(output_dir, CONFIG_FILE))
 
 
@@ -118,10 +117,8 @@ class BestCheckpoint:
             return False
         save(tf.train.CheckpointManager(checkpoint, self.folder, max_to_keep=1), step)
         self.record = {"metric": self.metric, "value": value, "step": step}
-        path = os.path.join(self.folder, METRIC_FILE)
-        with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        with written_whole(os.path.join(self.folder, METRIC_FILE)) as file:
             json.dump(self.record, file)
-        os.replace(f"{path}.tmp", path)
         return True
 
     def describe(self) -> str:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.config import written_beside
 from official_bert.data.tagging_features import TaggingFeature
 
 BATCH_TOKENS = 8192  # of one call of the encoder
@@ -42,7 +43,8 @@ class WordFeatures:
             self._temporary = tempfile.TemporaryDirectory(prefix="features-")
         path = os.path.join(self.cache_dir or self._temporary.name, f"words-{self._digest(model)}.npy")  # type: ignore[union-attr]
         if not os.path.exists(path):
-            compute_features(model, self.features, self.ends, path)
+            with written_beside(path) as temporary:
+                compute_features(model, self.features, self.ends, temporary)
         return np.load(path, mmap_mode="r")
 
     def _digest(self, model: keras.Model) -> str:
@@ -58,15 +60,13 @@ def compute_features(model: keras.Model, features: Sequence[TaggingFeature], end
     """Writes float32 [words of all texts,N,D] as a .npy file; rows of about equal length go through the encoder together."""
     layers, width = len(model.layers_used), model.encoder.settings["hidden_size"]
     starts = np.concatenate([[0], ends[:-1]])
-    temporary = f"{path}.tmp.{os.getpid()}"
-    stored = np.lib.format.open_memmap(temporary, "w+", np.float32, (int(ends[-1]), layers, width))
+    stored = np.lib.format.open_memmap(path, "w+", np.float32, (int(ends[-1]), layers, width))
     run = tf.function(lambda batch: tf.cast(model.features(batch), tf.float32), reduce_retracing=True)
     for part in batches_by_length([len(feature.input_ids) for feature in features], BATCH_TOKENS):
         found = run(padded([features[index] for index in part])).numpy()
         for row, index in zip(found, part):
             stored[starts[features[index].text] + features[index].words] = row[features[index].positions]
     stored.flush()
-    os.replace(temporary, path)
 
 
 def batches_by_length(lengths: Sequence[int], tokens: int) -> Iterator[np.ndarray]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from official_bert.config import Config, load_config
+from official_bert.config import Config, load_config, written_whole
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.training import evaluation, loop
@@ -158,9 +158,5 @@ def predict(task: TaskBase, folder: str) -> list[dict[str, Any]]:
 
 def write_results(metrics: Mapping[str, float], output_dir: str) -> None:
     """`eval_results.txt`, sorted by name as in 2018."""
-    path = os.path.join(output_dir, RESULTS_FILE)
-    os.makedirs(output_dir, exist_ok=True)
-    temporary = f"{path}.tmp.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
+    with written_whole(os.path.join(output_dir, RESULTS_FILE)) as file:
         file.writelines(f"{name} = {value}\n" for name, value in sorted(metrics.items()))
-    os.replace(temporary, path)

@@ -17,7 +17,7 @@ from typing import Any
 
 import keras
 
-from official_bert.config import Config, build, merge, nest, parse_override, to_dict
+from official_bert.config import Config, build, merge, nest, parse_override, to_dict, written_whole
 from official_bert.training.checkpointing import BEST_FOLDER
 
 SEARCH_FILE = "search.json"
@@ -132,11 +132,8 @@ class _Records:
             raise ValueError(f"expected a metric {self.metric!r} to choose by, got {sorted(metrics)}; is there evaluation data?")
         self.runs[os.path.basename(folder)] = {"config": to_dict(config), "metrics": dict(metrics)}
         best = self.best()
-        os.makedirs(self.folder, exist_ok=True)
-        temporary = f"{self.path}.tmp.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
+        with written_whole(self.path) as file:
             json.dump({"metric": self.metric, "best": os.path.basename(best), "runs": self.runs}, file, indent=1)
-        os.replace(temporary, self.path)
         for name in self.runs:
             if name != os.path.basename(best):
                 remove_checkpoints(os.path.join(self.folder, name))

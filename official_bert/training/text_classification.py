@@ -13,6 +13,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
+from official_bert.config import written_whole
 from official_bert.data import labelled_texts
 from official_bert.data.input_pipeline import ExampleSource
 from official_bert.data.labelled_texts import LabelledTexts, Part
@@ -166,11 +167,9 @@ class TextClassification(TaskBase):
         parts, source = self._tests
         for number, (part, _, logits) in enumerate(_by_part(parts, source, predictions)):
             path = os.path.join(output_dir, f"test_results{f'_{part.name}' if number else ''}.tsv")
-            os.makedirs(output_dir, exist_ok=True)
-            with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+            with written_whole(path) as file:
                 for row in map(self.answer, logits):
                     file.write("\t".join(map(str, row.get("probabilities", [row.get("score")]))) + "\n")
-            os.replace(f"{path}.tmp", path)
             paths.append(path)
         return paths
 

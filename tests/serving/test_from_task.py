@@ -21,6 +21,7 @@ TEXTS = [{"text": text} for text in (
 PAIRS = [row | {"text_pair": other["text"]} for row, other in zip(TEXTS, reversed(TEXTS))]
 QUESTIONS = [{"question": "Who met " + row["text"][:12] + "?", "context": " " + row["text"] * 4} for row in TEXTS]
 CHOICES = [row | {"choices": ["ran home", "", "borrowed the greenhouse", row["text"][-20:]]} for row in TEXTS]
+WORDS = ("the", "youngest", "apprentice", "borrowed", "it", "while", "it", "rained", "in", "brno")
 TAGS = {"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), "doc_stride": 8}
 CASES = {
     "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, PAIRS),
@@ -99,7 +100,7 @@ def test_the_graph_answers_as_the_task_does(make, name):
 def test_words_beyond_one_window_reach_a_feature_based_tagger_as_in_training(make, golden, tmp_path):
     task, model, _ = make("ner features crf", max_seq_length=20)
     path = tmp_path / "long.conll"
-    path.write_text("\n".join(f"{word}\tO" for word in ["the", "youngest", "apprentice", "borrowed", "it", "while", "it", "rained", "in", "brno"] * 6))
+    path.write_text("\n".join(f"{word}\tO" for word in WORDS * 6))
     trained = load_task(task.config, type(task.files)(predict_file=str(path)))
     trained._model = model
     batch = {key: tf.constant(value) for key, value in trained.predict_source().batch(0).items()}
@@ -107,7 +108,7 @@ def test_words_beyond_one_window_reach_a_feature_based_tagger_as_in_training(mak
     logits = model(part, training=False)["logits"].numpy()[0][:60]
     (tags,) = trained.decode_tags([logits], {name: value.numpy() for name, value in zip(CHAIN, model.crf.scores())})
     served = make_served_model(task, model, ServingOptions(pretokenized=True))
-    text = " ".join(["the", "youngest", "apprentice", "borrowed", "it", "while", "it", "rained", "in", "brno"] * 6)
+    text = " ".join(WORDS * 6)
     found = served.answer_text({"text": tf.constant([text, "it"])})
     names = [task.options.labels[tag] for tag in tags]
     begins = [index for index, name in enumerate(names) if name != "O" and (

@@ -66,9 +66,8 @@ def ask(browser, url, model, **fields):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import Select
     browser.get(url)
-    choice = wait(browser, lambda: [option for option in browser.find_elements(By.CSS_SELECTOR, "#model option")] and Select(
-        browser.find_element(By.ID, "model")))
-    choice.select_by_value(model)
+    wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#model option"))
+    Select(browser.find_element(By.ID, "model")).select_by_value(model)
     for name, value in fields.items():
         (box,) = wait(browser, lambda name=name: browser.find_elements(By.ID, f"input-{name}"))
         # Typed keys cannot hold letters beyond 16 bits.

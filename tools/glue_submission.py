@@ -1,0 +1,52 @@
+"""Zips the files that fine-tuning runs wrote for GLUE's test sets, as its server wants them: one archive, no folders in it.
+
+    python -m official_bert.run_finetuning --task=rte --data_dir=glue --do_predict ... --output_dir=runs/glue/rte     # and so on
+    python tools/glue_submission.py --runs='runs/glue/*' --output_file=submission.zip
+"""
+
+import glob
+import os
+import zipfile
+
+from absl import flags
+
+from official_bert.config import run_main, written_beside
+from official_bert.data.glue import SUBMISSION_FILES
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("runs", None, "Output folders, globs among them; each holds the files of one task or more.", required=True)
+flags.DEFINE_string("output_file", None, "The archive.", required=True)
+flags.DEFINE_bool("partial", False, "Write it though files of some tasks are missing (the server will refuse it).")
+
+
+def find_files(patterns: list[str]) -> dict[str, str]:
+    """The path of each file to hand in, by its name without .tsv. ValueError where two folders hold the same one, or none any."""
+    found: dict[str, str] = {}
+    for folder in (path for pattern in patterns for path in sorted(glob.glob(pattern))):
+        for name in SUBMISSION_FILES:
+            path = os.path.join(folder, f"{name}.tsv")
+            if os.path.isfile(path) and found.setdefault(name, path) != path:
+                raise ValueError(f"{path}: {found[name]} is there too; name the runs to hand in with --runs")
+    if not found:
+        raise ValueError(f"--runs={','.join(patterns)}: none of {', '.join(f'{name}.tsv' for name in SUBMISSION_FILES)} found there; "
+                         "run_finetuning writes them with --do_predict")
+    return found
+
+
+def main(_) -> None:
+    """Finds the files, zips them, and says what is in the archive."""
+    found = find_files(FLAGS.runs)
+    missing = [name for name in SUBMISSION_FILES if name not in found]
+    if missing and not FLAGS.partial:
+        raise ValueError(f"--runs={','.join(FLAGS.runs)}: no file of {', '.join(missing)}; --partial does without")
+    with written_beside(FLAGS.output_file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(found):
+            archive.write(found[name], f"{name}.tsv")
+        archive.close()
+    print(f"{FLAGS.output_file}: {', '.join(f'{name}.tsv' for name in sorted(found))}")
+    if missing:
+        print(f"missing: {', '.join(missing)}")
+
+
+if __name__ == "__main__":
+    run_main(main)
