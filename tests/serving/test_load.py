@@ -13,7 +13,6 @@ import pytest
 from official_bert.config import Config, TokenizerConfig
 from official_bert.serving import export, text_model
 
-pytestmark = pytest.mark.slow
 MINUTES = float(os.environ.get("LOAD_TEST_MINUTES", "30"))
 WARM_UP = 0.15  # of the time: thread pools, arenas and caches come to their size
 MOST_GROWTH = 0.02
@@ -26,6 +25,7 @@ def anonymous_memory(pid):
         return int(re.search(r"RssAnon:\s+(\d+) kB", file.read())[1])
 
 
+@pytest.mark.slow
 def test_memory_stays_what_it_is_under_mixed_load(root, classifier, graph_tokenizer, small_config, golden, tmp_path):
     served = text_model.Classifier(classifier(2), graph_tokenizer, 32, labels=("no", "yes"))
     config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
@@ -58,3 +58,9 @@ def test_memory_stays_what_it_is_under_mixed_load(root, classifier, graph_tokeni
         for process in (*loads, server):
             process.kill()
             process.communicate()
+
+
+@pytest.mark.parametrize("where", ["--url=http://192.0.2.1:8501", "--grpc=192.0.2.1:8500"])
+def test_load_is_sent_to_this_machine_only(root, where):
+    done = subprocess.run([sys.executable, str(root / "deploy/load_test.py"), where], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1 and "error: 192.0.2.1: expected an address of this machine" in done.stderr
