@@ -31,11 +31,9 @@ class Projection(keras.layers.EinsumDense):
     def call(self, x):
         """x [B,S,...] -> [B,S,...]."""
         batch, length, *contracted = ops.shape(x)
-        made = self.kernel.shape[len(contracted):]
-        rows = ops.reshape(x, (batch, length, -1)) if len(contracted) > 1 else x
-        product = ops.matmul(rows, ops.reshape(self.kernel, (rows.shape[-1] or -1, math.prod(made))))
-        product = product + ops.reshape(self.bias, (-1,))
-        return ops.reshape(product, (batch, length, *made)) if len(made) > 1 else product
+        width, made = math.prod(self.kernel.shape[:len(contracted)]), self.kernel.shape[len(contracted):]
+        product = ops.matmul(ops.reshape(x, (-1, width)), ops.reshape(self.kernel, (width, -1)))
+        return ops.reshape(product + ops.reshape(self.bias, (-1,)), (batch, length, *made))
 
 
 @keras.saving.register_keras_serializable("official_bert")

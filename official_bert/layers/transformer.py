@@ -68,9 +68,10 @@ class TransformerLayer(keras.layers.Layer):
         rows = x if queries is None else queries
         attended = self.attention(x, attention_mask, queries=queries, training=training)
         rows = self.attention_layer_norm(rows + self.attention_dropout(attended, training=training))
-        expanded = self.activation(self.intermediate(rows))                           # [B,Q,4D]
-        contracted = self.output_dropout(self.output_dense(expanded), training=training)
-        return self.output_layer_norm(rows + contracted)                              # [B,Q,D]
+        # As a matrix: TensorFlow makes one operation of product, bias and activation there, and of a product of rank 3 it does not.
+        expanded = self.activation(self.intermediate(ops.reshape(rows, (-1, self.settings["hidden_size"]))))  # [B*Q,4D]
+        contracted = ops.reshape(self.output_dense(expanded), ops.shape(rows))
+        return self.output_layer_norm(rows + self.output_dropout(contracted, training=training))  # [B,Q,D]
 
     def compute_output_shape(self, x_shape, attention_mask_shape=None, queries_shape=None):
         """[B,Q,D]."""
