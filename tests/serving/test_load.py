@@ -62,5 +62,6 @@ def test_memory_stays_what_it_is_under_mixed_load(root, classifier, graph_tokeni
 
 @pytest.mark.parametrize("where", ["--url=http://192.0.2.1:8501", "--grpc=192.0.2.1:8500"])
 def test_load_is_sent_to_this_machine_only(root, where):
-    done = subprocess.run([sys.executable, str(root / "deploy/load_test.py"), where], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([sys.executable, str(root / "deploy/load_test.py"), where], capture_output=True, text=True, check=False,
+                          timeout=100)
     assert done.returncode == 1 and "error: 192.0.2.1: expected an address of this machine" in done.stderr
