@@ -12,9 +12,9 @@ import os
 
 from absl import flags
 
+from official_bert import command_flags
 from official_bert.config import (
     FLAG_KEYS,
-    STRATEGIES,
     Config,
     build,
     given_flags,
@@ -27,8 +27,6 @@ from official_bert.config import (
 )
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("config", None, "The run's YAML, as configs/finetune/squad.yaml; --bert_config_file makes it optional.")
-flags.DEFINE_multi_string("set", [], "Overrides, as in --set optimizer.learning_rate=3e-5.")
 flags.DEFINE_string("output_dir", None, "Checkpoints, configuration and predictions lie here.", required=True)
 flags.DEFINE_string("train_file", "", "SQuAD's JSON for training, such as train-v1.1.json.")
 flags.DEFINE_string("predict_file", "", "SQuAD's JSON for predictions, such as dev-v1.1.json or test-v1.1.json.")
@@ -37,34 +35,15 @@ flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir.")
 flags.DEFINE_string("ensemble", "", "Output folders of finished runs, with commas between them: their logits are averaged.")
 flags.DEFINE_string("cache_dir", "", "Tokenized training features are kept here between runs.")
-flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to train.")
-flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.")
-flags.DEFINE_string("worker_hosts", "", "With --strategy=multi_worker and no TF_CONFIG: host:port,host:port,...")
-flags.DEFINE_integer("task_index", 0, "The number of this worker among --worker_hosts.")
-flags.DEFINE_string("tpu_name", "", "With --strategy=tpu: the TPU's name; local on a TPU VM.")
-flags.DEFINE_string("tpu_zone", "", "The TPU's zone.")
-flags.DEFINE_string("gcp_project", "", "The TPU's project.")
-flags.DEFINE_bool("use_tpu", False, "2018's name of --strategy=tpu.")
-# The flags of 2018 that set keys of the configuration (config.FLAG_KEYS), and their values where there is no --config.
+# Of the flags of 2018, where there is no --config.
 DEFAULTS = {"train_batch_size": 32, "learning_rate": 5e-5, "num_train_epochs": 3.0, "warmup_proportion": 0.1,
             "save_checkpoints_steps": 1000}
-flags.DEFINE_string("bert_config_file", None, "2018: the model's JSON; model.* of the configuration.")
-flags.DEFINE_string("vocab_file", None, "tokenizer.vocab_file: kept beside the checkpoints for prediction and export.")
-flags.DEFINE_bool("do_lower_case", None, "tokenizer.do_lower_case.")
-flags.DEFINE_integer("max_seq_length", None, "options.max_seq_length: tokens of question and window (384).")
-flags.DEFINE_integer("doc_stride", None, "options.doc_stride: from one window to the next (128).")
-flags.DEFINE_integer("max_query_length", None, "options.max_query_length: longer questions are cut (64).")
-flags.DEFINE_integer("max_answer_length", None, "options.max_answer_length: tokens (30).")
-flags.DEFINE_integer("n_best_size", None, "options.n_best_size: answers in nbest_predictions.json (20).")
-flags.DEFINE_bool("version_2_with_negative", None, "options.version_2_with_negative: questions may have no answer.")
-flags.DEFINE_float("null_score_diff_threshold", None, "options.null_score_diff_threshold: no answer beyond it (0).")
-flags.DEFINE_integer("train_batch_size", None, "training.batch_size (32).")
+command_flags.define_configuration()
+command_flags.define_placement()
+command_flags.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_stride", "max_query_length", "max_answer_length",
+                           "n_best_size", "version_2_with_negative", "null_score_diff_threshold", "train_batch_size", "learning_rate",
+                           "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
 flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 2018: 8).")
-flags.DEFINE_float("learning_rate", None, "optimizer.learning_rate (5e-5).")
-flags.DEFINE_float("num_train_epochs", None, "training.epochs (3).")
-flags.DEFINE_float("warmup_proportion", None, "optimizer.warmup_proportion (0.1).")
-flags.DEFINE_integer("save_checkpoints_steps", None, "training.save_every (1000).")
-flags.DEFINE_integer("iterations_per_loop", None, "training.steps_per_loop.")
 
 
 def main(_) -> None:
@@ -75,20 +54,18 @@ def main(_) -> None:
         raise ValueError("--do_train: expected --train_file")
     if FLAGS.do_predict and not FLAGS.predict_file:
         raise ValueError("--do_predict: expected --predict_file")
+    from official_bert.training.distribution import Placement, is_first_worker
+    placement = Placement(**command_flags.placement_values(FLAGS))
     if FLAGS.do_train:
-        train()
-    if FLAGS.do_predict:
+        train(placement)
+    if FLAGS.do_predict and is_first_worker(placement):
         predict()
 
 
-def train() -> None:
+def train(placement) -> None:
     """Fine-tunes into --output_dir, or goes on with what was begun there."""
     from official_bert.training import loop
-    from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, load_task
-    placement = Placement(strategy="tpu" if FLAGS.use_tpu else FLAGS.strategy, num_cpu_devices=FLAGS.num_cpu_devices,
-                          worker_hosts=FLAGS.worker_hosts, task_index=FLAGS.task_index, tpu_name=FLAGS.tpu_name,
-                          tpu_zone=FLAGS.tpu_zone, gcp_project=FLAGS.gcp_project)
     config = _config()
     evaluates = config.training.eval_every > 0
     task = load_task(config, DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file if evaluates else "",
@@ -100,6 +77,7 @@ def predict() -> None:
     """Answers the questions of --predict_file, writes the answers and, where there are gold ones, the metrics."""
     from official_bert.tasks.squad import average_logits
     from official_bert.training.evaluation import predict as predict_rows
+    from official_bert.training.finetuning import write_results
     from official_bert.training.task import DataFiles, load_task
     task, found = None, []
     for folder in [folder for folder in FLAGS.ensemble.split(",") if folder] or [FLAGS.output_dir]:
@@ -117,10 +95,9 @@ def predict() -> None:
     for path in task.write_predictions(rows, FLAGS.output_dir):  # type: ignore[union-attr]
         print(path)
     if task.eval_source():  # type: ignore[union-attr]
-        lines = [f"{name} = {value:.5f}" for name, value in task.evaluate(rows).items()]  # type: ignore[union-attr]
-        with open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
-        print("\n".join(lines))
+        metrics = task.evaluate(rows)  # type: ignore[union-attr]
+        write_results(metrics, FLAGS.output_dir)
+        print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
 
 
 def _trained(folder: str):
