@@ -9,12 +9,14 @@ sentences of 1 to 200 words (or the lines of --texts). Latency: single requests 
 and 32 of all texts sorted by length, on every side alike. The sides take turns in each round; figures are medians over rounds.
 """
 
+import collections
 import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -34,6 +36,7 @@ flags.DEFINE_integer("count", 512, "Texts.")
 flags.DEFINE_integer("singles", 200, "Requests of one text.")
 flags.DEFINE_integer("max_seq_length", 256, "Longest input, in tokens.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
+flags.DEFINE_bool("profile", False, "Tell what our operations take, by kind, instead.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime.")
 BATCH_SIZES = (8, 32)
 LARGEST_DIFFERENCE = 1e-4  # between the probabilities of two sides
@@ -204,6 +207,28 @@ def report(figures: dict[str, dict[str, list[float]]], operations: float, count:
               f"tokens without padding: {shares}")
 
 
+def profile(ask, texts: list[str]) -> None:
+    """Prints what share of the time of all our operations each kind takes, for both batch sizes."""
+    import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+    for size in BATCH_SIZES:
+        batches = batches_of(texts, size)
+        ask(batches)
+        with tempfile.TemporaryDirectory() as folder:
+            with tf.profiler.experimental.Profile(folder):
+                ask(batches)
+            (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
+            space = xplane_pb2.XSpace.FromString(path.read_bytes())
+        seconds: collections.Counter = collections.Counter()
+        for plane in space.planes:
+            for event in (event for line in plane.lines for event in line.events):
+                name, colon, kind = plane.event_metadata[event.metadata_id].name.rpartition(":")
+                if colon and "/" in name and re.fullmatch(r"\w+", kind):  # "scope/of/the/operation:Kind"
+                    seconds[kind] += event.duration_ps / 1e12
+        total = sum(seconds.values())
+        print(f"batch {size}: " + ", ".join(f"{kind} {value / total:.0%}" for kind, value in seconds.most_common(9)))
+
+
 def main(_) -> None:
     """Makes the models, measures, prints."""
     if bool(FLAGS.init_checkpoint) == bool(FLAGS.config):
@@ -214,6 +239,9 @@ def main(_) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         model, peer_folder = make_models(folder)
         sides = {"official_bert": make_ours(folder)}
+        if FLAGS.profile:
+            profile(sides["official_bert"], texts)
+            return
         for name, kind in (("Hugging Face PyTorch", "pytorch"), ("ONNX Runtime", "onnx")):
             sides[name] = stack.enter_context(make_peer(kind, peer_folder))
         figures = measure(sides, texts)
