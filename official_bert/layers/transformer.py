@@ -1,16 +1,23 @@
 """One encoder layer: self-attention and feed-forward network, each with residual and layer norm after it."""
 
 import functools
+import math
 
 import keras
 from keras import ops
 
 from official_bert.layers.attention import SelfAttention, truncated_normal
 
+
+def gelu_erf(x):
+    """x Φ(x), Φ the normal distribution. Written with erf: the gradient of `ops.gelu`, with erfc, takes a third more time."""
+    return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
+
+
 # `gelu` is the tanh form of 2018's code, `gelu_erf` the exact one of later implementations.
 ACTIVATIONS = {
     "gelu": functools.partial(ops.gelu, approximate=True),
-    "gelu_erf": functools.partial(ops.gelu, approximate=False),
+    "gelu_erf": gelu_erf,
     "relu": ops.relu,
     "tanh": ops.tanh,
     "linear": lambda x: x,

@@ -36,7 +36,7 @@ class RestService:
     def make_app(self) -> web.Application:
         """The application: one route, since TF Serving's paths have colons in odd places."""
         app = web.Application(client_max_size=self.handler.limits.max_request_bytes)
-        app.router.add_route("*", "/{path:.*}", self.answer)
+        app.router.add_route("*", "/{path:(?s:.*)}", self.answer)
         return app
 
     async def answer(self, request: web.Request) -> web.Response:
