@@ -5,7 +5,7 @@ import types
 
 import numpy as np
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from official_bert.serving import rest_json
@@ -109,6 +109,7 @@ def test_any_tensor_is_an_array_or_refused(proto, spec):
 @given(path=st.sampled_from(["demo:predict", "demo/versions/2:predict", "labelled/labels/stable:predict", "demo/metadata"])
        | st.text("abcd/:.%{}0123 é", max_size=20).map(lambda text: "demo" + text),
        body=st.none() | st.binary(max_size=40) | requests.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")))
+@example(path="demo%0a", body=None)  # once answered in plain text
 def test_a_running_server_answers_whatever_it_is_asked(server, path, body):
     from urllib.parse import quote
     status, answer = server.ask("/v1/models/" + quote(path, safe="/:%{}"), body)
