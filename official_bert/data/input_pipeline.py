@@ -160,6 +160,12 @@ class ExampleSource:
         self.batches_per_epoch = -(-len(examples) // batch_size)
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
 
+    def fix_lengths(self) -> None:
+        """Has batches of few lengths where `buckets` says nothing: the longest example's, and 32, 64, 128, ... below it."""
+        longest = int(self.lengths.max())
+        if not self.buckets:
+            self.buckets = [32 << doubled for doubled in range(longest.bit_length()) if 32 << doubled < longest] + [longest]
+
     def plan(self, epoch: int) -> list[np.ndarray]:
         """The indices of each batch of an epoch; the last may be short."""
         if self._plan[0] != epoch:

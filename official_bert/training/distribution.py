@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import STRATEGIES
+from official_bert.data.input_pipeline import ExampleSource
 from official_bert.training.task import BatchSource
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -145,6 +146,8 @@ def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, acc
 
 def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int = 0) -> tf.data.Dataset:
     """The source's batches from `start` on, each replica getting its block of every global batch's rows."""
+    if isinstance(strategy, tf.distribute.TPUStrategy) and isinstance(source, ExampleSource):
+        source.fix_lengths()  # a TPU's program is compiled anew for every length
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return source.dataset(start)

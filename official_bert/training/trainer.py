@@ -11,6 +11,9 @@ from official_bert.training import distribution
 from official_bert.training.step import FIRST_SCALE, State, Step
 from official_bert.training.task import BatchSource, TaskBase
 
+# A TPU compiles for the very shapes of a batch, instead of padding it once more to bounds of its own.
+EXACT_SHAPES = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
+
 
 class Trainer:
     """What a run changes, and the compiled functions that change it. All of it is made under the strategy."""
@@ -73,7 +76,8 @@ class Trainer:
         variables = [*self.weights, *self.first, *self.second, self.scale, self.finite_steps]
         rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None], clear_after_read=False)
         for index in tf.range(count):
-            values, row, stop = self.strategy.run(self._replica_step, args=(next(iterator), tf.identity(self.done)))
+            values, row, stop = self.strategy.run(self._replica_step, args=(next(iterator), tf.identity(self.done)),
+                                                  options=EXACT_SHAPES)
             distribution.on_each(self.strategy, lambda variable, value: variable.assign(value), variables, values)
             self.done.assign_add(1)
             row, stop = (self.strategy.experimental_local_results(part)[0] for part in (row, stop))
@@ -86,7 +90,7 @@ class Trainer:
     def _run_evaluation(self, batch):
         def replica_step(local):
             return self.step.evaluate([tf.convert_to_tensor(weight) for weight in self.weights], local)
-        losses, counters, predictions = self.strategy.run(replica_step, args=(batch,))
+        losses, counters, predictions = self.strategy.run(replica_step, args=(batch,), options=EXACT_SHAPES)
         reduced = [{name: tuple(self.strategy.reduce("SUM", value, axis=None) for value in pair)
                     for name, pair in part.items()} for part in (losses, counters)]
         return (*reduced, distribution.gather_rows(self.strategy, predictions | {

@@ -25,3 +25,19 @@ def test_sorted_evaluation_pads_less_and_gives_results_back_in_order():
 def test_examples_that_an_evaluation_did_not_reach_are_none():
     source = ExampleSource(examples([9, 1, 5, 3]), 2, shuffle=False, sequence_keys=("input_ids",), by_length=True)
     assert source.in_order([int(number) for number in source.batch(0)["number"]]) == [None, 1, None, 3]
+
+
+def test_fixed_lengths_are_few_and_change_nothing_but_padding():
+    lengths = [20, 33, 64, 65, 100, 31]
+    source = ExampleSource(examples(lengths), 1, shuffle=False, sequence_keys=("input_ids",))
+    source.fix_lengths()
+    rows = [source.batch(number)["input_ids"][0] for number in range(6)]
+    assert [len(row) for row in rows] == [32, 64, 64, 100, 100, 32]
+    for number, (row, length) in enumerate(zip(rows, lengths)):
+        assert (row[:length] == number).all() and not row[length:].any()
+
+
+def test_lengths_that_were_chosen_stay():
+    source = ExampleSource(examples([20, 33]), 1, shuffle=False, sequence_keys=("input_ids",), buckets=[48])
+    source.fix_lengths()
+    assert [source.batch(number)["input_ids"].shape[1] for number in range(2)] == [48, 48]

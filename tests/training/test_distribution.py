@@ -14,6 +14,7 @@ from local_ports import free_ports
 from made_pretraining import make_config, write_records
 
 from official_bert.config import to_dict
+from official_bert.data.input_pipeline import ExampleSource
 from official_bert.training import checkpointing, distribution
 from official_bert.training.distribution import Placement
 
@@ -165,3 +166,14 @@ def test_a_batch_that_cannot_be_divided_is_told():
     told = "config.training.batch_size: expected a multiple of 1 replicas times 4 accumulation steps = 4, got 30"
     with pytest.raises(ValueError, match=told):
         distribution.check_batch("batch_size", 30, tf.distribute.get_strategy(), 4)
+
+
+def test_a_tpu_gets_batches_of_few_lengths(monkeypatch):
+    def lengths(strategy):
+        rows = [{"input_ids": np.ones(length, np.int32)} for length in (20, 33, 64, 65, 100, 31)]
+        source = ExampleSource(rows, 2, shuffle=False, sequence_keys=("input_ids",))
+        return [batch["input_ids"].shape[1] for batch in distribution.distribute(source, strategy)]
+    assert lengths(tf.distribute.get_strategy()) == [33, 65, 100]
+    # No TPU is at hand: the default strategy stands for one.
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", type(tf.distribute.get_strategy()))
+    assert lengths(tf.distribute.get_strategy()) == [64, 100, 100]
