@@ -108,8 +108,8 @@ class Trainer:
                 sums[name] = sums.get(name, 0) + np.array([float(value) for value in pair])
             rows += real_rows(predictions)
         means = {name: float(part / max(weight, 1e-9)) for name, (part, weight) in sums.items()}
-        if "loss" not in means:
-            means = {"loss": sum(value for name, value in means.items() if name.endswith("_loss"))} | means
+        if parts := [value for name, value in means.items() if name.endswith("_loss")]:
+            means = {"loss": sum(parts)} | means
         return means, rows
 
     def steps_agree(self) -> bool:
