@@ -40,8 +40,8 @@ RUNS = {
 }
 METRICS = {"mnli": {"loss", "accuracy", "accuracy_mismatched"}, "stsb": {"loss", "pearson", "spearman"}, "swag": {"loss", "accuracy"},
            "squad 1.1": {"exact_match", "f1"}, "squad 2.0": {"exact_match", "f1", "best_f1_threshold"}, "ner": {"loss", "f1"}}
-WRITTEN = {"mnli": "MNLI-m.tsv", "stsb": "STS-B.tsv", "swag": "predictions.csv", "squad 1.1": "nbest_predictions.json", "squad 2.0": "null_odds.json",
-           "ner": "predictions.conll"}
+WRITTEN = {"mnli": "MNLI-m.tsv", "stsb": "STS-B.tsv", "swag": "predictions.csv", "squad 1.1": "nbest_predictions.json",
+           "squad 2.0": "null_odds.json", "ner": "predictions.conll"}
 
 
 @pytest.mark.parametrize("name", RUNS)
