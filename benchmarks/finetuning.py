@@ -39,7 +39,6 @@ flags.DEFINE_integer("batch_size", 32, "Rows a step.")
 flags.DEFINE_float("learning_rate", 5e-5, "Peak.")
 flags.DEFINE_float("epochs", 3.0, "Passes over the training data.")
 flags.DEFINE_integer("max_seq_length", 128, "Longest input.")
-flags.DEFINE_integer("train_rows", 0, "Only so many rows of --data_dir's train.tsv; 0: all.")
 flags.DEFINE_bool("prove", False, "Compare losses instead.")
 STEPS_COMPARED, LARGEST = 20, 1e-4
 KINDS = {"ner": "tags", "squad": "spans"}  # of the peer's models, where it is given rows
@@ -61,25 +60,14 @@ def make_task(*more: str):
     defaults = merge(finetuning.DEFAULTS, finetuning.defaults_from(FLAGS.init_checkpoint))
     named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
     config = load_config(None, overrides=[*named, *overrides(), *more], defaults=defaults)
-    return load_task(config, DataFiles(data_dir=FLAGS.data_dir, train_file=train_file(), eval_file=FLAGS.eval_file))
-
-
-def train_file() -> str:
-    """The first `--train_rows` rows of the training data as a file of its own; `--train_file` where all are taken."""
-    if not FLAGS.train_rows:
-        return FLAGS.train_file
-    path = os.path.join(FLAGS.work_dir, "train.tsv")
-    os.makedirs(FLAGS.work_dir, exist_ok=True)
-    with open(os.path.join(FLAGS.data_dir, "train.tsv"), encoding="utf-8") as file, open(path, "w", encoding="utf-8") as out:
-        out.writelines(line for number, line in enumerate(file) if number <= FLAGS.train_rows)
-    return path
+    return load_task(config, DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file))
 
 
 def run_ours(seed: int) -> dict:
     """Our command: seconds from the first line about weights to the last step, graphs being made included; metrics."""
     folder = os.path.join(FLAGS.work_dir, f"ours_{seed}")
     command = [sys.executable, "-u", "-m", "official_bert.run_finetuning", f"--task={FLAGS.task}", f"--data_dir={FLAGS.data_dir}",
-               f"--train_file={train_file()}", f"--eval_file={FLAGS.eval_file}", f"--init_checkpoint={FLAGS.init_checkpoint}",
+               f"--train_file={FLAGS.train_file}", f"--eval_file={FLAGS.eval_file}", f"--init_checkpoint={FLAGS.init_checkpoint}",
                f"--output_dir={folder}",
                f"--set=seed={seed}", *(f"--set={text}" for text in overrides())]
     began, found, marks = time.monotonic(), {}, {}

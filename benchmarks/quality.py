@@ -32,7 +32,7 @@ RUNS = {
     "cola": ("--task=cola", "--data_dir={data}/glue/CoLA"),
     "squad": ("--task=squad", "--train_file={data}/squad_v1.1/train-v1.1.subset.json", "--eval_file={data}/squad_v1.1/dev-v1.1.json",
               "--max_seq_length=384", "--epochs=2"),
-    "sst2": ("--task=sst2", "--data_dir={data}/glue/SST-2", "--train_rows=10000", "--epochs=1"),
+    "sst2": ("--task=sst2", "--data_dir={data}/glue/SST-2", "--epochs=1"),
 }
 
 
