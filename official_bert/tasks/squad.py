@@ -64,9 +64,9 @@ class Task(TaskBase):
 
     def losses(self, outputs, batch):
         """The mean of the losses of start and end, over the real tokens of a row; none of windows to be answered."""
-        found = {}
         if "start_positions" not in batch:
-            return found
+            return {}
+        found = {}
         for name in ("start", "end"):
             # Padding is no answer, whatever its logits: so a loss does not depend on the batch's other rows.
             logits = tf.where(tf.cast(batch["input_mask"], tf.bool), outputs[f"{name}_logits"], tf.float32.min)
