@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from absl import flags
 
 from official_bert.config import run_main
-from official_bert.data.squad import SquadExample, answer_words, read_squad, split_words
-from official_bert.data.squad_decoding import Span, span_text
-from official_bert.data.squad_features import FeatureMaker, answer_pieces
+from official_bert.tasks.squad.decoding import Span, span_text
+from official_bert.tasks.squad.features import FeatureMaker, answer_pieces
+from official_bert.tasks.squad.reading import SquadExample, answer_words, read_squad, split_words
 from official_bert.text.tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS

@@ -54,10 +54,11 @@ def overrides() -> list[str]:
 def make_task(*more: str):
     """The task with the settings of the flags."""
     from official_bert.config import load_config, merge
-    from official_bert.data.glue import dataset_name
-    from official_bert.training import finetuning
-    from official_bert.training.task import DataFiles, load_task
-    defaults = merge(finetuning.DEFAULTS, finetuning.defaults_from(FLAGS.init_checkpoint))
+    from official_bert.tasks.loading import load_task
+    from official_bert.tasks.texts.glue_files import dataset_name
+    from official_bert.training import runs
+    from official_bert.training.task import DataFiles
+    defaults = merge(runs.DEFAULTS, runs.defaults_from(FLAGS.init_checkpoint))
     named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
     config = load_config(None, overrides=[*named, *overrides(), *more], defaults=defaults)
     return load_task(config, DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file))
@@ -97,12 +98,12 @@ def run_theirs(seed: int, task) -> dict:
 
 def of_texts(run: dict, task):
     """Adds texts and labels to what the peer is told; gives the function from its logits to metrics."""
-    from official_bert.training import task_metrics
+    from official_bert.tasks.texts import metrics
     train, held_out = task.train_data(), task.held_out_parts()[0].data
     run |= {"kind": "texts", "num_labels": task.num_outputs,
             "train": {"texts": [train.text, train.text_pair], "labels": train.targets.tolist()},
             "eval": {"texts": [held_out.text, held_out.text_pair]}}
-    return lambda logits: task_metrics.measure(task.metrics, held_out.targets, np.array(logits), "")
+    return lambda logits: metrics.measure(task.metrics, held_out.targets, np.array(logits), "")
 
 
 def of_rows(run: dict, task):

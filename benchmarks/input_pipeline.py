@@ -40,8 +40,9 @@ def train(trainer, iterator, steps: int) -> float:
 def main(_) -> None:
     """Warms both up, takes turns, prints."""
     from official_bert.config import load_config
+    from official_bert.tasks.loading import load_task
     from official_bert.training.distribution import Placement, make_strategy
-    from official_bert.training.task import DataFiles, load_task
+    from official_bert.training.task import DataFiles
     from official_bert.training.trainer import Trainer
     config = load_config(FLAGS.config, overrides=FLAGS.set)
     task = load_task(config, DataFiles(train_file=FLAGS.input_file))

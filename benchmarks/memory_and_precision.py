@@ -56,9 +56,9 @@ def measure(overrides: list[str]) -> None:
     import tensorflow as tf
 
     from official_bert.config import load_config
+    from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
     from official_bert.training.distribution import Placement, make_strategy
-    from official_bert.training.task import load_task
     from official_bert.training.trainer import Trainer
     config = load_config(FLAGS.config, overrides=[
         f"training.batch_size={FLAGS.batch_size}", f"options.max_seq_length={FLAGS.max_seq_length}",

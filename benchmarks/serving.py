@@ -57,17 +57,17 @@ def make_texts() -> list[str]:
 def make_models(folder: str):
     """The classifier twice: exported by us into `folder`, and as a Hugging Face folder. Its configuration, and that folder."""
     from official_bert.config import load_config, merge
+    from official_bert.from_task import ServingOptions, make_served_model
     from official_bert.models import checkpoints
     from official_bert.models.interchange import formats, ours
     from official_bert.models.interchange.stored import StoredModel
     from official_bert.serving import export
-    from official_bert.serving.from_task import ServingOptions, make_served_model
-    from official_bert.training import finetuning
-    from official_bert.training.task import load_task
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import runs
     named = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]
     named += [f"tokenizer.vocab_file={FLAGS.vocab_file}"] if FLAGS.vocab_file else []
     config = load_config(FLAGS.config or None, overrides=named,
-                         defaults=merge(finetuning.DEFAULTS, finetuning.defaults_from(FLAGS.init_checkpoint)))
+                         defaults=merge(runs.DEFAULTS, runs.defaults_from(FLAGS.init_checkpoint)))
     config = dataclasses.replace(config, options={**config.options, "labels": ["no", "yes"]})
     task = load_task(config)
     model = task.build_model()
@@ -99,7 +99,7 @@ def make_ours(folder: str):
     """Our SavedModel as a server loads it."""
     import tensorflow_text  # noqa: F401
 
-    from official_bert.serving.servable import Servable
+    from official_bert.server.servable import Servable
     signature = Servable("model", 1, os.path.join(folder, "text", "1")).signature("")
 
     def ask(batches):

@@ -20,7 +20,7 @@ import numpy as np
 from absl import flags
 
 from official_bert.config import run_main
-from official_bert.data import corpus
+from official_bert.data.pretraining import corpus
 from official_bert.text.tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS

@@ -85,7 +85,7 @@ def make_row(inputs, texts, rng: random.Random):
 
 def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None:
     """One thread's requests, one after the other."""
-    from official_bert.serving.client import ServingError
+    from official_bert.server.client import ServingError
     rng = random.Random(seed)
     http = urllib3.PoolManager(retries=False, timeout=60)
     inputs = client.signatures()[FLAGS.signature or "serving_default"]["inputs"]
@@ -106,7 +106,7 @@ def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None
 
 def main(_) -> None:
     """Sends, waits, prints."""
-    from official_bert.serving.client import GrpcClient, RestClient
+    from official_bert.server.client import GrpcClient, RestClient
     host = FLAGS.grpc.rpartition(":")[0].strip("[]") if FLAGS.grpc else urllib.parse.urlsplit(FLAGS.url).hostname or ""
     check_loopback(host)
     check_loopback(urllib.parse.urlsplit(FLAGS.url).hostname or "")

@@ -15,7 +15,7 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from official_bert import command_flags
+from official_bert import command_line
 from official_bert.config import given_flags, load_config, run_main
 
 FLAGS = flags.FLAGS
@@ -25,7 +25,7 @@ flags.DEFINE_string("init_checkpoint", None, "A checkpoint of any format (docs/c
 flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers: -1 is the last, 0 the first.")
 flags.DEFINE_integer("batch_size", 32, "Lines at once, of about equal length.", lower_bound=1)
 flags.DEFINE_string("bert_config_file", None, "The model's JSON, where it does not lie beside the checkpoint.")
-command_flags.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
+command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
 LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 
 
@@ -33,10 +33,10 @@ def main(_) -> None:
     """Reads, computes and writes part by part."""
     from official_bert.data import feature_files
     from official_bert.text.tokenization import FullTokenizer
-    from official_bert.training import finetuning
+    from official_bert.training import runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                         defaults=finetuning.defaults_from(FLAGS.init_checkpoint))
-    finetuning.check_vocabulary(config)
+                         defaults=runs.defaults_from(FLAGS.init_checkpoint))
+    runs.check_vocabulary(config)
     lines = read_lines(FLAGS.input_file)
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
     length = config.options.get("max_seq_length", 128)

@@ -11,7 +11,7 @@ import os
 
 from absl import flags
 
-from official_bert import command_flags
+from official_bert import command_line
 from official_bert.config import given_flags, load_config, merge, run_main
 
 FLAGS = flags.FLAGS
@@ -26,38 +26,39 @@ flags.DEFINE_integer("predict_batch_size", None, "2018: rows at once; --eval_bat
 flags.DEFINE_string("master", None, "2018: has no meaning here.")
 flags.DEFINE_integer("num_tpu_cores", None, "2018: has no meaning here, a TPU tells it.")
 flags.DEFINE_string("cache_dir", "", "Tokenized data is kept here; empty: nowhere.")
-command_flags.define_configuration()
-command_flags.define_placement()
-command_flags.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
+command_line.define_configuration()
+command_line.define_placement()
+command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
                            "learning_rate", "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
 
 
 def main(_) -> None:
     """Trains, evaluates and predicts as the flags say."""
-    from official_bert.data.glue import DATASETS, dataset_name
-    from official_bert.training import finetuning
+    from official_bert.tasks.loading import load_task
+    from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+    from official_bert.training import runs
     from official_bert.training.distribution import Placement
-    from official_bert.training.task import DataFiles, load_task
-    steps = finetuning.Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
+    from official_bert.training.task import DataFiles
+    steps = runs.Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
-    placement = Placement(**command_flags.placement_values(FLAGS))
+    placement = Placement(**command_line.placement_values(FLAGS))
     task = load_task(_config(dataset), DataFiles(data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, evaluates=FLAGS.do_eval))
     if steps.train or steps.evaluate:
-        metrics = finetuning.run(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
-                                 finetuning.Steps(train=steps.train, evaluate=steps.evaluate))
+        metrics = runs.run(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
+                                 runs.Steps(train=steps.train, evaluate=steps.evaluate))
         if steps.evaluate:
-            finetuning.write_results(_results_of_2018(metrics), FLAGS.output_dir)
+            runs.write_results(_results_of_2018(metrics), FLAGS.output_dir)
     if steps.predict:
-        folder = finetuning.trained_folder(FLAGS.output_dir, FLAGS.init_checkpoint)
-        for path in task.write_probabilities(finetuning.predict(task, folder), FLAGS.output_dir):
+        folder = runs.trained_folder(FLAGS.output_dir, FLAGS.init_checkpoint)
+        for path in task.write_probabilities(runs.predict(task, folder), FLAGS.output_dir):
             print(f"wrote {path}")
 
 
 def _config(dataset: str):
     """The configuration of the flags, with 2018's values where they say nothing."""
-    from official_bert.training import finetuning
-    defaults = merge(finetuning.DEFAULTS, finetuning.defaults_from(FLAGS.init_checkpoint) if not FLAGS.bert_config_file else {})
+    from official_bert.training import runs
+    defaults = merge(runs.DEFAULTS, runs.defaults_from(FLAGS.init_checkpoint) if not FLAGS.bert_config_file else {})
     overrides = ["task=glue", f"options.dataset={dataset}"]
     overrides += ["options.language=zh"] if dataset == "xnli" else []  # as 2018's XnliProcessor
     return load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),

@@ -27,9 +27,9 @@ flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the wa
 
 def main(_) -> None:
     """Loads the run, exports its model and says what was written."""
+    from official_bert.from_task import ServingOptions, make_served_model
     from official_bert.serving.export import ExportOptions, export
-    from official_bert.serving.from_task import ServingOptions, make_served_model
-    from official_bert.training.checkpointing import restore_for_inference
+    from official_bert.tasks.loading import restore_for_inference
     from official_bert.training.distribution import check_backend
     check_backend()
     sizes = FLAGS.warmup_batch_sizes

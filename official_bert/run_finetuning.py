@@ -13,7 +13,7 @@ import os
 
 from absl import flags
 
-from official_bert import command_flags
+from official_bert import command_line
 from official_bert.config import Config, given_flags, load_config, merge, run_main
 
 FLAGS = flags.FLAGS
@@ -32,26 +32,27 @@ flags.DEFINE_bool("predict_best", False, "Predict with the best checkpoint of th
 flags.DEFINE_bool("grid", False, "Train the paper's grid (batch 16, 32; rate 5e-5 to 2e-5; 2 to 4 epochs) and keep the best run.")
 flags.DEFINE_multi_string("vary", [], "A grid of your own: --vary optimizer.learning_rate=2e-5,3e-5, once for each key.")
 flags.DEFINE_integer("seeds", 1, "Train with so many seeds; mean and spread are told.", lower_bound=1)
-command_flags.define_configuration()
-command_flags.define_placement()
-command_flags.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
+command_line.define_configuration()
+command_line.define_placement()
+command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
                            "learning_rate", "num_train_epochs", "num_train_steps", "warmup_proportion", "save_checkpoints_steps"])
 
 
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid or several seeds where they are asked for."""
-    from official_bert.training import finetuning, search
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import runs, search
     from official_bert.training.distribution import Placement
-    from official_bert.training.task import DataFiles, load_task
-    placement = Placement(**command_flags.placement_values(FLAGS))
-    steps = finetuning.Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
+    from official_bert.training.task import DataFiles
+    placement = Placement(**command_line.placement_values(FLAGS))
+    steps = runs.Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
                              predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
-    config = _config(finetuning)
+    config = _config()
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
                       predict_file=FLAGS.predict_file, cache_dir=os.path.expanduser(FLAGS.cache_dir), evaluates=FLAGS.do_eval)
     if not (FLAGS.grid or FLAGS.vary or FLAGS.seeds > 1):
         task = load_task(config, files)
-        metrics = finetuning.run(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best)
+        metrics = runs.run(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best)
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
         print(f"checkpoints, configuration, log and results: {os.path.join(FLAGS.output_dir, '')}")
         return
@@ -60,7 +61,7 @@ def main(_) -> None:
         raise ValueError("--grid, --vary and --seeds: expected --do_train and --do_eval beside them")
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
-        return finetuning.run(load_task(one, files), folder, placement, FLAGS.init_checkpoint)
+        return runs.run(load_task(one, files), folder, placement, FLAGS.init_checkpoint)
 
     metric = load_task(config, files).best_metric()
     grid = (dict(search.PAPER_GRID) if FLAGS.grid else {}) | search.parse_vary(FLAGS.vary)
@@ -69,19 +70,20 @@ def main(_) -> None:
     print(f"best run: {best}")
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)
-        finetuning.run(load_task(config, files), best, placement, "", only, FLAGS.predict_best)
+        runs.run(load_task(config, files), best, placement, "", only, FLAGS.predict_best)
 
 
-def _config(finetuning) -> Config:
+def _config() -> Config:
     """The run's configuration; without training, that of the folder."""
-    from official_bert.data.glue import dataset_name
+    from official_bert.tasks.texts.glue_files import dataset_name
+    from official_bert.training import runs
     overrides = list(FLAGS.set)
     if FLAGS.task:
         named = dataset_name(FLAGS.task)
         overrides = ["task=glue", f"options.dataset={named}", *overrides] if named else [f"task={FLAGS.task}", *overrides]
-    if not FLAGS.do_train and (stored := finetuning.stored_config(FLAGS.output_dir, overrides)):
+    if not FLAGS.do_train and (stored := runs.stored_config(FLAGS.output_dir, overrides)):
         return stored
-    defaults = merge(finetuning.DEFAULTS, finetuning.defaults_from(FLAGS.init_checkpoint))
+    defaults = merge(runs.DEFAULTS, runs.defaults_from(FLAGS.init_checkpoint))
     return load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=overrides,
                        defaults=defaults)
 

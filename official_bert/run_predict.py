@@ -32,8 +32,8 @@ TEXTS_AT_ONCE = 4096  # of a file: answers are written as it goes
 
 def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
-    from official_bert.serving.from_task import ServingOptions
-    from official_bert.serving.prediction import Predictor, read_rows
+    from official_bert.from_task import ServingOptions
+    from official_bert.predictor import Predictor, read_rows
     from official_bert.training.distribution import check_backend
     check_backend()
     predictor = Predictor(FLAGS.model, ServingOptions(top_k=FLAGS.top_k))
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> None:
 
 def _answer(predictor, rows, output) -> None:
     """Answers all rows, into a file or on the screen."""
-    from official_bert.serving.prediction import describe
+    from official_bert.predictor import describe
     for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
         part = rows[start:start + TEXTS_AT_ONCE]
         answers = predictor.answer(part, FLAGS.batch_size)

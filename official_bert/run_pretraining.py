@@ -10,7 +10,7 @@ import os
 
 from absl import flags
 
-from official_bert import command_flags
+from official_bert import command_line
 from official_bert.config import given_flags, load_config, run_main
 
 FLAGS = flags.FLAGS
@@ -25,19 +25,20 @@ flags.DEFINE_string("profile_steps", "", "first:last, as in 100:110: profiles th
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", False, "Evaluate at the end, on --eval_input_file or, as in 2018, on --input_file; with "
                   "--do_train=False the newest checkpoint. Writes eval_results.txt.")
-command_flags.define_configuration()
-command_flags.define_placement()
-command_flags.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "max_predictions_per_seq", "train_batch_size",
+command_line.define_configuration()
+command_line.define_placement()
+command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "max_predictions_per_seq", "train_batch_size",
                            "eval_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "save_checkpoints_steps",
                            "iterations_per_loop", "max_eval_steps"])
 
 
 def main(_) -> None:
     """Trains, and prints the last evaluation."""
-    from official_bert.training import evaluation, finetuning, loop
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import evaluation, loop, runs
     from official_bert.training.distribution import Placement, is_first_worker
-    from official_bert.training.task import DataFiles, load_task
-    placement = Placement(**command_flags.placement_values(FLAGS))
+    from official_bert.training.task import DataFiles
+    placement = Placement(**command_line.placement_values(FLAGS))
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          overrides=FLAGS.set)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
@@ -52,7 +53,7 @@ def main(_) -> None:
         metrics = loop.train(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps)
     print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
     if FLAGS.do_eval and is_first_worker(placement):
-        finetuning.write_results(metrics, FLAGS.output_dir)
+        runs.write_results(metrics, FLAGS.output_dir)
     print(f"checkpoints, configuration and log: {os.path.join(FLAGS.output_dir, '')}")
 
 

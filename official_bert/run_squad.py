@@ -12,7 +12,7 @@ import os
 
 from absl import flags
 
-from official_bert import command_flags
+from official_bert import command_line
 from official_bert.config import (
     FLAG_KEYS,
     Config,
@@ -38,9 +38,9 @@ flags.DEFINE_string("cache_dir", "", "Tokenized training features are kept here 
 # Of the flags of 2018, where there is no --config.
 DEFAULTS = {"train_batch_size": 32, "learning_rate": 5e-5, "num_train_epochs": 3.0, "warmup_proportion": 0.1,
             "save_checkpoints_steps": 1000}
-command_flags.define_configuration()
-command_flags.define_placement()
-command_flags.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_stride", "max_query_length", "max_answer_length",
+command_line.define_configuration()
+command_line.define_placement()
+command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_stride", "max_query_length", "max_answer_length",
                            "n_best_size", "version_2_with_negative", "null_score_diff_threshold", "train_batch_size", "learning_rate",
                            "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
 flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 2018: 8).")
@@ -55,7 +55,7 @@ def main(_) -> None:
     if FLAGS.do_predict and not FLAGS.predict_file:
         raise ValueError("--do_predict: expected --predict_file")
     from official_bert.training.distribution import Placement, is_first_worker
-    placement = Placement(**command_flags.placement_values(FLAGS))
+    placement = Placement(**command_line.placement_values(FLAGS))
     if FLAGS.do_train:
         train(placement)
     if FLAGS.do_predict and is_first_worker(placement):
@@ -64,8 +64,9 @@ def main(_) -> None:
 
 def train(placement) -> None:
     """Fine-tunes into --output_dir, or goes on with what was begun there."""
+    from official_bert.tasks.loading import load_task
     from official_bert.training import loop
-    from official_bert.training.task import DataFiles, load_task
+    from official_bert.training.task import DataFiles
     config = _config()
     evaluates = config.training.eval_every > 0
     task = load_task(config, DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file if evaluates else "",
@@ -75,10 +76,11 @@ def train(placement) -> None:
 
 def predict() -> None:
     """Answers the questions of --predict_file, writes the answers and, where there are gold ones, the metrics."""
-    from official_bert.tasks.squad import average_logits
+    from official_bert.tasks.loading import load_task
+    from official_bert.tasks.squad.task import average_logits
     from official_bert.training.evaluation import predict as predict_rows
-    from official_bert.training.finetuning import write_results
-    from official_bert.training.task import DataFiles, load_task
+    from official_bert.training.runs import write_results
+    from official_bert.training.task import DataFiles
     task, found = None, []
     for folder in [folder for folder in FLAGS.ensemble.split(",") if folder] or [FLAGS.output_dir]:
         trained, model = _trained(folder)
@@ -103,8 +105,8 @@ def predict() -> None:
 def _trained(folder: str):
     """The task and the model of a run's folder or, as 2018 allows, of a fine-tuned --init_checkpoint of any format."""
     from official_bert.models.checkpoints import initialize_from
-    from official_bert.training.checkpointing import CONFIG_FILE, restore_for_inference
-    from official_bert.training.task import load_task
+    from official_bert.tasks.loading import load_task, restore_for_inference
+    from official_bert.training.checkpointing import CONFIG_FILE
     begun = os.path.exists(os.path.join(folder, CONFIG_FILE)) or FLAGS.ensemble or FLAGS.do_train
     if begun or not FLAGS.init_checkpoint:
         return restore_for_inference(folder)

@@ -42,10 +42,10 @@ flags.DEFINE_list("text_inputs", ["text", "text_pair", "question", "context", "c
 
 def main(_) -> None:
     """Reads the configuration, then serves until SIGINT or SIGTERM."""
-    logging.getLogger("official_bert.serving").setLevel(logging.INFO)
+    logging.getLogger("official_bert.server").setLevel(logging.INFO)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # that the session loader, which TF Serving uses too, is old
     models = _models()
-    from official_bert.serving.server import Server
+    from official_bert.server.server import Server
     _register_text_ops()
     server = Server(_options(models))
     asyncio.run(server.run(lambda started: print(f"Serving {', '.join(model.name for model in models)}. "
@@ -54,8 +54,8 @@ def main(_) -> None:
 
 def _models():
     """What is to be served, from the flags."""
-    from official_bert.serving.server_config import ServedModelConfig, read_models
-    from official_bert.serving.version_folders import list_versions, why_no_versions
+    from official_bert.server.server_config import ServedModelConfig, read_models
+    from official_bert.server.version_folders import list_versions, why_no_versions
     if bool(FLAGS.model_base_path) == bool(FLAGS.model_config_file):
         raise ValueError("expected either --model_base_path or --model_config_file")
     if FLAGS.model_config_file and not os.path.exists(FLAGS.model_config_file):
@@ -70,10 +70,10 @@ def _models():
 
 def _options(models):
     """The server's options, from the flags and the files that they name."""
-    from official_bert.serving.batching import BatchingParameters
-    from official_bert.serving.request_checks import Limits
-    from official_bert.serving.server import ServerOptions
-    from official_bert.serving.server_config import METRICS_PATH, read_batching, read_metrics_path
+    from official_bert.server.batching import BatchingParameters
+    from official_bert.server.request_checks import Limits
+    from official_bert.server.server import ServerOptions
+    from official_bert.server.server_config import METRICS_PATH, read_batching, read_metrics_path
     batching = None
     if FLAGS.enable_batching:
         file = FLAGS.batching_parameters_file
@@ -96,7 +96,7 @@ def _register_text_ops() -> None:
     try:
         import tensorflow_text  # noqa: F401
     except ImportError:
-        logging.getLogger("official_bert.serving").warning("tensorflow-text is not installed: only models of ids will load")
+        logging.getLogger("official_bert.server").warning("tensorflow-text is not installed: only models of ids will load")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import pathlib
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -21,3 +22,55 @@ def golden() -> pathlib.Path:
 def root() -> pathlib.Path:
     """The repository."""
     return ROOT
+
+# Small models of every head over the golden vocabulary, with weights large enough to make their answers differ.
+
+@pytest.fixture(scope="session")
+def small_config():
+    from official_bert.config import ModelConfig
+    return ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+                       max_position_embeddings=32, initializer_range=0.5)
+
+
+@pytest.fixture(scope="session")
+def classifier(small_config):
+    from official_bert.models.classifier import make_classifier
+    return lambda num_classes: make_classifier(small_config, num_classes)
+
+
+@pytest.fixture(scope="session")
+def choice_classifier(small_config):
+    from official_bert.models.classifier import make_choice_classifier
+    return make_choice_classifier(small_config)
+
+
+@pytest.fixture(scope="session")
+def token_tagger(small_config):
+    import keras
+
+    from official_bert.models.tagger import make_tagger
+    keras.utils.set_random_seed(2)
+    return make_tagger(small_config, 5)
+
+
+@pytest.fixture(scope="session")
+def span_model(small_config):
+    import keras
+
+    from official_bert.models.span_predictor import make_span_predictor
+    keras.utils.set_random_seed(1)
+    return make_span_predictor(small_config)
+
+
+@pytest.fixture(scope="session")
+def graph_tokenizer(golden):
+    from official_bert.text.graph import GraphTokenizer
+    return GraphTokenizer(str(golden / "vocab_uncased.txt"))
+
+
+@pytest.fixture(scope="session")
+def softmax():
+    def of(x):
+        exponents = np.exp(x - x.max(-1, keepdims=True))
+        return exponents / exponents.sum(-1, keepdims=True)
+    return of

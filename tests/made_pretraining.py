@@ -4,7 +4,8 @@ import numpy as np
 
 from official_bert.config import Config, build, merge
 from official_bert.data import records
-from official_bert.training.task import DataFiles, load_task
+from official_bert.tasks.loading import load_task
+from official_bert.training.task import DataFiles
 
 S, P, V = 16, 3, 40
 

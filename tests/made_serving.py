@@ -120,7 +120,7 @@ class Running:
 @contextlib.contextmanager
 def embedded(options):
     """The embedded server in a thread of this process."""
-    from official_bert.serving.server import Server
+    from official_bert.server.server import Server
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

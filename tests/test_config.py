@@ -88,7 +88,7 @@ def test_every_2018_flag_leads_to_a_key():
 
 
 def test_every_config_in_the_repository_loads(root):
-    from official_bert.training.task import load_task
+    from official_bert.tasks.loading import load_task
     paths = sorted((root / "configs").rglob("*.yaml"))
     assert paths
     for path in paths:

@@ -1,4 +1,4 @@
-"""The house rules that can be read off the sources: one direction of imports, files of a readable length."""
+"""The house rules that can be read off the sources: one direction of imports, files and folders of a readable size."""
 
 import ast
 import pathlib
@@ -7,20 +7,24 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
-ORDER = ["config", "text", "data", "layers", "models", "training", "tasks", "serving", "main"]
-TENSORFLOW_PLACES = ("text/graph", "data/records", "data/input_pipeline", "data/dynamic_masking", "models/checkpoints",
-                     "models/interchange/", "training/", "tasks/", "serving/")
+ORDER = ["config", "files", "command_line", "text", "data", "layers", "models", "training", "serving", "tasks", "main"]
+APART = {"server": ("config", "files", "command_line", "server")}  # imports nothing else of ours, and only mains import it
+TENSORFLOW_PLACES = ("text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking", "models/checkpoints",
+                     "models/interchange/", "training/", "serving/", "tasks/", "server/")
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/*.py")])
 
 
 def room(path: pathlib.Path) -> str:
     """The part of the house in which a file lies."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[0] != "official_bert":
-        return "main"
-    if len(parts) == 2:
-        return parts[1] if parts[1] in ORDER else "main"
-    return parts[1]
+    return room_of_name(".".join(parts)) if parts[0] == "official_bert" else "main"
+
+
+def room_of_name(name: str) -> str:
+    """The part of the house that a dotted name of ours is in."""
+    parts = name.split(".")
+    known = (*ORDER, *APART)
+    return parts[1] if len(parts) > 1 and parts[1] in known else "main"
 
 
 def imports(path: pathlib.Path) -> list[tuple[str, int]]:
@@ -35,25 +39,39 @@ def imports(path: pathlib.Path) -> list[tuple[str, int]]:
     return found
 
 
-def test_every_room_is_known():
-    assert {room(path) for path in SOURCES if path.name != "__init__.py"} <= set(ORDER)
+def test_every_folder_is_a_room():
+    folders = {path.parent.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE}
+    assert folders <= {*ORDER, *APART}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_go_one_way(path):
     here = room(path)
-    if path == PACKAGE / "__init__.py":
-        here = "config"
     for name, line in imports(path):
-        parts = name.split(".")
-        if parts[0] == "tools":
-            pytest.fail(f"{path}:{line}: nothing imports from tools")
-        if parts[0] != "official_bert" or len(parts) < 2:
-            continue
-        there = parts[1] if parts[1] in ORDER else "main"
-        assert ORDER.index(there) <= ORDER.index(here), f"{path}:{line}: {here} imports {name}"
-        if here == "tasks" and there == "tasks" and path.name != "__init__.py":
-            pytest.fail(f"{path}:{line}: a task imports no sibling")
+        assert name.split(".")[0] != "tools", f"{path}:{line}: nothing imports from tools"
+        if name.split(".")[0] == "official_bert" and name.count("."):
+            assert not (why := wrong_import(here, family(path), name)), f"{path}:{line}: {why}"
+
+
+def family(path: pathlib.Path) -> str:
+    """The folder of tasks/ in which a file lies, "" for the others."""
+    parts = path.relative_to(ROOT).parts
+    return parts[2] if parts[:2] == ("official_bert", "tasks") and len(parts) == 4 else ""
+
+
+def wrong_import(here: str, own_family: str, name: str) -> str:
+    """What is wrong with importing `name` in a room; "" if nothing is."""
+    there = room_of_name(name)
+    if here in APART:
+        return "" if there in APART[here] else f"{here} stands apart and imports {name}"
+    if there in APART:
+        return "" if here == "main" else f"{here} imports {name}, which stands apart"
+    if ORDER.index(there) > ORDER.index(here):
+        return f"{here} imports {name}"
+    parts = name.split(".")
+    if own_family and there == "tasks" and (len(parts) < 3 or parts[2] != own_family):
+        return f"the family {own_family} imports another one's {name}"
+    return ""
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if room(path) != "main"],
@@ -86,3 +104,13 @@ def test_the_rules_catch_what_they_forbid(tmp_path):
     wrong.write_text("from official_bert.training import loop\nimport tensorflow as tf\n")
     assert imports(wrong) == [("official_bert.training.loop", 1), ("tensorflow", 2)]
     assert room(PACKAGE / "text" / "vocab.py") == "text" and room(PACKAGE / "run_export.py") == "main"
+    assert wrong_import("text", "", "official_bert.training.loop") and not wrong_import("training", "", "official_bert.text.vocab")
+    assert wrong_import("server", "", "official_bert.text.vocab") and wrong_import("tasks", "", "official_bert.server.client")
+    assert not wrong_import("server", "", "official_bert.config.x") and not wrong_import("main", "", "official_bert.server.client")
+    assert wrong_import("tasks", "squad", "official_bert.tasks.texts.base")
+    assert not wrong_import("tasks", "squad", "official_bert.tasks.squad.reading")
+
+
+def test_no_folder_has_more_than_18_modules():
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+        assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 18, folder

@@ -8,9 +8,8 @@ from made_pretraining import make_config
 
 from official_bert.config import to_dict
 from official_bert.models import checkpoints
-from official_bert.serving import prediction
-from official_bert.training.checkpointing import restore_for_inference
-from official_bert.training.task import load_task
+from official_bert.predictor import Predictor, read_rows
+from official_bert.tasks.loading import load_task, restore_for_inference
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river", "runs", "by", "old", "stone", "##s", "."]
 
@@ -34,7 +33,7 @@ def folder(tmp_path_factory):
 
 
 def test_blanks_are_filled_in_the_order_of_the_texts(folder):
-    predictor = prediction.Predictor(str(folder))
+    predictor = Predictor(str(folder))
     texts = ["The old [MASK] runs by the old old old river.", "[MASK].", "No blank.", "The [MASK] by the [MASK]"]
     answers = predictor.answer([{"text": text} for text in texts], batch_size=2)
     found = [[words for words in answer["tokens"] if any(words)] for answer in answers]
@@ -85,9 +84,9 @@ def test_a_mistake_is_one_line(folder, arguments, told):
 def test_rows_are_columns_or_json_and_a_wrong_one_is_named():
     names = ("question", "context")
     lines = ["Who?\tMe.", "", '{"question": "a", "context": "b"}']
-    assert list(prediction.read_rows((), "f.tsv", names, lines)) == [
+    assert list(read_rows((), "f.tsv", names, lines)) == [
         {"question": "Who?", "context": "Me."}, {"question": "a", "context": "b"}]
     with pytest.raises(ValueError, match="f.tsv:2: expected question TAB context, got 1 columns"):
-        list(prediction.read_rows((), "f.tsv", names, ["a\tb", "c"]))
+        list(read_rows((), "f.tsv", names, ["a\tb", "c"]))
     with pytest.raises(ValueError, match="f.jsonl:1: not valid JSON"):
-        list(prediction.read_rows((), "f.jsonl", ("text",), ["{oops"]))
+        list(read_rows((), "f.jsonl", ("text",), ["{oops"]))

@@ -13,9 +13,10 @@ import yaml
 from made_pretraining import make_config, write_records
 
 from official_bert.config import load_config, to_dict
+from official_bert.tasks.loading import load_task
 from official_bert.training import checkpointing, loop
 from official_bert.training.distribution import Placement
-from official_bert.training.task import DataFiles, load_task
+from official_bert.training.task import DataFiles
 
 STEPS = 30
 

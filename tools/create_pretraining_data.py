@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from official_bert.config import run_main
-from official_bert.data import token_store
-from official_bert.data.generator import Generator, Scratch, label_warning
-from official_bert.data.masking import MaskingConfig, VocabularyFacts
-from official_bert.data.sentence_pairs import InstanceConfig
+from official_bert.data.pretraining import token_store
+from official_bert.data.pretraining.generator import Generator, Scratch, label_warning
+from official_bert.data.pretraining.instances import InstanceConfig
+from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 
@@ -167,7 +167,7 @@ def create_on_beam(config: InstanceConfig, outputs: list[str]) -> dict[str, int]
     if FLAGS["order"].present and FLAGS.order != "sharded":
         raise ValueError(f"--order: expected sharded with --engine=beam, got {FLAGS.order}")
     try:
-        from official_bert.data import beam_generation
+        from official_bert.data.pretraining import beam_generation
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
     counts = beam_generation.generate(

@@ -16,7 +16,7 @@ import sys
 from absl import flags
 
 from official_bert import config as configuration
-from official_bert.data import corpus
+from official_bert.data.pretraining import corpus
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import extend_vocab

@@ -11,7 +11,7 @@ import zipfile
 from absl import flags
 
 from official_bert.config import run_main, written_beside
-from official_bert.data.glue import SUBMISSION_FILES
+from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("runs", None, "Output folders, globs among them; each holds the files of one task or more.", required=True)

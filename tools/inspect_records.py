@@ -13,7 +13,7 @@ from absl import flags
 
 from official_bert.config import run_main
 from official_bert.data import records
-from official_bert.data.masking import VocabularyFacts
+from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.text.vocab import load_vocab
 
 FLAGS = flags.FLAGS

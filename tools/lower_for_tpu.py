@@ -46,9 +46,9 @@ def main(_) -> None:
     """Builds task, model and step, and lowers both functions."""
     import tensorflow as tf
 
+    from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
     from official_bert.training.step import State, Step
-    from official_bert.training.task import load_task
     config = load_config(FLAGS.config, overrides=FLAGS.set)
     distribution.set_precision(config.training.precision)
     task = load_task(config)

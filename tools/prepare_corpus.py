@@ -20,7 +20,7 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert.config import run_main
-from official_bert.data import corpus
+from official_bert.data.pretraining import corpus
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them.", required=True)

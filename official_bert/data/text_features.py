@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from official_bert.data.feature_cache import cached, file_digest, text_digest
+from official_bert.data.cache import cached, file_digest, text_digest
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.packing import pack, truncate_pair
 from official_bert.text.tokenization import FullTokenizer

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from official_bert.config import Config, save_config
 from official_bert.serving import warmup
-from official_bert.serving.examples import parse_examples
-from official_bert.serving.text_model import ServedModel
+from official_bert.serving.example_signature import parse_examples
+from official_bert.serving.served_model import ServedModel
 
 FORMS = ("text", "ids")
 

@@ -9,13 +9,11 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 
-import keras
 import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, differences, load_config, save_config, to_dict, written_beside, written_whole
-from official_bert.models import checkpoints
-from official_bert.training.task import TaskBase, load_task
+from official_bert.training.task import TaskBase
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
 BEST_FOLDER, METRIC_FILE = "best", "metric.json"
@@ -124,27 +122,3 @@ class BestCheckpoint:
     def describe(self) -> str:
         """Metric, value, place."""
         return f"{self.record['metric']} {self.record['value']:.4f} at step {self.record['step']}, kept in {BEST_FOLDER}/"
-
-
-def restore_for_inference(path: str) -> tuple[TaskBase, keras.Model]:
-    """The task and the model, weights loaded, of a training run's folder or of one checkpoint's prefix in it.
-
-    Raises ValueError where the folder has no configuration or no checkpoint.
-    """
-    folder = path if os.path.isdir(path) else os.path.dirname(path)
-    config_path = os.path.join(folder, CONFIG_FILE)
-    if not os.path.exists(config_path) and os.path.basename(os.path.normpath(folder)) == BEST_FOLDER:
-        folder = os.path.dirname(os.path.normpath(folder))
-        config_path = os.path.join(folder, CONFIG_FILE)
-    if not os.path.exists(config_path):
-        raise ValueError(f"{path}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
-    overrides = []
-    if os.path.exists(os.path.join(folder, VOCAB_FILE)):
-        overrides = [f"tokenizer.vocab_file={os.path.join(folder, VOCAB_FILE)}"]
-    prefix = checkpoints.newest_checkpoint(path)
-    if prefix is None:
-        raise ValueError(f"{path}: no checkpoint found there")
-    task = load_task(load_config(config_path, overrides=overrides))
-    model = task.build_model()
-    checkpoints.weights_checkpoint(model).read(prefix).assert_existing_objects_matched().expect_partial()
-    return task, model

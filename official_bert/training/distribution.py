@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import STRATEGIES
-from official_bert.data.input_pipeline import ExampleSource
+from official_bert.data.sources import ExampleSource
 from official_bert.training.task import BatchSource
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}

@@ -15,9 +15,9 @@ from official_bert.training import checkpointing, distribution, guards
 from official_bert.training.checkpointing import EVAL_LOG_FILE
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import task_at, total_steps
+from official_bert.training.run_log import BOARD_FOLDER, Watcher
 from official_bert.training.task import BatchSource, TaskBase
 from official_bert.training.trainer import Trainer, real_rows
-from official_bert.training.watching import BOARD_FOLDER, Watcher
 
 POLL_SECONDS = 2.0
 

@@ -14,9 +14,9 @@ from official_bert.training import checkpointing, distribution, guards
 from official_bert.training.checkpointing import BestCheckpoint
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import Phase, plan
+from official_bert.training.run_log import Profile, Watcher
 from official_bert.training.task import TaskBase
 from official_bert.training.trainer import Trainer
-from official_bert.training.watching import Profile, Watcher
 
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)
 HOST_SECONDS = 10.0  # the host regains control at least so often

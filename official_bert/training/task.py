@@ -5,8 +5,6 @@ A task is one file, `official_bert/tasks/<name>.py`, with a class `Task(TaskBase
 
 import abc
 import dataclasses
-import importlib
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -136,12 +134,3 @@ class TaskBase(abc.ABC):
                predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """One answer a row (the `text` SavedModel's output names) from the predictions of its features."""
         raise ValueError(f"task {self.config.task} takes no raw text")
-
-
-def load_task(config: Config, files: DataFiles | None = None) -> TaskBase:
-    """The task named by `config.task`; ValueError with the names that exist where there is none."""
-    folder = pathlib.Path(__file__).parent.parent / "tasks"
-    names = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
-    if config.task not in names:
-        raise ValueError(f"config.task: expected one of {names}, got {config.task!r}")
-    return importlib.import_module(f"official_bert.tasks.{config.task}").Task(config, files)

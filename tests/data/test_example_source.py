@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from official_bert.data.input_pipeline import ExampleSource
+from official_bert.data.sources import ExampleSource
 
 
 def examples(lengths):

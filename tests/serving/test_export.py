@@ -8,13 +8,13 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models.pretrainer import make_pretrainer
-from official_bert.serving import examples, export, text_model, warmup
+from official_bert.serving import example_signature, export, served_model, warmup
 from official_bert.serving.loading import latest_version, load_model
 
 
 @pytest.fixture(scope="module")
 def served(graph_tokenizer, small_config):
-    return text_model.FillMask(make_pretrainer(small_config), graph_tokenizer, 32)
+    return served_model.FillMask(make_pretrainer(small_config), graph_tokenizer, 32)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def example(**features):
 def test_examples_of_different_lengths_are_padded():
     inputs = {"input_ids": tf.TensorSpec([None, None], tf.int32), "text": tf.TensorSpec([None], tf.string),
               "choices": tf.TensorSpec([None, None], tf.string)}
-    parsed = examples.parse_examples(tf.constant([example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
+    parsed = example_signature.parse_examples(tf.constant([example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
                                                   example(input_ids=[7], text=[b"b"], choices=[b"y", b"z"])]), inputs)
     assert parsed["input_ids"].dtype == tf.int32 and parsed["input_ids"].numpy().tolist() == [[5, 6], [7, 0]]
     assert parsed["text"].numpy().tolist() == [b"a", b"b"]
@@ -110,6 +110,6 @@ def test_examples_of_different_lengths_are_padded():
 
 def test_examples_of_choices_hold_their_rows_one_after_another():
     inputs = {"input_ids": tf.TensorSpec([None, None, None], tf.int32)}
-    parsed = examples.parse_examples(tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]), example(input_ids=[7, 8])]),
+    parsed = example_signature.parse_examples(tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]), example(input_ids=[7, 8])]),
                                      inputs, num_choices=2)
     assert parsed["input_ids"].numpy().tolist() == [[[1, 2, 3], [4, 5, 6]], [[7, 0, 0], [8, 0, 0]]]

@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig
+from official_bert.from_task import ServingOptions, make_served_model
 from official_bert.models.encoder import make_encoder
-from official_bert.models.word_tagger import CHAIN
+from official_bert.predictor import Predictor, function_of, plain
 from official_bert.serving import export
-from official_bert.serving.from_task import ServingOptions, make_served_model
-from official_bert.serving.prediction import Predictor, function_of, plain
-from official_bert.training.task import load_task
+from official_bert.tasks.loading import load_task
+from official_bert.tasks.tagging.word_tagger import CHAIN
 
 SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
                     max_position_embeddings=48, initializer_range=0.5)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_bert.models.encoder import make_encoder
 from official_bert.models.pretrainer import make_pretrainer
-from official_bert.serving import text_model
+from official_bert.serving import served_model
 from official_bert.text import packing
 from official_bert.text.tokenization import FullTokenizer
 
@@ -32,7 +32,7 @@ def rows_by_hand(plain, first, second=None, length=32):
 def test_fill_mask_gives_the_words_that_the_model_gives_at_the_masks(tokenizers, small_config, softmax):
     plain, graph = tokenizers
     model = make_pretrainer(small_config)
-    served = text_model.FillMask(model, graph, 32, top_k=3)
+    served = served_model.FillMask(model, graph, 32, top_k=3)
     found = served.answer_text({"text": tf.constant(["the [MASK] of[MASK][MASK]x", "no blank", "[MASK] é"])})
     mask = plain.special_id("[MASK]")
 
@@ -60,7 +60,7 @@ def test_fill_mask_gives_the_words_that_the_model_gives_at_the_masks(tokenizers,
 
 
 def test_a_mask_that_is_cut_off_is_no_blank_and_the_text_is_marked(tokenizers, small_config):
-    served = text_model.FillMask(make_pretrainer(small_config), tokenizers[1], 16)
+    served = served_model.FillMask(make_pretrainer(small_config), tokenizers[1], 16)
     found = served.answer_text({"text": tf.constant(["the [MASK] " + "the " * 20 + "[MASK]"])})
     assert found["truncated"].numpy().tolist() == [True]
     assert found["tokens"].shape == [1, 1, 5]
@@ -70,7 +70,7 @@ def test_a_mask_that_is_cut_off_is_no_blank_and_the_text_is_marked(tokenizers, s
 def test_a_classifier_answers_as_its_model_does_on_plain_rows(tokenizers, pairs, classifier, softmax):
     plain, graph = tokenizers
     model = classifier(3)
-    served = text_model.Classifier(model, graph, 32, labels=["a", "b", "c"], pairs=pairs)
+    served = served_model.Classifier(model, graph, 32, labels=["a", "b", "c"], pairs=pairs)
     second = ["What is it?", "the end", "", "no"]
     rows, cut = rows_by_hand(plain, TEXTS, second if pairs else None)
     logits = model(rows)["logits"].numpy()
@@ -83,7 +83,7 @@ def test_a_classifier_answers_as_its_model_does_on_plain_rows(tokenizers, pairs,
 
 def test_several_labels_come_with_the_likeliest_first_and_padded(tokenizers, classifier):
     model = classifier(4)
-    served = text_model.Classifier(model, tokenizers[1], 32, kind="multi_label", labels=["a", "b", "c", "d"])
+    served = served_model.Classifier(model, tokenizers[1], 32, kind="multi_label", labels=["a", "b", "c", "d"])
     rows, _ = rows_by_hand(tokenizers[0], TEXTS)
     probabilities = 1 / (1 + np.exp(-model(rows)["logits"].numpy()))
     found = served.answer_text({"text": tf.constant(TEXTS)})
@@ -95,7 +95,7 @@ def test_several_labels_come_with_the_likeliest_first_and_padded(tokenizers, cla
 
 def test_a_regression_gives_one_score_a_text(tokenizers, classifier):
     model = classifier(1)
-    served = text_model.Classifier(model, tokenizers[1], 32, kind="regression")
+    served = served_model.Classifier(model, tokenizers[1], 32, kind="regression")
     rows, _ = rows_by_hand(tokenizers[0], TEXTS)
     found = served.answer_text({"text": tf.constant(TEXTS)})
     assert sorted(found) == ["score", "truncated"]
@@ -104,7 +104,7 @@ def test_a_regression_gives_one_score_a_text(tokenizers, classifier):
 
 def test_a_choice_is_the_continuation_with_the_highest_logit(tokenizers, choice_classifier, softmax):
     model = choice_classifier
-    served = text_model.Choice(model, tokenizers[1], 32)
+    served = served_model.Choice(model, tokenizers[1], 32)
     text, choices = TEXTS[:2], [["a price", "the end " * 30, "no"], ["12", "", "x"]]
     found = served.answer_text({"text": tf.constant(text), "choices": tf.constant(choices)})
     rows, _ = rows_by_hand(tokenizers[0], np.repeat(text, 3).tolist(), np.ravel(choices).tolist())
@@ -117,7 +117,7 @@ def test_a_choice_is_the_continuation_with_the_highest_logit(tokenizers, choice_
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_an_embedding_is_the_first_row_or_the_mean_of_the_real_rows(tokenizers, pooling, small_config):
     model = make_encoder(small_config)
-    served = text_model.Embeddings(model, tokenizers[1], 32, pooling)
+    served = served_model.Embeddings(model, tokenizers[1], 32, pooling)
     rows, _ = rows_by_hand(tokenizers[0], TEXTS)
     output = model(rows)["sequence_output"].numpy()
     real = rows["input_mask"].astype(bool)
@@ -127,8 +127,8 @@ def test_an_embedding_is_the_first_row_or_the_mean_of_the_real_rows(tokenizers, 
 
 
 def test_rows_longer_than_the_model_are_refused_by_name(tokenizers, small_config):
-    served = text_model.Embeddings(make_encoder(small_config), tokenizers[1], 32)
-    answer = tf.function(lambda **rows: served.answer_ids(rows)).get_concrete_function(**text_model.ROWS)
-    assert answer(**{name: tf.ones([1, 32], tf.int32) for name in text_model.ROWS})["embedding"].shape == [1, 16]
+    served = served_model.Embeddings(make_encoder(small_config), tokenizers[1], 32)
+    answer = tf.function(lambda **rows: served.answer_ids(rows)).get_concrete_function(**served_model.ROWS)
+    assert answer(**{name: tf.ones([1, 32], tf.int32) for name in served_model.ROWS})["embedding"].shape == [1, 16]
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected at most 32 tokens in a row"):
-        answer(**{name: tf.ones([1, 33], tf.int32) for name in text_model.ROWS})
+        answer(**{name: tf.ones([1, 33], tf.int32) for name in served_model.ROWS})

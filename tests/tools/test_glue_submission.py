@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from official_bert.data.glue import SUBMISSION_FILES
+from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 
 def zip_runs(root, *arguments):

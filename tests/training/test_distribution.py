@@ -14,7 +14,7 @@ from local_ports import free_ports
 from made_pretraining import make_config, write_records
 
 from official_bert.config import to_dict
-from official_bert.data.input_pipeline import ExampleSource
+from official_bert.data.sources import ExampleSource
 from official_bert.training import checkpointing, distribution
 from official_bert.training.distribution import Placement
 

@@ -10,9 +10,9 @@ from made_pretraining import make_config, make_task, write_records
 from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.models.interchange import tf1
+from official_bert.tasks.loading import load_task
 from official_bert.training import distribution
 from official_bert.training.step import fold_seeds
-from official_bert.training.task import load_task
 from official_bert.training.trainer import Trainer
 
 

@@ -1,0 +1,179 @@
+"""The sharded order on Apache Beam: the same files as `--order=sharded` writes on one machine, from many machines.
+
+A file of text is one piece of work, and so is a shard (a file of records). Both are copied to the worker's disk; a
+shard's token ids must fit its memory, which the number of output files sees to.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics import Metrics, MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from official_bert.data.pretraining import token_store
+from official_bert.data.pretraining.generator import Generator, Scratch
+from official_bert.data.pretraining.instances import InstanceConfig
+from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.data.pretraining.record_writing import RowEncoder
+from official_bert.data.pretraining.token_store import BadText, TokenStore
+from official_bert.text.fast_tokenization import FastTokenizer
+from official_bert.text.vocab import load_vocab
+
+COUNTERS = ("documents", "sentences", "tokens", "instances", "second_labels")
+
+
+class Document(NamedTuple):
+    """A document on its way to its shard, as bytes."""
+
+    file: int
+    number: int  # in the file
+    sentence_lengths: bytes  # int64
+    tokens: bytes
+
+
+class Text(NamedTuple):
+    """How text becomes tokens; the vocabulary travels with it, since workers may not see the file."""
+
+    vocab: bytes
+    do_lower_case: bool
+    on_bad_text: BadText
+
+    @contextlib.contextmanager
+    def vocab_file(self) -> Iterator[str]:
+        """The vocabulary as a file of the worker's."""
+        with tempfile.NamedTemporaryFile(suffix=".txt") as file:
+            file.write(self.vocab)
+            file.flush()
+            yield file.name
+
+
+class ReadDocuments(beam.DoFn):
+    """(number of a file, its path) -> (shard, document) for each of its documents."""
+
+    def __init__(self, text: Text, num_shards: int):
+        self.text, self.num_shards = text, num_shards
+
+    def setup(self) -> None:
+        """Builds the tokenizer, once a worker."""
+        with self.text.vocab_file() as path:
+            self.tokenizer = FastTokenizer(path, self.text.do_lower_case)
+
+    def process(self, numbered: tuple[int, str]) -> Iterator[tuple[int, Document]]:
+        """Tokenizes one file."""
+        file, path = numbered
+        with tempfile.TemporaryDirectory() as folder:
+            store = self._tokenize(path, folder)
+            starts = store.sentence_starts
+            for number in range(store.num_documents):
+                first, last = store.document_starts[number:number + 2]
+                tokens = np.array(store.tokens[starts[first]:starts[last]])
+                yield (file + number) % self.num_shards, Document(
+                    file, number, np.diff(starts[first:last + 1]).tobytes(), tokens.tobytes())
+
+    def _tokenize(self, path: str, folder: str) -> TokenStore:
+        copy = os.path.join(folder, "text")
+        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as source, open(copy, "wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        with self.text.vocab_file() as vocab_file:
+            description = token_store.describe([copy], vocab_file, self.text.do_lower_case, self.text.on_bad_text, True)
+        try:
+            return token_store.build_store(os.path.join(folder, "store"), description, self.tokenizer,
+                                           may_be_empty=True)
+        except ValueError as error:
+            raise ValueError(str(error).replace(copy, path)) from None
+
+
+class WriteShard(beam.DoFn):
+    """(shard, its documents) -> the shard's file."""
+
+    def __init__(self, output_files: Sequence[str], config: InstanceConfig, facts: VocabularyFacts, seed: int,
+                 compress: bool):
+        self.output_files, self.config, self.facts = list(output_files), config, facts
+        self.seed, self.compress = seed, compress
+
+    def process(self, grouped: tuple[int, Iterable[Document | None]]) -> None:
+        """Samples, masks, shuffles and writes."""
+        shard, documents = grouped
+        store = gather([document for document in documents if document is not None], self.facts)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "records")
+            generator = Generator(store, self.config, self.facts, self.seed, Scratch(folder))
+            counts = generator.write_shard(np.arange(store.num_documents), shard, path,
+                                           RowEncoder(self.config, self.facts), self.compress)
+            publish(path, self.output_files[shard])
+        values = (store.num_documents, store.num_sentences, len(store.tokens), *counts)
+        for name, value in zip(COUNTERS, values, strict=True):
+            Metrics.counter(WriteShard, name).inc(int(value))
+
+
+def gather(documents: list[Document], facts: VocabularyFacts) -> TokenStore:
+    """The documents of a shard as a store in memory, in the order of files and of documents in them."""
+    documents.sort(key=lambda document: (document.file, document.number))
+    lengths = [np.frombuffer(document.sentence_lengths, np.int64) for document in documents]
+    tokens: np.ndarray = np.frombuffer(b"".join(document.tokens for document in documents), facts.token_type)
+    sentence_starts = np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
+    document_starts = np.cumsum([0, *map(len, lengths)], dtype=np.int64)
+    for array in (tokens, sentence_starts, document_starts):
+        array.setflags(write=False)  # as the arrays of a mapped store are: one compiled form serves both
+    return TokenStore(tokens, sentence_starts, document_starts, np.array([0, len(documents)]), {})
+
+
+def publish(path: str, destination: str) -> None:
+    """Copies a file to any file system, under its name only when it is whole."""
+    beside = f"{destination}.tmp.{uuid.uuid4().hex}"
+    try:
+        with open(path, "rb") as source, FileSystems.create(
+                beside, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        if FileSystems.exists(destination):
+            FileSystems.delete([destination])
+        FileSystems.rename([beside], [destination])
+    finally:
+        if FileSystems.exists(beside):
+            FileSystems.delete([beside])
+
+
+def match_files(patterns: str) -> list[str]:
+    """The files of globs with commas, on any file system, in the order of pattern and name."""
+    found: list[str] = []
+    for pattern, result in zip(patterns.split(","), FileSystems.match(patterns.split(","))):
+        if not result.metadata_list:
+            raise ValueError(f"--input_file: no file matches {pattern!r}")
+        found += sorted(metadata.path for metadata in result.metadata_list)
+    return found
+
+
+def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file: str, do_lower_case: bool,
+             on_bad_text: BadText, config: InstanceConfig, seed: int, compress: bool,
+             options: Sequence[str]) -> dict[str, Any]:
+    """Runs the pipeline with Beam's `options` (`--runner=...`); returns what was counted, by name.
+
+    Each file appears when it is whole. ValueError where no file has a token.
+    """
+    facts = VocabularyFacts.of(load_vocab(vocab_file))
+    with open(vocab_file, "rb") as file:
+        text = Text(file.read(), do_lower_case, on_bad_text)
+    shards = len(output_files)
+    pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
+    documents = (pipeline | "Files" >> beam.Create(list(enumerate(input_files)))
+                 | "Spread" >> beam.Reshuffle() | "Read" >> beam.ParDo(ReadDocuments(text, shards)))
+    # A shard without documents is a file without records, as on one machine.
+    every_shard = pipeline | "Shards" >> beam.Create([(shard, None) for shard in range(shards)])
+    _ = ((documents, every_shard) | beam.Flatten() | "Gather" >> beam.GroupByKey()
+         | "Write" >> beam.ParDo(WriteShard(output_files, config, facts, seed, compress)))
+    result = pipeline.run()
+    result.wait_until_finish()
+    counters = result.metrics().query(MetricsFilter().with_namespace(WriteShard))["counters"]
+    counts = dict.fromkeys(COUNTERS, 0) | {counter.key.metric.name: counter.result for counter in counters}
+    if not counts["tokens"]:
+        raise token_store.no_text(input_files)
+    return counts

@@ -1,0 +1,153 @@
+"""Masks made while records are read: records without masks, masked anew each epoch inside `tf.data`.
+
+Everything random is a hash of (seed, example, what is drawn), so a row's masks depend neither on the batch that it
+stands in nor on what was read before: a resumed run, or another number of workers, sees the same masks. The statistics
+are those of `data/kernels`; the numbers are not.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.data import records
+from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+
+ORDER, MASK, KEEP, REPLACEMENT, LENGTH, FIRST = range(6)  # what is drawn
+Batch = dict[str, tf.Tensor]
+
+
+class DynamicMasking:
+    """Masks batches of records without masks; B rows of S tokens, W = S + 1 words at most, P predictions at most."""
+
+    def __init__(self, config: MaskingConfig, facts: VocabularyFacts, max_seq_length: int,
+                 max_predictions_per_seq: int, seed: int):
+        self.config, self.facts, self.seed = config, facts, seed
+        self.max_seq_length, self.max_predictions_per_seq = max_seq_length, max_predictions_per_seq
+        self._budgets = config.budgets(max_seq_length, max_predictions_per_seq).astype(np.int32)
+        self._replacements = facts.replacements.astype(np.int32)
+        self._span_lengths = np.cumsum(config.span_distribution())
+
+    def __call__(self, batch: Mapping[str, tf.Tensor], examples: tf.Tensor) -> Batch:
+        """`batch` as `records.parse_unmasked` gives it, `examples` int64 [B] -> the batch as 2018's records have it.
+
+        `examples` says what the masks of a row depend on, besides the seed: epoch * size of the data + the record's
+        number, for masks that change each epoch. Raises InvalidArgumentError for records of another schema version.
+        """
+        with tf.control_dependencies([tf.debugging.assert_equal(
+                batch["schema_version"], records.SCHEMA_VERSION, "records of another schema version: make them anew")]):
+            ids, input_mask = tf.identity(batch["input_ids"]), batch["input_mask"]
+        special = (ids == self.facts.cls_id) | (ids == self.facts.sep_id)
+        candidates = (input_mask == 1) & ~special                                          # [B,S]
+        budgets = tf.gather(self._budgets, tf.reduce_sum(input_mask, axis=1))              # [B]
+        rows = _mix(tf.cast(examples, tf.uint64) ^ _mix(tf.constant(self.seed % 2**64, tf.uint64)))
+        if self.config.strategy == "token":
+            chosen, draws = self._choose_tokens(rows, candidates, budgets)
+        else:
+            chosen, draws = self._choose_words(rows, batch, candidates, budgets)
+        kept = {name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")}
+        return kept | {"input_ids": self._corrupt(rows, ids, chosen, draws)} | self._predictions(ids, chosen)
+
+    def _choose_tokens(self, rows, candidates, budgets):
+        """(chosen [B,S], number of the draw that decides what becomes of each token [B,S])."""
+        places = tf.range(self.max_seq_length)
+        scores = tf.where(candidates, _uniform(rows, ORDER, places), 2.0)
+        ranks = tf.argsort(tf.argsort(scores, axis=1), axis=1)
+        return candidates & (ranks < budgets[:, None]), places[None] + tf.zeros_like(ranks)
+
+    def _choose_words(self, rows, batch, candidates, budgets):
+        """As `_choose_tokens`, for whole words and spans of them."""
+        # As in 2018, a piece with ## joins the word before it, even across [SEP].
+        words = tf.cumsum(tf.where(candidates, batch["word_starts"], 0), axis=1)           # [B,S], 0 to S
+        sizes = tf.math.bincount(words, weights=tf.cast(candidates, tf.int32), axis=-1,
+                                 minlength=self.max_seq_length + 1, maxlength=self.max_seq_length + 1)  # [B,W]
+        if self.config.strategy == "whole_word":
+            chosen = self._choose_whole_words(rows, sizes, budgets)
+            draws = tf.range(self.max_seq_length)[None] + tf.zeros_like(words)
+        else:
+            segments = tf.math.unsorted_segment_max(
+                tf.reshape(tf.where(candidates, batch["segment_ids"], -1), [-1]),
+                tf.reshape(words + tf.range(tf.shape(words)[0])[:, None] * (self.max_seq_length + 1), [-1]),
+                tf.size(sizes))
+            chosen, numbers = self._choose_spans(rows, sizes, tf.reshape(segments, tf.shape(sizes)), budgets)
+            draws = tf.gather(numbers, words, batch_dims=1)
+        return candidates & tf.gather(chosen, words, batch_dims=1), draws
+
+    def _choose_whole_words(self, rows, sizes, budgets):
+        """Words in random order, each if it fits what is left of the budget: [B,W] bool."""
+        scores = tf.where(sizes > 0, _uniform(rows, ORDER, tf.range(self.max_seq_length + 1)), 2.0)
+        order = tf.argsort(scores, axis=1)                                                 # [B,W]
+        ordered = tf.transpose(tf.gather(sizes, order, batch_dims=1))                      # [W,B]
+
+        def take(left, size):
+            return left - tf.where(size <= left, size, 0)
+        left = tf.scan(take, ordered, initializer=budgets)                                 # [W,B], after each word
+        before = tf.concat([budgets[None], left[:-1]], axis=0)
+        taken = tf.transpose((left < before) & (ordered > 0))
+        return tf.gather(taken, tf.argsort(order, axis=1), batch_dims=1)
+
+    def _choose_spans(self, rows, sizes, segments, budgets):
+        """Spans of words until the budget is spent or as many tries were vain as there are words (see `kernels`).
+
+        Returns (chosen [B,W], number of the try that chose each word [B,W]).
+        """
+        filled = tf.cast(sizes > 0, tf.int32)
+        # A word without candidates can only be the one before the first word start.
+        lowest, count = 1 - filled[:, 0], tf.reduce_sum(filled, axis=1)
+        places = tf.range(self.max_seq_length + 1)[None]
+        begins_segment = tf.concat([tf.ones_like(segments[:, :1], tf.bool), segments[:, 1:] != segments[:, :-1]], 1)
+
+        def is_open(chosen, numbers, left, vain, step):
+            return tf.reduce_any((left > 0) & (vain < count))
+
+        def choose(chosen, numbers, left, vain, step):
+            length = 1 + tf.searchsorted(self._span_lengths[:-1], _uniform(rows, LENGTH, step[None])[:, 0], "right")
+            first = _uniform(rows, FIRST, step[None])[:, 0] * tf.cast(count, tf.float64)
+            first = lowest + tf.minimum(tf.cast(first, tf.int32), count - 1)
+            first = first[:, None]
+            within = (places >= first) & (places < first + length[:, None]) & (sizes > 0)
+            stops = within & (chosen | (begins_segment & (places > first)))
+            free = within & (tf.cumsum(tf.cast(stops, tf.int32), axis=1) == 0)
+            span = free & (tf.cumsum(tf.where(within, sizes, 0), axis=1) <= left[:, None])
+            span &= ((left > 0) & (vain < count))[:, None]
+            taken = tf.reduce_sum(tf.where(span, sizes, 0), axis=1)
+            return (chosen | span, tf.where(span, step, numbers), left - taken, vain + tf.cast(taken == 0, tf.int32),
+                    step + 1)
+
+        state = (tf.zeros_like(sizes, tf.bool), tf.zeros_like(sizes), budgets, tf.zeros_like(budgets), tf.constant(0))
+        chosen, numbers, _, _, _ = tf.while_loop(is_open, choose, state)
+        return chosen, numbers
+
+    def _corrupt(self, rows, ids, chosen, draws):
+        """[MASK], the token itself or a random one in the place of each chosen token; tokens of one draw fare alike."""
+        becomes_mask = _uniform(rows, MASK, draws) < self.config.mask_rate
+        stays = _uniform(rows, KEEP, draws) < self.config.keep_share
+        number = _uniform(rows, REPLACEMENT, tf.range(self.max_seq_length)) * len(self._replacements)
+        random_ids = tf.gather(self._replacements, tf.cast(number, tf.int32))
+        corrupted = tf.where(becomes_mask, self.facts.mask_id, tf.where(stays, ids, random_ids))
+        return tf.where(chosen, corrupted, ids)
+
+    def _predictions(self, ids, chosen) -> Batch:
+        """The features of the predictions, in ascending order of their places."""
+        S, P = self.max_seq_length, self.max_predictions_per_seq
+        places = tf.sort(tf.where(chosen, tf.range(S)[None], S), axis=1)[:, :P]            # [B,P]
+        used = places < S
+        places = tf.where(used, places, 0)
+        return {"masked_lm_positions": places,
+                "masked_lm_ids": tf.where(used, tf.gather(ids, places, batch_dims=1), 0),
+                "masked_lm_weights": tf.cast(used, tf.float32)}
+
+
+def _mix(bits: tf.Tensor) -> tf.Tensor:
+    """A hash of uint64: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    bits += tf.constant(0x9E3779B97F4A7C15, tf.uint64)
+    bits = (bits ^ tf.bitwise.right_shift(bits, tf.constant(30, tf.uint64))) * tf.constant(0xBF58476D1CE4E5B9, tf.uint64)
+    bits = (bits ^ tf.bitwise.right_shift(bits, tf.constant(27, tf.uint64))) * tf.constant(0x94D049BB133111EB, tf.uint64)
+    return bits ^ tf.bitwise.right_shift(bits, tf.constant(31, tf.uint64))
+
+
+def _uniform(rows: tf.Tensor, what: int, numbers: tf.Tensor) -> tf.Tensor:
+    """Float64 in [0, 1) for each row [B] and each number ([N] or [B,N]) of what is drawn: [B,N]."""
+    salt = tf.cast(numbers, tf.uint64) * tf.constant(8, tf.uint64) + tf.constant(what, tf.uint64)
+    bits = _mix(rows[:, None] ^ _mix(salt if salt.shape.rank == 2 else salt[None]))
+    return tf.cast(tf.bitwise.right_shift(bits, tf.constant(11, tf.uint64)), tf.float64) * 2.0 ** -53

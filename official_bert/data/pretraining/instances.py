@@ -1,0 +1,97 @@
+"""Instances from documents: which sentences stand together, and the sampler that draws them.
+
+`nsp` is 2018's task: segment B follows A or comes from another document. `sop` (ALBERT) swaps two segments that follow
+each other. `none` (RoBERTa, full sentences) packs sentences that follow each other, across documents, into one segment.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from official_bert.data.pretraining import kernels
+from official_bert.data.pretraining.masking import STRATEGIES, MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.random_stream import RandomStream
+
+TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceConfig:
+    """What instances are made of documents; the defaults are 2018's."""
+
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    dupe_factor: int = 10  # passes over the corpus, each with pairs and masks of its own
+    short_seq_prob: float = 0.1  # of a document whose instances aim at a random shorter length
+    sentence_task: Literal["nsp", "sop", "none"] = "nsp"
+    masking: MaskingConfig | None = dataclasses.field(default_factory=MaskingConfig)  # None: no masks
+
+    def __post_init__(self):
+        S, P = self.max_seq_length, self.max_predictions_per_seq
+        if not 5 <= S < 1 << 15:
+            raise ValueError(f"max_seq_length: expected 5 to 32767 (three special tokens and two others), got {S}")
+        if not 1 <= P <= S - 3:
+            raise ValueError(f"max_predictions_per_seq: expected 1 to {S - 3} (max_seq_length {S} less [CLS] and two "
+                             f"[SEP]), got {P}")
+        if self.dupe_factor < 1:
+            raise ValueError(f"dupe_factor: expected at least 1, got {self.dupe_factor}")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise ValueError(f"short_seq_prob: expected a probability, got {self.short_seq_prob}")
+
+    def plan(self, facts: VocabularyFacts) -> kernels.Plan:
+        """The configuration as the kernels take it."""
+        S, P = self.max_seq_length, self.max_predictions_per_seq
+        masking = self.masking or MaskingConfig()
+        return kernels.Plan(
+            self.dupe_factor, S, P if self.masking else 0, float(self.short_seq_prob), TASKS[self.sentence_task],
+            STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED, float(masking.mask_rate),
+            float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id)
+
+    def tables(self, facts: VocabularyFacts) -> kernels.Tables:
+        """What the kernels look up."""
+        masking = self.masking or MaskingConfig()
+        return kernels.Tables(masking.budgets(self.max_seq_length, self.max_predictions_per_seq),
+                              facts.continues_word, facts.replacements, np.cumsum(masking.span_distribution()))
+
+
+class InstanceSampler:
+    """Draws the instances of one corpus, in 2018's order of draws: shuffle documents, sample, shuffle instances."""
+
+    def __init__(self, config: InstanceConfig, facts: VocabularyFacts, corpus: kernels.Corpus, seed: int):
+        """`corpus.order` is shuffled in place."""
+        self.plan, self._tables, self.corpus = config.plan(facts), config.tables(facts), corpus
+        self._stream = RandomStream(seed)
+        self.position = np.array([0, 0 if self.plan.task == kernels.SINGLE else -1, 0, 0], np.int64)
+        self._stream.shuffle(corpus.order)
+
+    @property
+    def row_width(self) -> int:
+        """Columns of a row of instances, see `data/kernels`."""
+        return kernels.HEADER + self.plan.max_seq_length + 2 * self.plan.max_predictions_per_seq
+
+    @property
+    def progress(self) -> float:
+        """The share of the documents' passes that are sampled."""
+        documents = len(self.corpus.order)
+        done = int(self.position[kernels.PASS]) * documents + max(0, int(self.position[kernels.DOCUMENT]))
+        return done / (documents * self.plan.dupe_factor)
+
+    def blocks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """Fills `rows` again and again and yields what of it is filled; it is overwritten by the next block."""
+        count = 0
+        while self.position[kernels.PASS] < self.plan.dupe_factor:
+            made = kernels.make_rows(self.plan, self._tables, self.corpus, self._stream.words, self.position,
+                                     rows[count:])
+            count += made
+            if count == len(rows):
+                yield rows
+                count = 0
+            elif self.position[kernels.PASS] < self.plan.dupe_factor:
+                self._stream.refill()
+        yield rows[:count]
+
+    def shuffle(self, indices: np.ndarray) -> None:
+        """Shuffles `indices` in place, with the numbers that follow the last instance's."""
+        self._stream.shuffle(indices)

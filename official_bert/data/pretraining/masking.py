@@ -1,0 +1,83 @@
+"""Which tokens a model has to predict, and what stands in their place: the choices, and the tables made of them.
+
+`data/kernels` makes the masks of records, `data/dynamic_masking` those of records without masks.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from official_bert.data.pretraining import kernels
+
+STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskingConfig:
+    """How the inputs of the masked-LM objective are corrupted (paper 3.1; spans: SpanBERT 3.1)."""
+
+    strategy: Literal["token", "whole_word", "span"] = "token"
+    rate: float = 0.15  # share of an instance's tokens, [CLS] and [SEP] counted as in 2018, that must be predicted
+    mask_rate: float = 0.8  # of those, the share that becomes [MASK],
+    keep_rate: float = 0.1  # that stays,
+    random_rate: float = 0.1  # and that becomes a random token
+    span_p: float = 0.2  # of the geometric distribution of span lengths, in words
+    span_longest: int = 10  # the distribution is cut off here, and what is left scaled up to 1
+
+    def __post_init__(self):
+        for name in ("rate", "mask_rate", "keep_rate", "random_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"masking.{name}: expected a share from 0 to 1, got {getattr(self, name)}")
+        total = self.mask_rate + self.keep_rate + self.random_rate
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"masking: expected mask_rate, keep_rate and random_rate to make 1 together, got {total}")
+        if not 0 < self.span_p < 1 or self.span_longest < 1:
+            raise ValueError("masking: expected span_p between 0 and 1 and span_longest of at least 1, "
+                             f"got {self.span_p} and {self.span_longest}")
+
+    @property
+    def keep_share(self) -> float:
+        """The share that stays among the chosen tokens that do not become [MASK]: 2018's second draw."""
+        rest = self.keep_rate + self.random_rate
+        return self.keep_rate / rest if rest else 1.0
+
+    def span_distribution(self) -> np.ndarray:
+        """Probabilities of span lengths 1, 2, ... span_longest."""
+        weights = self.span_p * (1 - self.span_p) ** np.arange(self.span_longest)
+        return weights / weights.sum()
+
+    def budgets(self, max_seq_length: int, max_predictions_per_seq: int) -> np.ndarray:
+        """[S + 1]: how many tokens of an instance of 0, 1, ... S tokens must be predicted.
+
+        At least one; halves are rounded to the even number, as Python 3 rounds.
+        """
+        return np.array([min(max_predictions_per_seq, max(1, round(length * self.rate)))
+                         for length in range(max_seq_length + 1)], np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyFacts:
+    """What sampling and masking must know of a vocabulary."""
+
+    size: int  # one more than the highest id
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    continues_word: np.ndarray  # [size] bool: the pieces that begin with ##
+    replacements: np.ndarray  # int64, in the order of the file: a random replacement is any of them, as in 2018
+
+    @classmethod
+    def of(cls, vocab: Mapping[str, int]) -> "VocabularyFacts":
+        """The facts of {token: id}."""
+        size = max(vocab.values()) + 1
+        continues_word = np.zeros(size, np.bool_)
+        continues_word[[index for token, index in vocab.items() if token.startswith("##")]] = True
+        return cls(size, vocab["[CLS]"], vocab["[SEP]"], vocab["[MASK]"], continues_word,
+                   np.fromiter(vocab.values(), np.int64, len(vocab)))
+
+    @property
+    def token_type(self) -> type:
+        """The smallest unsigned type that holds every id."""
+        return np.uint16 if self.size <= 1 << 16 else np.uint32

@@ -1,0 +1,67 @@
+"""CPython's random numbers in bulk: the Mersenne Twister of `random.Random`, for kernels to draw from."""
+
+import random
+
+import numpy as np
+from numba import njit
+
+from official_bert.data.pretraining import kernels
+
+STATE = 624  # numbers of the generator's state, and of one step of it
+FIRST_WORDS = 256 * STATE  # fit a second-level cache
+
+
+class RandomStream:
+    """The 32-bit numbers of `random.Random(seed)`, in order.
+
+    `words` (uint32) is what kernels take: how many of its numbers are used, the numbers, and a 0. A kernel that needs
+    more finds the 0 and counts on; it has to take back what it did with it, and have `refill` called.
+    """
+
+    def __init__(self, seed: int):
+        _, state, _ = random.Random(seed).getstate()
+        self._key = np.array(state[:STATE], np.uint32)  # a fresh generator has used up its first state
+        self._room = FIRST_WORDS
+        self.words = np.zeros(2, np.uint32)
+        self.refill()
+
+    def shuffle(self, items: np.ndarray) -> None:
+        """`random.shuffle`, in place."""
+        left = len(items)
+        while (left := kernels.shuffle(self.words, items, left)) > 1:
+            self.refill()
+
+    def refill(self) -> None:
+        """Makes more numbers available; many more where not one was used since the last time."""
+        left = self.words[1 + int(self.words[0]):-1]
+        if len(left) and not self.words[0]:
+            self._room *= 2
+        steps = (self._room - len(left)) // STATE
+        words = np.empty(1 + len(left) + steps * STATE + 1, np.uint32)
+        words[0], words[-1] = 0, 0
+        words[1:1 + len(left)] = left
+        generate(self._key, words[1 + len(left):-1])
+        self.words = words
+
+
+@njit(cache=True, nogil=True)
+def generate(key, words):
+    """Fills `words`, a multiple of 624, and moves `key` on (Matsumoto and Nishimura's `genrand_int32`)."""
+    for start in range(0, len(words), STATE):
+        for i in range(STATE - 397):
+            key[i] = _twist(key[i], key[i + 1], key[i + 397])
+        for i in range(STATE - 397, STATE - 1):
+            key[i] = _twist(key[i], key[i + 1], key[i - (STATE - 397)])
+        key[STATE - 1] = _twist(key[STATE - 1], key[0], key[396])
+        for i in range(STATE):
+            word = key[i]
+            word ^= word >> np.uint32(11)
+            word ^= (word << np.uint32(7)) & np.uint32(0x9D2C5680)
+            word ^= (word << np.uint32(15)) & np.uint32(0xEFC60000)
+            words[start + i] = word ^ (word >> np.uint32(18))
+
+
+@njit(forceinline=True)
+def _twist(this, following, distant):
+    bits = (this & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
+    return distant ^ (bits >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (bits & np.uint32(1)))

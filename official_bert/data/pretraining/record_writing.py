@@ -1,0 +1,150 @@
+"""Rows of instances to record files: values, bytes, compression; each step in many threads, the bytes always the same."""
+
+import contextlib
+import itertools
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from official_bert.data import records
+from official_bert.data.pretraining import kernels
+from official_bert.data.pretraining.instances import InstanceConfig
+from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.data.pretraining.parallel import in_order
+
+VALUES_AT_A_TIME = 1 << 18
+GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # without name and time: the same bytes each time
+GZIP_LEVEL = 6
+LAST_BLOCK = b"\x03\x00"  # of a deflate stream: empty, and the last
+COLUMNS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
+           "next_sentence_labels", "word_starts", "schema_version")  # in the order of `expand_rows`
+
+
+def features_of(config: InstanceConfig) -> tuple[records.Feature, ...]:
+    """The table of the records that a configuration makes."""
+    if config.masking is None:
+        return records.unmasked_features(config.max_seq_length)
+    return records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq)
+
+
+@njit(cache=True, nogil=True)
+def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
+    """Writes the features of `rows[chosen]` to `values` [n, W], each from its column on (-1: not wanted).
+
+    `columns` are in the order of COLUMNS.
+    """
+    S, P = plan.max_seq_length, plan.max_predictions_per_seq
+    one = np.int32(0x3F800000)  # the bits of 1.0
+    values[:len(chosen)] = 0
+    for n in range(len(chosen)):
+        row, out = rows[chosen[n]], values[n]
+        length, second = np.int64(row[kernels.LENGTH]), np.int64(row[kernels.SECOND_START])
+        for place in range(length):
+            out[columns[0] + place] = row[kernels.HEADER + place]
+            out[columns[1] + place] = 1
+            out[columns[2] + place] = place >= second
+        out[columns[6]] = row[kernels.LABEL]
+        if plan.strategy != kernels.UNMASKED:
+            for index in range(row[kernels.PREDICTIONS]):
+                out[columns[3] + index] = row[kernels.HEADER + S + index]
+                out[columns[4] + index] = row[kernels.HEADER + S + P + index]
+                out[columns[5] + index] = one
+        else:
+            for place in range(length):
+                token = row[kernels.HEADER + place]
+                special = token == plan.cls_id or token == plan.sep_id
+                out[columns[7] + place] = not special and not continues_word[token]
+            out[columns[8]] = version
+
+
+class RowEncoder:
+    """Turns rows of instances (see `data/kernels`) into framed records."""
+
+    def __init__(self, config: InstanceConfig, facts: VocabularyFacts):
+        self._plan, self._continues_word = config.plan(facts), facts.continues_word
+        self._encoder = records.make_encoder(features_of(config))
+        self._columns = np.array([self._encoder.columns[name].start if name in self._encoder.columns else -1
+                                  for name in COLUMNS], np.int64)
+        self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time
+
+    def encode(self, rows: np.ndarray, chosen: np.ndarray, framed: bool = True) -> np.ndarray:
+        """The bytes (uint8) of the records of `rows[chosen]`."""
+        values = np.empty((len(chosen), self._encoder.width), np.int32)
+        expand_rows(rows, chosen, self._plan, self._continues_word, self._columns, records.SCHEMA_VERSION, values)
+        out = np.empty(len(chosen) * self._encoder.most_bytes, np.uint8)
+        return out[:self._encoder.encode(values, out, framed)]
+
+
+class Part(NamedTuple):
+    """Bytes of a file, and what they are uncompressed."""
+
+    stored: Any
+    original: np.ndarray
+
+
+def pack(original: np.ndarray, compress: bool) -> Part:
+    """The bytes as they are stored: a piece of a deflate stream that stands on its own, where compressed."""
+    if not compress:
+        return Part(original.data, original)
+    deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return Part(deflate.compress(original.data) + deflate.flush(zlib.Z_FULL_FLUSH), original)
+
+
+class OutputFile:
+    """A record file, plain or gzip, that is written part by part; a full disk is told with the file's name."""
+
+    def __init__(self, path: str, compress: bool):
+        self._path, self._compress = path, compress
+        self._crc, self._size = 0, 0
+
+    def __enter__(self) -> "OutputFile":
+        with self._named_errors():
+            self._file = open(self._path, "wb")
+            if self._compress:
+                self._file.write(GZIP_HEADER)
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        with self._named_errors(), self._file:
+            if kind is None and self._compress:
+                self._file.write(LAST_BLOCK + self._crc.to_bytes(4, "little")
+                                 + (self._size % 2**32).to_bytes(4, "little"))
+
+    def write(self, part: Part) -> None:
+        """Appends a part."""
+        with self._named_errors():
+            self._file.write(part.stored)
+        if self._compress:
+            self._crc = zlib.crc32(part.original.data, self._crc)
+            self._size += len(part.original)
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno or 0), self._path) from None
+
+
+def write_rows(rows: np.ndarray, order: np.ndarray, paths: Sequence[str], encoder: RowEncoder, compress: bool,
+               num_workers: int, progress: Callable[[float], Any] = lambda _: None) -> None:
+    """Writes `rows[order]` to the files by turns, as 2018 does: the i-th goes to file i mod files."""
+    shares = [order[number::len(paths)] for number in range(len(paths))]
+    jobs = ((number, start) for start, number in itertools.product(range(0, len(shares[0]), encoder.block),
+                                                                   range(len(paths))))
+
+    def make_part(job: tuple[int, int]) -> Part:
+        number, start = job
+        return pack(encoder.encode(rows, shares[number][start:start + encoder.block]), compress)
+
+    done = 0
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(OutputFile(path, compress)) for path in paths]
+        for (number, _), part in in_order(make_part, jobs, num_workers):
+            files[number].write(part)
+            done += encoder.block
+            progress(min(1.0, done / len(order)))

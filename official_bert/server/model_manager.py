@@ -1,0 +1,198 @@
+"""Which versions of which models answer: the folders are watched, new versions loaded, old ones given back.
+
+A new version answers before the old one ends, and a version ends only when its last request has its answer. A folder is read
+only when nothing in it has changed between two looks, so a version that is still being copied is never loaded.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from official_bert.server.metrics import Metrics
+from official_bert.server.servable import Servable
+from official_bert.server.server_config import ServedModelConfig
+from official_bert.server.statuses import RequestError
+from official_bert.server.version_folders import fingerprint, list_versions, why_no_versions
+
+LOG = logging.getLogger("official_bert.server")
+MOST_ENDED = 8  # versions that are remembered after their end, a model
+Load = Callable[[str, int, str], Servable]
+
+
+@dataclasses.dataclass
+class Version:
+    """What is known of one version of a model."""
+
+    number: int
+    folder: str
+    fingerprint: Any = None
+    state: str = "START"
+    error: str = ""
+    servable: Servable | None = None
+    users: int = 0
+
+
+class ModelManager:
+    """Watches the folders of models; `using` lends a version to a request. Thread-safe."""
+
+    def __init__(self, models: Sequence[ServedModelConfig], load: Load, metrics: Metrics, settle_seconds: float = 1.0):
+        self.models = {model.name: model for model in models}
+        self._load, self._metrics, self._settle_seconds = load, metrics, settle_seconds
+        self._versions: dict[str, dict[int, Version]] = {name: {} for name in self.models}
+        self._changed = threading.Condition()
+        self._polling = threading.Lock()
+
+    def poll(self) -> None:
+        """Looks at the folders once: loads what is new and complete, then ends what is no longer wanted."""
+        with self._polling:
+            for model in self.models.values():
+                self._poll_model(model)
+
+    def _poll_model(self, model: ServedModelConfig) -> None:
+        known = self._versions[model.name]
+        chosen = self._load_chosen(model)
+        states = {known[number].state for number in chosen}
+        # What answers goes on doing so until its successor does, and when the folder is emptied under it.
+        if "AVAILABLE" in states or (chosen and "START" not in states):
+            for version in list(known.values()):
+                if version.state == "AVAILABLE" and version.number not in chosen:
+                    self._end(model.name, version)
+        ended = [number for number, version in known.items() if version.state == "END" and number not in chosen]
+        with self._changed:
+            for number in ended[:-MOST_ENDED]:
+                del known[number]
+
+    def _load_chosen(self, model: ServedModelConfig) -> list[int]:
+        """Loads the versions that the policy chooses; in place of one that does not load, the next lower is chosen."""
+        folders = {number: os.path.join(model.base_path, name) for number, name in list_versions(model.base_path).items()}
+        failed: set[int] = set()
+        while True:
+            chosen = model.chosen(set(folders) - failed)
+            for number in chosen:
+                self._look_at(model.name, number, folders[number])
+            failing = {number for number in chosen if self._versions[model.name][number].error}
+            if not failing:
+                return chosen
+            failed |= failing
+
+    def _look_at(self, name: str, number: int, folder: str) -> None:
+        """Loads a version that is complete, unless it is loaded, or failed and has not changed since."""
+        known = self._versions[name]
+        version = known.get(number)
+        if version is not None and version.state in ("LOADING", "AVAILABLE", "UNLOADING"):
+            return
+        found = fingerprint(folder)
+        ended = version is not None and version.state == "END" and not version.error
+        if version is None or version.fingerprint != found or ended:
+            with self._changed:
+                version = known[number] = Version(number, folder, found)
+            if found is None or time.time() - found[0] < self._settle_seconds:
+                return  # perhaps still being written: look again
+        if version.state == "START" and found is not None:
+            self._start(name, version)
+
+    def _start(self, name: str, version: Version) -> None:
+        """Loads a version; a failure is kept as its status and does not concern the others."""
+        version.state = "LOADING"
+        try:
+            servable = self._load(name, version.number, version.folder)
+        except Exception as error:
+            LOG.warning("%s version %d: %s", name, version.number, error)
+            with self._changed:
+                version.state, version.error = "END", " ".join(str(error).split())
+            return
+        with self._changed:
+            version.servable, version.state, version.error = servable, "AVAILABLE", ""
+        self._metrics.version_available(name, version.number, True)
+        LOG.info("%s version %d: available", name, version.number)
+
+    def _end(self, name: str, version: Version, timeout: float | None = None) -> None:
+        """Takes a version out of service, waits for its requests, and gives its memory back."""
+        with self._changed:
+            version.state = "UNLOADING"
+            self._changed.wait_for(lambda: not version.users, timeout)
+            servable, version.servable = version.servable, None
+        self._metrics.version_available(name, version.number, False)
+        if servable is not None:
+            servable.close()
+        version.state = "END"
+        del servable
+        gc.collect()  # graphs and sessions refer to each other
+        LOG.info("%s version %d: unloaded", name, version.number)
+
+    @contextlib.contextmanager
+    def using(self, name: str, version: int | None = None, label: str = "") -> Iterator[Servable]:
+        """The servable of a version, a label, or the highest version; it stays loaded until given back.
+
+        Raises RequestError NOT_FOUND.
+        """
+        with self._changed:
+            entry = self._find(name, version, label)
+            entry.users += 1
+        try:
+            assert entry.servable is not None
+            yield entry.servable
+        finally:
+            with self._changed:
+                entry.users -= 1
+                self._changed.notify_all()
+
+    def _find(self, name: str, number: int | None, label: str) -> Version:
+        if label:
+            number = self._labelled(name, label)
+        available = {key: entry for key, entry in self._versions.get(name, {}).items() if entry.state == "AVAILABLE"}
+        wanted = max(available, default=None) if number is None else number
+        if wanted not in available:
+            asked = f"Latest({name})" if number is None else f"Specific({name}, {number})"
+            raise RequestError("NOT_FOUND", f"Servable not found for request: {asked}")
+        return available[wanted]
+
+    def _labelled(self, name: str, label: str) -> int:
+        model = self.models.get(name)
+        if model is None or label not in model.labels:
+            raise RequestError("NOT_FOUND", f"Unrecognized servable version label: {label}")
+        return model.labels[label]
+
+    def statuses(self, name: str, number: int | None = None, label: str = "") -> list[Version]:
+        """What is known of a model's versions, highest first. Raises RequestError NOT_FOUND."""
+        if label:
+            number = self._labelled(name, label)
+        with self._changed:
+            found = [dataclasses.replace(entry) for entry in self._versions.get(name, {}).values()
+                     if number in (None, entry.number)]
+        if not found:
+            raise RequestError("NOT_FOUND", f"Could not find any versions of model {name}" if number is None else
+                               f"Could not find version {number} of model {name}")
+        return sorted(found, key=lambda entry: -entry.number)
+
+    def is_ready(self) -> bool:
+        """Whether every model has a version that answers."""
+        return not self.waiting()
+
+    def waiting(self) -> list[str]:
+        """The models without a version that answers."""
+        with self._changed:
+            return [name for name, versions in self._versions.items()
+                    if not any(entry.state == "AVAILABLE" for entry in versions.values())]
+
+    def errors(self) -> list[str]:
+        """Why models without an answering version have none."""
+        lines = []
+        for name in self.waiting():
+            reasons = [entry.error for entry in list(self._versions[name].values()) if entry.error]
+            lines.append(f"model {name}: " + (reasons[-1] if reasons else why_no_versions(self.models[name].base_path)))
+        return lines
+
+    def close(self, timeout: float | None = None) -> None:
+        """Ends everything."""
+        with self._polling:
+            for name, versions in self._versions.items():
+                for version in versions.values():
+                    if version.state == "AVAILABLE":
+                        self._end(name, version, timeout)

@@ -1,0 +1,27 @@
+"""The page on which a person tries the served models: one file, no other server asked, built on the REST interface."""
+
+import base64
+import hashlib
+import importlib.resources
+import re
+
+
+def read() -> str:
+    """The page's HTML."""
+    return importlib.resources.files("official_bert.server").joinpath("page.html").read_text(encoding="utf-8")
+
+
+def _policy(html: str) -> str:
+    """A content security policy that lets the page's own script and style run, and nothing else."""
+    def digest(tag: str) -> str:
+        found = re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        assert found is not None, tag
+        return "'sha256-" + base64.b64encode(hashlib.sha256(found[1].encode("utf-8")).digest()).decode("ascii") + "'"
+
+    return (f"default-src 'none'; connect-src 'self'; script-src {digest('script')}; style-src {digest('style')}; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+
+
+def headers() -> dict[str, str]:
+    """What a browser is told about the page."""
+    return {"Content-Security-Policy": _policy(read()), "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}

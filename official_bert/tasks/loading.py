@@ -1,0 +1,53 @@
+"""Tasks by name. A family of tasks is a folder: the task, how its files are read, its features, its metrics, its served model."""
+
+import importlib
+import os
+import types
+from collections.abc import Mapping
+
+import keras
+
+from official_bert.config import Config, load_config
+from official_bert.models import checkpoints
+from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
+from official_bert.training.task import DataFiles, TaskBase
+
+# The names that configurations hold, and the modules of their `Task`.
+MODULES: Mapping[str, str] = types.MappingProxyType({
+    "pretraining": "official_bert.tasks.pretraining.task",
+    "classification": "official_bert.tasks.texts.classification",
+    "glue": "official_bert.tasks.texts.glue",
+    "swag": "official_bert.tasks.texts.swag",
+    "squad": "official_bert.tasks.squad.task",
+    "ner": "official_bert.tasks.tagging.task"})
+
+
+def load_task(config: Config, files: DataFiles | None = None) -> TaskBase:
+    """Returns the task that `config.task` names; ValueError listing the names if there is none."""
+    if config.task not in MODULES:
+        raise ValueError(f"config.task: expected one of {sorted(MODULES)}, got {config.task!r}")
+    return importlib.import_module(MODULES[config.task]).Task(config, files)
+
+
+def restore_for_inference(path: str) -> tuple[TaskBase, keras.Model]:
+    """The task and the model, weights loaded, of a training run's folder or of one checkpoint's prefix in it.
+
+    Raises ValueError where the folder has no configuration or no checkpoint.
+    """
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    config_path = os.path.join(folder, CONFIG_FILE)
+    if not os.path.exists(config_path) and os.path.basename(os.path.normpath(folder)) == BEST_FOLDER:
+        folder = os.path.dirname(os.path.normpath(folder))
+        config_path = os.path.join(folder, CONFIG_FILE)
+    if not os.path.exists(config_path):
+        raise ValueError(f"{path}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
+    overrides = []
+    if os.path.exists(os.path.join(folder, VOCAB_FILE)):
+        overrides = [f"tokenizer.vocab_file={os.path.join(folder, VOCAB_FILE)}"]
+    prefix = checkpoints.newest_checkpoint(path)
+    if prefix is None:
+        raise ValueError(f"{path}: no checkpoint found there")
+    task = load_task(load_config(config_path, overrides=overrides))
+    model = task.build_model()
+    checkpoints.weights_checkpoint(model).read(prefix).assert_existing_objects_matched().expect_partial()
+    return task, model

@@ -1,0 +1,122 @@
+"""Pre-training: masked words and next sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from official_bert.config import build, merge
+from official_bert.data import records
+from official_bert.data.pretraining.dynamic_masking import DynamicMasking
+from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.sources import RecordSource, find_records, refuse_rows
+from official_bert.models.pretrainer import make_pretrainer
+from official_bert.training import losses
+from official_bert.training.task import TaskBase
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What records must look like, and how those without masks are masked."""
+
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)  # of records made with --masking=dynamic
+
+
+class Task(TaskBase):
+    """Masked LM and next sentence from the records of `create_pretraining_data`."""
+
+    Options = Options
+    head = "fill_mask"
+
+    def build_model(self):
+        """Encoder with both heads."""
+        return make_pretrainer(self.config.model, recompute=self.config.training.recompute)
+
+    def losses(self, outputs, batch):
+        """Masked-LM loss over the weighted predictions, next-sentence loss over the examples."""
+        return {"mlm": losses.cross_entropy(outputs["mlm_logits"], batch["masked_lm_ids"], batch["masked_lm_weights"]
+                                            * batch["example_weights"][:, None]),
+                "nsp": losses.cross_entropy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0],
+                                            batch["example_weights"])}
+
+    def counters(self, outputs, batch):
+        """Accuracies of both."""
+        return {"mlm_accuracy": losses.accuracy(outputs["mlm_logits"], batch["masked_lm_ids"], batch["masked_lm_weights"]
+                                                * batch["example_weights"][:, None]),
+                "nsp_accuracy": losses.accuracy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0],
+                                                batch["example_weights"])}
+
+    def train_source(self):
+        """The records of `--input_file`, shuffled."""
+        return self._source(self.files.train_file, self.config.training.batch_size, shuffle=True)
+
+    def eval_source(self):
+        """The records of `--eval_input_file`, in their order."""
+        if not self.files.eval_file:
+            return None
+        return self._source(self.files.eval_file, self.config.training.eval_batch_size, shuffle=False)
+
+    def batch_spec(self, batch_size):
+        """The features of masked records."""
+        table = records.pretraining_features(self.options.max_seq_length, self.options.max_predictions_per_seq)
+        return {feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
+                for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+
+    def _source(self, patterns: str, batch_size: int, shuffle: bool) -> RecordSource:
+        """The files whose records have this run's, or this phase's, lengths."""
+        longest = self.config.model.max_position_embeddings
+        if self.options.max_seq_length > longest:
+            raise ValueError(f"config.options.max_seq_length: {self.options.max_seq_length} is longer than the model's "
+                             f"{longest} positions (model.max_position_embeddings)")
+        features = {path: records.feature_lengths(path) for path in find_records(patterns)}
+        paths = [path for path, found in features.items() if self._is_wanted(path, found)]
+        if not paths:
+            raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
+                             f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
+        without_masks = {"word_starts" in features[path] for path in paths}
+        if len(without_masks) > 1:
+            raise ValueError(f"{patterns}: expected records with masks or without them, got both")
+        masking = self._make_masking() if without_masks.pop() else None
+        return RecordSource(paths, batch_size, lambda *rows: self._parse(masking, *rows), self.config.seed, shuffle)
+
+    def _is_wanted(self, path: str, found: dict[str, int]) -> bool:
+        """Whether records with these feature lengths are this phase's; ValueError where no phase wants them."""
+        phases = [build(Options, merge(self.config.options, phase.options)) for phase in self.config.phases]
+        if not (wrong := _other_lengths(self.options, found)):
+            return True
+        if not all(_other_lengths(options, found) for options in phases):
+            return False
+        feature, key = wrong[0]
+        wanted = getattr(self.options, key)
+        raise ValueError(f"{path}: config.options.{key} is {wanted}, but its records hold {found.get(feature)}")
+
+    def _make_masking(self) -> DynamicMasking:
+        if not self.config.tokenizer.vocab_file:
+            raise ValueError("records without masks need the vocabulary: give --vocab_file")
+        return DynamicMasking(self.options.masking, VocabularyFacts.of(self.tokenizer.vocab), self.options.max_seq_length,
+                              self.options.max_predictions_per_seq, self.config.seed)
+
+    def _parse(self, masking: DynamicMasking | None, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        if masking:
+            batch = masking(records.parse_unmasked(serialized, self.options.max_seq_length), indices)
+        else:
+            batch = records.parse_pretraining(serialized, self.options.max_seq_length,
+                                              self.options.max_predictions_per_seq)
+        words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
+        known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
+        segments = batch["segment_ids"]
+        return refuse_rows(batch, indices, {
+            f"token id beyond the vocabulary of {words} (model.vocab_size)": ~(known[0] & known[1]),
+            f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
+                tf.reduce_any((segments < 0) | (segments >= self.config.model.type_vocab_size), axis=1),
+            "no token at all (input_mask is 0)": tf.reduce_all(tf.equal(batch["input_mask"], 0), axis=1),
+            "masked position outside the sequence":
+                tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
+            "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})
+
+
+def _other_lengths(options: Options, found: dict[str, int]) -> list[tuple[str, str]]:
+    """(feature, option) of the lengths in which records differ from the options; those without masks hold no predictions."""
+    keys = {"input_ids": "max_seq_length"} | ({} if "word_starts" in found else {"masked_lm_ids": "max_predictions_per_seq"})
+    return [(feature, key) for feature, key in keys.items() if found.get(feature) != getattr(options, key)]

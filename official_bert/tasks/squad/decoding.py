@@ -1,0 +1,193 @@
+"""From logits to answers: best spans, their text in the passage, no answer (2018 `run_squad.py`, `write_predictions`)."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from official_bert.tasks.squad.features import SquadFeature
+from official_bert.tasks.squad.reading import SquadExample
+from official_bert.text.tokenization import BasicTokenizer
+
+NOTHING = "empty"  # 2018's text where no span at all is possible
+NO_SPAN = 1e6  # the null odds then
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingRules:
+    """The flags of 2018's `run_squad.py` that say what is an answer."""
+
+    n_best_size: int = 20
+    max_answer_length: int = 30  # tokens
+    version_2_with_negative: bool = False
+    null_score_diff_threshold: float = 0.0  # no answer where the null score exceeds the best span's by more
+
+    def __post_init__(self):
+        for key in ("n_best_size", "max_answer_length"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"config.options.{key}: expected at least 1, got {getattr(self, key)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Logits:
+    """One feature's logits, float64 [length]: of its real tokens, since those of padding depend on the batch.
+
+    2018 let padding compete for the n best positions (and never win); give logits of any greater length to do so too.
+    """
+
+    start: np.ndarray
+    end: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A possible answer: a feature of the example and the positions in it; position 0 is no answer."""
+
+    feature: int
+    start: int
+    end: int
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        """The sum of both logits."""
+        return self.start_logit + self.end_logit
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One of the n best."""
+
+    text: str
+    probability: float
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        """The sum of both logits."""
+        return self.start_logit + self.end_logit
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """What is written of a question."""
+
+    prediction: str
+    nbest: tuple[Answer, ...]
+    null_odds: float  # null score - score of the best answer that is one; only with version_2_with_negative
+    best_text: str  # the best answer that is one, whatever the threshold says
+
+
+def best_positions(logits: np.ndarray, count: int) -> np.ndarray:
+    """The positions of the `count` largest logits, of equal ones the first (2018 `_get_best_indexes`)."""
+    return np.argsort(-logits, kind="stable")[:count]
+
+
+def spans_of(feature: SquadFeature, number: int, logits: Logits, rules: DecodingRules) -> list[Span]:
+    """The possible spans among the best starts and ends of one feature, in the order in which 2018 finds them.
+
+    A span begins where its window shows the passage with the most context, so no span is found in two windows.
+    """
+    starts, ends = (best_positions(part, rules.n_best_size) for part in (logits.start, logits.end))
+    first, behind = feature.first_position, feature.first_position + feature.window_length
+    starts, ends = (part[(part >= first) & (part < behind)] for part in (starts, ends))
+    starts = starts[feature.max_context[starts - first]] if len(starts) else starts
+    lengths = ends[None, :] - starts[:, None] + 1
+    return [Span(number, int(starts[row]), int(ends[column]), float(logits.start[starts[row]]), float(logits.end[ends[column]]))
+            for row, column in zip(*np.nonzero((lengths >= 1) & (lengths <= rules.max_answer_length)))]
+
+
+def best_spans(features: Sequence[SquadFeature], logits: Sequence[Logits], rules: DecodingRules) -> list[Span]:
+    """The possible spans of an example's features, best first; with version 2 the null span of the feature that gives it
+    the lowest score is one of them."""
+    spans = [span for number, (feature, part) in enumerate(zip(features, logits))
+             for span in spans_of(feature, number, part, rules)]
+    if rules.version_2_with_negative:
+        spans.append(null_span(logits))
+    return sorted(spans, key=lambda span: -span.score)
+
+
+def null_span(logits: Sequence[Logits]) -> Span:
+    """No answer: the span of [CLS] in the feature that scores it lowest."""
+    scores = [part.start[0] + part.end[0] for part in logits]
+    lowest = int(np.argmin(scores))
+    return Span(lowest, 0, 0, float(logits[lowest].start[0]), float(logits[lowest].end[0]))
+
+
+def decode(example: SquadExample, features: Sequence[SquadFeature], logits: Sequence[Logits], rules: DecodingRules,
+           do_lower_case: bool = True) -> Decoded:
+    """The answer to one question from the logits of its features; pure."""
+    chosen: dict[str, Span] = {}
+    for span in best_spans(features, logits, rules):
+        if len(chosen) >= rules.n_best_size:
+            break
+        text = span_text(example, features[span.feature], span, do_lower_case) if span.start else ""
+        chosen.setdefault(text, span)
+    if rules.version_2_with_negative:
+        chosen.setdefault("", null_span(logits))
+    entries = [(text, span.start_logit, span.end_logit) for text, span in chosen.items()] or [(NOTHING, 0.0, 0.0)]
+    probabilities = softmax([start + end for _, start, end in entries])
+    nbest = tuple(Answer(text, probability, start, end) for (text, start, end), probability in zip(entries, probabilities))
+    if not rules.version_2_with_negative:
+        return Decoded(nbest[0].text, nbest, 0.0, nbest[0].text)
+    best = next((answer for answer in nbest if answer.text), None)
+    if best is None:  # 2018 fails here
+        return Decoded("", nbest, NO_SPAN, "")
+    odds = null_span(logits).score - best.start_logit - best.end_logit
+    return Decoded("" if odds > rules.null_score_diff_threshold else best.text, nbest, odds, best.text)
+
+
+def softmax(scores: Sequence[float]) -> list[float]:
+    """Probabilities of the n best, as 2018 computes them."""
+    largest = max(scores)
+    exponents = [math.exp(score - largest) for score in scores]
+    return [value / sum(exponents) for value in exponents]
+
+
+def span_text(example: SquadExample, feature: SquadFeature, span: Span, do_lower_case: bool) -> str:
+    """The text of a span, its first and last word cut to it where that can be done."""
+    tokens = feature.tokens[span.start:span.end + 1]
+    text = " ".join(" ".join(tokens).replace(" ##", "").replace("##", "").split())
+    words = example.passage.words[feature.word_at(span.start):feature.word_at(span.end) + 1]
+    return align(text, " ".join(words), do_lower_case)
+
+
+def align(predicted: str, original: str, do_lower_case: bool = True) -> str:
+    """The part of `original` that `predicted`, its normalised tokens, stands for (2018 `get_final_text`).
+
+    Both are compared without spaces. `original` whole where `predicted` is not found, or normalising changed lengths
+    (accents that were taken away).
+    """
+    normalised = " ".join(BasicTokenizer(do_lower_case).tokenize(original))
+    start = normalised.find(predicted)
+    if start < 0:
+        return original
+    kept_normalised, kept_original = ([index for index, char in enumerate(text) if char != " "]
+                                      for text in (normalised, original))
+    if len(kept_normalised) != len(kept_original):
+        return original
+    place = {index: order for order, index in enumerate(kept_normalised)}
+    first, last = place.get(start), place.get(start + len(predicted) - 1)
+    if first is None or last is None:
+        return original
+    return original[kept_original[first]:kept_original[last] + 1]
+
+
+def by_example(features: Sequence[SquadFeature]) -> Iterator[tuple[int, slice]]:
+    """(example's index, its features) over features in order."""
+    start = 0
+    for end in range(1, len(features) + 1):
+        if end == len(features) or features[end].example_index != features[start].example_index:
+            yield features[start].example_index, slice(start, end)
+            start = end
+
+
+def decode_all(examples: Sequence[SquadExample], features: Sequence[SquadFeature], logits: Sequence[Logits],
+               rules: DecodingRules, do_lower_case: bool = True) -> dict[str, Decoded]:
+    """The answers to every question, by its id."""
+    assert len(features) == len(logits)
+    return {examples[index].qas_id: decode(examples[index], features[part], logits[part], rules, do_lower_case)
+            for index, part in by_example(features)}

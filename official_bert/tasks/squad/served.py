@@ -1,0 +1,136 @@
+"""Answers as slices of the passage: windows over it, the best span of all windows, no answer (2018 `run_squad.py`).
+
+B questions, R rows (a passage longer than the model has several windows), S tokens, K positions looked at.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from official_bert.serving.served_model import ServedModel, Tensors, texts
+from official_bert.text import graph_packing
+from official_bert.text.graph import GraphTokenizer
+
+
+class Spans(NamedTuple):
+    """The best span of each row or question: its row, first and last position, its score; each [R] or [B]."""
+
+    row: tf.Tensor
+    start: tf.Tensor
+    end: tf.Tensor
+    score: tf.Tensor  # sum of the start's and the end's logit, float64; -inf where there is no span
+
+
+class QuestionAnswering(ServedModel):
+    """The answer to a question in its context. Settings as the flags of 2018's `run_squad.py`.
+
+    Raises ValueError where a question may fill the whole row.
+    """
+
+    text_inputs: Mapping[str, tf.TensorSpec] = texts("question", "context")
+
+    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, doc_stride: int = 128,
+                 max_query_length: int = 64, max_answer_length: int = 30, n_best_size: int = 20,
+                 no_answer: bool = False, null_score_diff_threshold: float = 0.0):
+        super().__init__(model, tokenizer, max_seq_length)
+        if max_query_length + 3 >= max_seq_length:
+            raise ValueError(f"max_seq_length: expected more than max_query_length + 3 = {max_query_length + 3}, "
+                             f"got {max_seq_length}")
+        self.doc_stride, self.max_query_length = doc_stride, max_query_length
+        self.max_answer_length, self.n_best_size = max_answer_length, n_best_size
+        self.no_answer, self.null_score_diff_threshold = no_answer, null_score_diff_threshold
+
+    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """`start_logits`, `end_logits` [R,S]."""
+        outputs = self.run(inputs)
+        return {name: outputs[name] for name in ("start_logits", "end_logits")}
+
+    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """`answer`, its `start` and `end` in code points of `context`, `score`, `null_score`, `truncated`, each [B].
+
+        `score` is the sum of two logits, `null_score` that of [CLS] (the lowest of all windows). Without an answer the
+        span is empty and lies at 0. `truncated`: the question was cut; a context never is.
+        """
+        # Bytes that are no UTF-8 count as one U+FFFD each, for offsets and slice alike.
+        context = tf.strings.unicode_transcode(inputs["context"], "UTF-8", "UTF-8")
+        question = graph_packing.whole(self.tokenizer.tokenize(inputs["question"]))
+        question, truncated = graph_packing.truncate(question, self.max_query_length)
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(context)
+        lengths = tf.cast(ids.row_lengths(), tf.int32)
+        windows = graph_packing.sliding_windows(lengths, self.max_seq_length - 3 - question.length, self.doc_stride)
+        first, second = self._windows(question, ids, windows)
+        layout = graph_packing.lay_out(first, second, *(self.special[name] for name in ("CLS", "SEP", "PAD")))
+        logits = self.answer_ids(layout.features())
+        shown = _at_tokens(graph_packing.max_context(windows, lengths), layout, second)
+        spans = best_spans(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size,
+                           self.max_answer_length)
+        best = best_of_questions(spans, windows.text, tf.size(lengths))
+        null_score = tf.math.unsorted_segment_min(
+            tf.cast(logits["start_logits"][:, 0], tf.float64) + tf.cast(logits["end_logits"][:, 0], tf.float64),
+            windows.text, tf.size(lengths))
+        answered = best.score > tf.float64.min
+        if self.no_answer:
+            answered &= null_score - best.score <= self.null_score_diff_threshold
+        start, end = (_offset(offsets, layout.token, best.row, position, answered)
+                      for offsets, position in ((starts, best.start), (ends, best.end)))
+        score = tf.where(best.score > tf.float64.min, best.score, 0.0)
+        return {"answer": tf.strings.substr(context, start, end - start, unit="UTF8_CHAR"), "start": start, "end": end,
+                "score": tf.cast(score, tf.float32), "null_score": tf.cast(null_score, tf.float32),
+                "truncated": truncated}
+
+    @staticmethod
+    def _windows(question: graph_packing.Slices, ids: tf.RaggedTensor,
+                 windows: graph_packing.Windows) -> tuple[graph_packing.Slices, graph_packing.Slices]:
+        """The two texts of each window's row: its question, and the window of the context."""
+        row_start = tf.gather(tf.cast(ids.row_starts(), tf.int32), windows.text)
+        return (graph_packing.Slices(question.values, tf.gather(question.start, windows.text),
+                                     tf.gather(question.length, windows.text)),
+                graph_packing.Slices(ids.values, row_start + windows.start, windows.length))
+
+
+def _offset(offsets: tf.RaggedTensor, token: tf.Tensor, row: tf.Tensor, position: tf.Tensor,
+            answered: tf.Tensor) -> tf.Tensor:
+    """The offset of the token at a row's position, 0 where the question is not answered; [B]."""
+    chosen = tf.where(answered, tf.gather_nd(token, tf.stack([row, position], 1)), tf.size(offsets.values))
+    return tf.gather(tf.concat([offsets.values, [0]], 0), chosen)
+
+
+def _at_tokens(shown: tf.Tensor, layout: graph_packing.Layout, windows: graph_packing.Slices) -> tf.Tensor:
+    """What is said of a window's tokens [R,W], at their places in the row [R,S]; false elsewhere."""
+    width = tf.shape(shown)[1]
+    place = tf.where(layout.in_b, layout.token - windows.start[:, None], width)
+    return tf.gather(tf.pad(shown, [[0, 0], [0, 1]]), place, batch_dims=1)
+
+
+def best_spans(logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, n_best_size: int,
+               max_answer_length: int) -> Spans:
+    """The best span of each row; `real`, `may_start`, `may_end` [R,S] bool.
+
+    As in 2018 the `n_best_size` best positions are chosen before it is asked whether a span may begin or end there.
+    Padding, whose logits depend on the rest of the batch, is not among them.
+    """
+    count = tf.minimum(n_best_size, tf.shape(real)[1])
+    tops = []
+    for name, allowed in (("start_logits", may_start), ("end_logits", may_end)):
+        values = tf.where(real, logits[name], tf.float32.min)
+        value, position = tf.math.top_k(values, count)                                # [R,K]
+        tops.append((tf.cast(value, tf.float64), position, tf.gather(allowed, position, batch_dims=1)))
+    (start_value, start, start_allowed), (end_value, end, end_allowed) = tops
+    length = end[:, None, :] - start[:, :, None] + 1                                  # [R,K,K]
+    valid = start_allowed[:, :, None] & end_allowed[:, None, :] & (length >= 1) & (length <= max_answer_length)
+    scores = tf.where(valid, start_value[:, :, None] + end_value[:, None, :], tf.float64.min)
+    flat = tf.reshape(scores, [tf.shape(real)[0], count * count])
+    best = tf.argmax(flat, axis=1, output_type=tf.int32)  # the first of equal ones, as a stable sort gives it
+    row = tf.range(tf.shape(real)[0])
+    return Spans(row, tf.gather(start, best // count, batch_dims=1), tf.gather(end, best % count, batch_dims=1),
+                 tf.gather(flat, best, batch_dims=1))
+
+
+def best_of_questions(spans: Spans, question: tf.Tensor, count: tf.Tensor) -> Spans:
+    """The best of each question's rows, the first of equal ones; `question` [R] -> spans [B]."""
+    score = tf.math.unsorted_segment_max(spans.score, question, count)
+    row = tf.where(tf.equal(spans.score, tf.gather(score, question)), spans.row, tf.int32.max)
+    row = tf.math.unsorted_segment_min(row, question, count)
+    return Spans(row, tf.gather(spans.start, row), tf.gather(spans.end, row), score)

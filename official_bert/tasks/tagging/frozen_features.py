@@ -1,0 +1,88 @@
+"""Features of words that a frozen encoder computes once, kept in a file (paper 5.3)."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.config import written_beside
+from official_bert.tasks.tagging.features import TaggingFeature
+
+BATCH_TOKENS = 8192  # of one call of the encoder
+
+
+class WordFeatures:
+    """float32 [N,D,words] of each text, computed by `model.features` when the first is asked for.
+
+    They lie in a file of `cache_dir`, by what they depend on (the encoder's weights too), or in a temporary one.
+    """
+
+    def __init__(self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: Callable[[], keras.Model],
+                 cache_dir: str = ""):
+        self.features, self.lengths, self.model, self.cache_dir = features, lengths, model, cache_dir
+        self.ends = np.cumsum(lengths)
+        self._stored: np.ndarray | None = None
+        self._temporary: tempfile.TemporaryDirectory | None = None
+
+    def __getitem__(self, text: int) -> np.ndarray:
+        """Of one text."""
+        if self._stored is None:
+            self._stored = self._load()
+        end = self.ends[text]
+        return self._stored[end - self.lengths[text]:end].transpose(1, 2, 0)
+
+    def _load(self) -> np.ndarray:
+        model = self.model()
+        if self.cache_dir:
+            os.makedirs(self.cache_dir, exist_ok=True)
+        else:
+            self._temporary = tempfile.TemporaryDirectory(prefix="features-")
+        path = os.path.join(self.cache_dir or self._temporary.name, f"words-{self._digest(model)}.npy")  # type: ignore[union-attr]
+        if not os.path.exists(path):
+            with written_beside(path) as temporary:
+                compute_features(model, self.features, self.ends, temporary)
+        return np.load(path, mmap_mode="r")
+
+    def _digest(self, model: keras.Model) -> str:
+        digest = hashlib.sha256(str(model.layers_used).encode())
+        for variable in model.encoder.weights:
+            digest.update(np.asarray(variable.value).tobytes())
+        for feature in self.features:
+            digest.update(feature.input_ids.tobytes() + feature.positions.tobytes() + feature.words.tobytes())
+        return digest.hexdigest()[:32]
+
+
+def compute_features(model: keras.Model, features: Sequence[TaggingFeature], ends: np.ndarray, path: str) -> None:
+    """Writes float32 [words of all texts,N,D] as a .npy file; rows of about equal length go through the encoder together."""
+    layers, width = len(model.layers_used), model.encoder.settings["hidden_size"]
+    starts = np.concatenate([[0], ends[:-1]])
+    stored = np.lib.format.open_memmap(path, "w+", np.float32, (int(ends[-1]), layers, width))
+    run = tf.function(lambda batch: tf.cast(model.features(batch), tf.float32), reduce_retracing=True)
+    for part in batches_by_length([len(feature.input_ids) for feature in features], BATCH_TOKENS):
+        found = run(padded([features[index] for index in part])).numpy()
+        for row, index in zip(found, part):
+            stored[starts[features[index].text] + features[index].words] = row[features[index].positions]
+    stored.flush()
+
+
+def batches_by_length(lengths: Sequence[int], tokens: int) -> Iterator[np.ndarray]:
+    """Indices of rows, the short ones first, in batches of at most `tokens` with their padding (or of one row)."""
+    order = np.argsort(lengths, kind="stable")
+    begin = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - begin) * lengths[order[end]] > tokens:
+            yield order[begin:end]
+            begin = end
+
+
+def padded(features: Sequence[TaggingFeature]) -> Mapping[str, tf.Tensor]:
+    """The encoder's inputs of some rows."""
+    shape = (len(features), max(len(feature.input_ids) for feature in features))
+    ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    for row, real, feature in zip(ids, mask, features):
+        row[:len(feature.input_ids)], real[:len(feature.input_ids)] = feature.input_ids, 1
+    return {"input_ids": tf.constant(ids), "input_mask": tf.constant(mask), "segment_ids": tf.zeros(shape, tf.int32)}

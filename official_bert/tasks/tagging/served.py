@@ -1,0 +1,190 @@
+"""Entities with their places in a text: words, windows, tags by softmax or CRF, IOB to entities.
+
+B texts, R rows (a text longer than the model has several windows), S tokens of a row, T tokens in all, W words, C tags.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.serving.served_model import ServedModel, Tensors, texts
+from official_bert.text import graph_packing
+from official_bert.text.graph import GraphTokenizer
+from official_bert.text.tokenization import CJK_RANGES
+
+OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
+PREFIXES = {"O": OUTSIDE, "I": INSIDE, "B": BEGIN, "E": END, "L": END, "S": SINGLE, "U": SINGLE}
+# logits [B,W,C], which of the W are real [B,W] -> the best tag of each word [B,W]; W is at least 1
+Decode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+class Entities(NamedTuple):
+    """Runs of words that are one entity, flat over the batch, each [N] and in the order of the texts."""
+
+    first: tf.Tensor  # word
+    last: tf.Tensor
+    kind: tf.Tensor  # index of the type
+
+
+class Tagger(ServedModel):
+    """Entities of texts. `decode` finds the tags of a sequence of words; None takes the likeliest of each.
+
+    `pretokenized`: words are what stands between spaces, as in CoNLL files; else punctuation around a word is set apart.
+    """
+
+    text_inputs: Mapping[str, tf.TensorSpec] = texts("text")
+
+    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str],
+                 decode: Decode | None = None, doc_stride: int = 128, pretokenized: bool = False):
+        super().__init__(model, tokenizer, max_seq_length)
+        self.labels, self.doc_stride, self.pretokenized = tuple(labels), doc_stride, pretokenized
+        self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
+        self.types = sorted({label.partition("-")[2] for label in labels if label != "O"})
+        tokens = list(tokenizer.vocab)
+        self._continues = tf.constant([token.startswith("##") for token in tokens])
+        self._special = tf.constant([token in ("[PAD]", "[CLS]", "[SEP]") for token in tokens])
+
+    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """`logits` [B,S,C], and `tags` [B,S] at pieces that begin a word, which here are all without ##; "" elsewhere."""
+        ids = inputs["input_ids"]
+        begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
+        logits = self._row_logits(inputs, begins)
+        lengths = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
+        found = self._tags(tf.boolean_mask(logits, begins), lengths)
+        names = tf.scatter_nd(tf.where(begins), tf.gather(tf.constant(self.labels), found), tf.shape(ids, tf.int64))
+        return {"tags": names, "logits": logits}
+
+    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """`entities`, `types`, `starts`, `ends`, `scores` [B,E], padded with "" and 0; `truncated` [B], always false.
+
+        `entities` are slices of `text`, in code points; a score is the mean over an entity's words of their tag's
+        probability (in a CRF, of the emissions alone).
+        """
+        text = tf.strings.unicode_transcode(inputs["text"], "UTF-8", "UTF-8")
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
+        begins = self._begins_word(text, ids, starts, ends.values)
+        first_tokens = tf.cast(tf.where(begins)[:, 0], tf.int32)                      # [W]
+        word_splits = tf.searchsorted(first_tokens, tf.cast(ids.row_splits, tf.int32))
+        lengths = word_splits[1:] - word_splits[:-1]
+        logits = self._word_logits(ids, first_tokens, lengths)                        # [W,C]
+        tags = self._tags(logits, lengths)                                            # [W]
+        probability = tf.gather(tf.nn.softmax(logits), tags, batch_dims=1)
+        entities = self._entities(tags, word_splits)
+        last_token = tf.gather(tf.concat([first_tokens[1:], [tf.size(ids.values)]], 0), entities.last) - 1
+        start = tf.gather(starts.values, tf.gather(first_tokens, entities.first))
+        end = tf.gather(ends.values, last_token)
+        row_splits = tf.searchsorted(entities.first, word_splits)
+        total = tf.concat([[0.0], tf.cumsum(probability)], 0)
+        score = (tf.gather(total, entities.last + 1) - tf.gather(total, entities.first)) \
+            / tf.cast(entities.last - entities.first + 1, tf.float32)
+        source = tf.gather(text, tf.searchsorted(row_splits, tf.range(tf.size(start)), side="right") - 1)
+        columns = {"entities": tf.strings.substr(source, start, end - start, unit="UTF8_CHAR"),
+                   "types": tf.gather(tf.constant([*self.types, ""]), entities.kind),
+                   "starts": start, "ends": end, "scores": score}
+        rows = {name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor()
+                for name, value in columns.items()}
+        return {**rows, "truncated": tf.zeros(tf.shape(text), tf.bool)}
+
+    def _begins_word(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.Tensor) -> tf.Tensor:
+        """Whether each token [T] is the first of a word.
+
+        Tokens without a space between them are one word, from the first to the last that is no punctuation; an
+        ideograph is a word of its own.
+        """
+        begins = ~tf.gather(self._continues, ids.values)
+        joined = tf.equal(starts.values[1:], ends[:-1]) & tf.equal(ids.value_rowids()[1:], ids.value_rowids()[:-1])
+        chunk_start = begins & _with_first(~joined, begins)
+        if self.pretokenized:
+            return chunk_start
+        ideograph, punctuation = self._kinds_at(text, starts)
+        chunk_start |= ideograph | _with_first(ideograph[:-1] & begins[1:], begins)
+        chunk = tf.cumsum(tf.cast(chunk_start, tf.int32)) - 1
+        place = tf.range(tf.size(chunk))
+        count = tf.math.count_nonzero(chunk_start, dtype=tf.int32)
+        first = tf.math.unsorted_segment_min(tf.where(punctuation, tf.int32.max, place), chunk, count)
+        last = tf.math.unsorted_segment_max(tf.where(punctuation, -1, place), chunk, count)
+        return begins & ((place <= tf.gather(first, chunk)) | (place > tf.gather(last, chunk)))
+
+    def _kinds_at(self, text: tf.Tensor, starts: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Whether at each start [B,(T)] an ideograph stands, or punctuation; both [T]."""
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
+        text_start = tf.gather(tf.cast(decoded.row_starts(), tf.int32), starts.value_rowids())
+        codes = tf.gather(decoded.values, text_start + starts.values)
+        ideograph = tf.reduce_any([(codes >= first) & (codes <= last) for first, last in CJK_RANGES], axis=0)
+        return ideograph, self.tokenizer.stands_alone(codes) & ~ideograph
+
+    def _row_logits(self, inputs: Tensors, begins: tf.Tensor) -> tf.Tensor:
+        """Logits [B,S,C] of rows whose words begin at `begins` [B,S]."""
+        del begins  # every piece is tagged
+        return self.run(inputs)["logits"]
+
+    def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        """Logits [W,C] of words, given the first token of each and how many of them a text has, `lengths` [B]."""
+        del lengths  # each word is seen by itself
+        return tf.gather(self._of_tokens(ids, lambda rows: self.run(rows)["logits"]), first_tokens)
+
+    def _of_tokens(self, ids: tf.RaggedTensor, compute: Callable[[Tensors], tf.Tensor]) -> tf.Tensor:
+        """Ragged ids [B,(T)] -> what `compute` [R,S,...] gives of each token [T,...], in the window with the most context."""
+        tokens = graph_packing.whole(ids)
+        windows = graph_packing.sliding_windows(tokens.length, self.max_seq_length - 2, self.doc_stride)
+        rows = graph_packing.Slices(tokens.values, tf.gather(tokens.start, windows.text) + windows.start, windows.length)
+        layout = graph_packing.lay_out(rows, None, *(self.special[name] for name in ("CLS", "SEP", "PAD")))
+        values = compute(layout.features())                                           # [R,S,...]
+        shown = graph_packing.max_context(windows, tokens.length)                     # [R,S-2]
+        chosen = tf.pad(shown, [[0, 0], [1, 1]]) & layout.in_a
+        return tf.scatter_nd(tf.boolean_mask(layout.token, chosen)[:, None], tf.boolean_mask(values, chosen),
+                             [tf.size(ids.values), *values.shape[2:]])
+
+    def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        """Flat logits [W,C] of words, `lengths` [B] of them a text -> the best tag of each [W]."""
+        padded, real = _by_text(logits, lengths)
+        return tf.boolean_mask(tf.cast(self.decode(padded, real), tf.int32), real)
+
+    def _entities(self, tags: tf.Tensor, word_splits: tf.Tensor) -> Entities:
+        """Tags [W] -> entities, read as conlleval reads them: any scheme of B, I, E, S and O, legal or not."""
+        prefix, kind = (tf.gather(table, tags) for table in self._tag_tables())
+        new_text = tf.scatter_nd(word_splits[:-1, None], tf.ones_like(word_splits[:-1]), [tf.size(tags) + 1])[:-1] > 0
+        outside = tf.equal(prefix, OUTSIDE)
+        # An entity begins at B and S, behind O, E and S, and where the type changes.
+        closed = tf.equal(prefix, OUTSIDE) | tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
+        begins = ~outside & (new_text | _with_first(closed[:-1] | tf.not_equal(kind[1:], kind[:-1]), kind)
+                             | tf.equal(prefix, BEGIN) | tf.equal(prefix, SINGLE))
+        first = tf.cast(tf.where(begins)[:, 0], tf.int32)
+        stops = tf.cast(tf.where(begins | outside | new_text)[:, 0], tf.int32)  # where something else begins
+        behind = tf.searchsorted(stops, first, side="right")
+        last = tf.gather(tf.concat([stops, [tf.size(tags)]], 0), behind) - 1
+        return Entities(first, last, tf.gather(kind, first))
+
+    def _tag_tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each label: its prefix, as a number, and the index of its type."""
+        parts = [label.partition("-") for label in self.labels]
+        return (np.array([PREFIXES.get(prefix, OUTSIDE) for prefix, _, _ in parts], np.int32),
+                np.array([self.types.index(kind) if prefix != "O" else len(self.types) for prefix, _, kind in parts],
+                         np.int32))
+
+
+class FeatureTagger(Tagger):
+    """The same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM together."""
+
+    def _row_logits(self, inputs, begins):
+        return self.run(inputs, first_pieces=tf.cast(begins, tf.int32))["logits"]
+
+    def _word_logits(self, ids, first_tokens, lengths):
+        features = tf.gather(self._of_tokens(ids, self.model.features), first_tokens)  # [W,N,D], N layers of D numbers
+        padded, real = _by_text(features, lengths)
+        return tf.boolean_mask(self.model.tag(padded, real), real)
+
+
+def _by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Flat values [W,...], `lengths` [B] of them a text -> values [B,L,...] and which are real [B,L]; L is at least 1."""
+    rows = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+    padded = tf.pad(rows.to_tensor(shape=[None, None, *values.shape[1:]]), [[0, 0], [0, 1]] + [[0, 0]] * (len(values.shape) - 1))
+    return padded, tf.sequence_mask(lengths, tf.shape(padded)[1])
+
+
+def _with_first(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """What was said of all but the first of `like` [N], and true of the first; [N]."""
+    return tf.concat([[True], values], 0)[:tf.size(like)]

@@ -1,0 +1,146 @@
+"""Your own data: any TSV, CSV or JSON-lines file with named columns; one text or two; one label, several labels or a score."""
+
+import csv
+import dataclasses
+import math
+import os
+from typing import Literal
+
+import numpy as np
+from absl import logging
+
+from official_bert.config import written_whole
+from official_bert.data.tables import Format, Table, read_table
+from official_bert.tasks.texts import labelled_texts, metrics
+from official_bert.tasks.texts.base import TextClassification, TextOptions
+from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+
+METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
+           "regression": ("spearman", "pearson", "mean_squared_error")}
+FILES = {"train": ("train.tsv", "train.csv", "train.jsonl"), "dev": ("dev.tsv", "dev.csv", "dev.jsonl"),
+         "test": ("test.tsv", "test.csv", "test.jsonl")}  # of a --data_dir
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(TextOptions):
+    """What the files look like, and what is wanted."""
+
+    kind: Literal["classifier", "multi_label", "regression"] = "classifier"
+    text_column: str = "text"
+    text_pair_column: str = ""  # "": one text only
+    label_column: str = "label"
+    label_columns: tuple[str, ...] = ()  # several labels, each with a column of 0 and 1 of its own
+    label_separator: str = ","  # between several labels in the label column; JSON may hold a list
+    labels: tuple[str, ...] = ()  # in the order of the logits; none: those found in the training data
+    score_range: tuple[float, ...] = ()  # lowest and highest score that may stand in the data
+    file_format: Format = "auto"  # by the end of the file's name
+    delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
+    empty_text: labelled_texts.EmptyText = "refuse"
+    metrics: tuple[str, ...] = ()  # the first chooses among checkpoints and runs
+
+    def __post_init__(self):
+        if self.score_range and (len(self.score_range) != 2 or self.score_range[0] >= self.score_range[1]):
+            raise ValueError(f"config.options.score_range: expected lowest and highest score, got {list(self.score_range)}")
+        if unknown := sorted(set(self.metrics) - set(metrics.METRICS)):
+            raise ValueError(f"config.options.metrics: unknown {unknown}; known: {sorted(metrics.METRICS)}")
+        if self.label_columns and self.kind != "multi_label":
+            raise ValueError("config.options.label_columns: expected kind: multi_label beside it")
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a row has two texts."""
+        return bool(self.text_pair_column)
+
+
+class Task(TextClassification):
+    """One of three kinds of answers about texts in files of yours."""
+
+    Options = Options
+
+    def __init__(self, config, files=None):
+        super().__init__(config, files)
+        self.head = self.options.kind
+        self.metrics = self.options.metrics or METRICS[self.head]
+
+    def train_data(self):
+        """`--train_file`, or the training file of `--data_dir`; its labels are put into the options."""
+        path = self._path("train", self.files.train_file)
+        if path is None:
+            raise ValueError(f"expected training data: --train_file, or one of {', '.join(FILES['train'])} in --data_dir "
+                             f"({self.files.data_dir or 'not given'})")
+        table = self._table(path, labelled=True, empty=self.options.empty_text)
+        self._resolve_labels(table)
+        return self._labelled(table, labelled=True)
+
+    def held_out_parts(self):
+        """`--eval_file`, or the development file of `--data_dir`."""
+        path = self._path("dev", self.files.eval_file)
+        return [Part("", self._labelled(self._table(path, True, self.options.empty_text), True))] if path else []
+
+    def test_parts(self):
+        """`--predict_file`, or the test file of `--data_dir`; labels need not stand in it."""
+        path = self._path("test", self.files.predict_file)
+        return [Part("predictions", self._labelled(self._table(path, False, "keep"), False))] if path else []
+
+    def _path(self, part: str, given: str) -> str | None:
+        if given:
+            return given
+        paths = (os.path.join(self.files.data_dir, name) for name in FILES[part])
+        return next(filter(os.path.isfile, paths), None) if self.files.data_dir else None
+
+    def _table(self, path: str, labelled: bool, empty: labelled_texts.EmptyText) -> Table:
+        options = self.options
+        texts = [name for name in (options.text_column, options.text_pair_column) if name]
+        labels = list(options.label_columns or [options.label_column]) if labelled else []
+        table = read_table(path, [*texts, *labels], form=options.file_format, delimiter=options.delimiter)
+        return labelled_texts.without_empty(table, texts, empty, logging.warning)
+
+    def _resolve_labels(self, table: Table) -> None:
+        """Puts the labels of the training data into the options, where none are given."""
+        options = self.options
+        if options.labels or options.kind == "regression":
+            return
+        if options.label_columns:
+            found = options.label_columns
+        elif options.kind == "multi_label":
+            rows = (labelled_texts.split_labels(value, options.label_separator) for value in table.columns[options.label_column])
+            found = labelled_texts.find_labels([label for row in rows for label in row])
+        else:
+            found = labelled_texts.find_labels(table.columns[options.label_column])
+        where = f"{table.path}: column {options.label_column!r}"
+        if len(found) < 2 and options.kind == "classifier":
+            raise ValueError(f"{where}: expected at least two different labels, got {list(found)}")
+        if len(found) > len(table) / 2 and len(found) > 20:
+            raise ValueError(f"{where}: expected labels, got {len(found)} different values in {len(table)} rows; for scores give "
+                             "options.kind: regression")
+        self.resolve(labels=tuple(found))
+
+    def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
+        options = self.options
+        second = labelled_texts.texts(table, options.text_pair_column) if options.pairs else None
+        return LabelledTexts(table.path, labelled_texts.texts(table, options.text_column), second,
+                             self._targets(table) if labelled else None)
+
+    def _targets(self, table: Table) -> np.ndarray:
+        options = self.options
+        if options.kind == "regression":
+            low, high = options.score_range or (-math.inf, math.inf)
+            return labelled_texts.scores(table, options.label_column, low, high)
+        if options.label_columns:
+            return labelled_texts.label_columns(table, options.labels)
+        if options.kind == "multi_label":
+            return labelled_texts.label_matrix(table, options.label_column, options.labels, options.label_separator)
+        return labelled_texts.label_ids(table, options.label_column, options.labels)
+
+    def write_part(self, name, logits, output_dir):
+        """`predictions.tsv`: the answer, and a column for the probability of each label."""
+        path = os.path.join(output_dir, f"{name}.tsv")
+        with written_whole(path) as file:
+            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            writer.writerow(["index", "prediction", *(f"probability:{label}" for label in self.options.labels)])
+            for index, row in enumerate(logits):
+                answer = self.answer(row)
+                said = answer.get("label", self.options.label_separator.join(answer.get("labels", ())))
+                writer.writerow([index, f"{answer['score']:.6g}" if "score" in answer else said,
+                                 *(f"{probability:.6f}" for probability in answer.get("probabilities", ()))])
+        return path

@@ -1,0 +1,190 @@
+"""The published sentence tasks (GLUE and XNLI): which files and columns they are made of, and how answers are handed in.
+
+File names and columns are those of GLUE's own archives; a data folder is that of one task, or the one above it that holds all.
+"""
+
+import csv
+import dataclasses
+import math
+import os
+import types
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from official_bert.config import written_whole
+from official_bert.data.tables import Table, read_table
+from official_bert.tasks.texts import labelled_texts
+from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+
+PAIR = ("sentence1", "sentence2")
+BINARY = ("0", "1")
+NLI = ("contradiction", "entailment", "neutral")  # the order of 2018's processors
+ENTAILMENT = ("entailment", "not_entailment")
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """One published task. `{language}` in file names is filled in, for XNLI."""
+
+    folder: str  # in the folder that holds all of GLUE
+    texts: tuple[str, ...]  # columns: one text or two
+    label: str  # column
+    metrics: tuple[str, ...]  # the official ones; the first chooses among runs
+    labels: tuple[str, ...] = ()  # none: scores from `low` to `high`
+    low: float = -math.inf
+    high: float = math.inf
+    train: str = "train.tsv"
+    held_out: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"": "dev.tsv"})  # by the end of its metrics' names
+    tests: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by the name of the file to hand in, without .tsv
+    columns: tuple[str, ...] = ()  # of training and held-out files without a line of names
+    train_texts: tuple[str, ...] = ()  # columns of the training file, where they have other names there
+    train_label: str = ""
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # labels that a file writes in another way
+    language: str = ""  # column that must hold the chosen language
+    unlabelled: str = "-"  # a label that says that people did not agree: the row is left out
+    broken_rows: bool = False  # the published file has some: they are left out
+
+
+DATASETS: Mapping[str, Dataset] = types.MappingProxyType({
+    "cola": Dataset("CoLA", ("sentence",), "label", ("matthews", "accuracy"), BINARY, tests={"CoLA": "test.tsv"},
+                    columns=("source", "label", "star", "sentence")),
+    "sst2": Dataset("SST-2", ("sentence",), "label", ("accuracy",), BINARY, tests={"SST-2": "test.tsv"}),
+    "mrpc": Dataset("MRPC", ("#1 String", "#2 String"), "Quality", ("f1", "accuracy"), BINARY, tests={"MRPC": "test.tsv"}),
+    "stsb": Dataset("STS-B", PAIR, "score", ("spearman", "pearson"), low=0.0, high=5.0, tests={"STS-B": "test.tsv"}),
+    "qqp": Dataset("QQP", ("question1", "question2"), "is_duplicate", ("f1", "accuracy"), BINARY, tests={"QQP": "test.tsv"},
+                   broken_rows=True),
+    "mnli": Dataset("MNLI", PAIR, "gold_label", ("accuracy",), NLI,
+                    held_out={"": "dev_matched.tsv", "_mismatched": "dev_mismatched.tsv"},
+                    tests={"MNLI-m": "test_matched.tsv", "MNLI-mm": "test_mismatched.tsv"}),
+    "qnli": Dataset("QNLI", ("question", "sentence"), "label", ("accuracy",), ENTAILMENT, tests={"QNLI": "test.tsv"}),
+    "rte": Dataset("RTE", PAIR, "label", ("accuracy",), ENTAILMENT, tests={"RTE": "test.tsv"}),
+    "wnli": Dataset("WNLI", PAIR, "label", ("accuracy",), BINARY, tests={"WNLI": "test.tsv"}),
+    "xnli": Dataset("XNLI", PAIR, "gold_label", ("accuracy",), NLI, train="multinli/multinli.train.{language}.tsv",
+                    held_out={"": "xnli.dev.tsv"}, tests={"XNLI": "xnli.test.tsv"}, train_texts=("premise", "hypo"),
+                    train_label="label", renamed={"contradictory": "contradiction"}, language="language"),
+})
+# The diagnostic set AX is answered by a model of MNLI; GLUE's archives of different years put it into different places.
+DIAGNOSTIC = ("AX.tsv", "AX/AX.tsv", "diagnostic.tsv", "diagnostic/diagnostic.tsv")
+XNLI_FOLDERS = ("XNLI", "XNLI-1.0", "XNLI-MT-1.0")  # as the two archives unpack
+SUBMISSION_FILES = ("CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX")
+
+
+def dataset_name(text: str) -> str | None:
+    """The data set that a user means by `MRPC`, `sst-2` and the like; None for none of them."""
+    name = text.lower().replace("-", "").replace("_", "")
+    return name if name in DATASETS else None
+
+
+class Reader:
+    """The parts of a task in a folder. `language` and `train_language` are XNLI's; `warn` is told what was left out or odd.
+
+    Raises ValueError, naming file, line and what was looked for, for a file that is missing or not as published.
+    """
+
+    def __init__(self, name: str, data_dir: str, language: str = "", train_language: str = "",
+                 warn: Callable[[str], None] = lambda _: None):
+        self.dataset, self.data_dir, self.warn = DATASETS[name], data_dir, warn
+        self.language, self.train_language = language, train_language or language
+
+    def train(self, path: str = "") -> LabelledTexts:
+        """The training data: the published file, or another in its columns."""
+        path = path or self._find(self.dataset.train.format(language=self.train_language))
+        return self._read(path, self.dataset.train_texts or self.dataset.texts, self.dataset.train_label or self.dataset.label,
+                          language="", labelled=True, names=self.dataset.columns)
+
+    def held_out(self, path: str = "") -> list[Part]:
+        """The labelled parts to evaluate on."""
+        files = {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)
+        return [Part(end, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=True,
+                                     names=self.dataset.columns)) for end, file in files.items()]
+
+    def tests(self, path: str = "") -> list[Part]:
+        """The parts to answer, by the name of the file to hand in; the diagnostic set too, where it lies beside MNLI."""
+        files = {next(iter(self.dataset.tests)): path} if path else self._find_all(self.dataset.tests)
+        if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
+            files["AX"] = diagnostic
+        return [Part(name, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=False))
+                for name, file in files.items()]
+
+    def _diagnostic(self) -> str | None:
+        beside = os.path.dirname(os.path.normpath(self.data_dir))
+        return _first(DIAGNOSTIC, [*self._folders(), beside]) if self.data_dir else None
+
+    def _folders(self) -> list[str]:
+        """Where files of the task may lie: in the folder given, or in the task's within it."""
+        within = XNLI_FOLDERS if self.dataset.language else (self.dataset.folder,)
+        return [self.data_dir, *(os.path.join(self.data_dir, folder) for folder in within)]
+
+    def _find_all(self, files: Mapping[str, str]) -> dict[str, str]:
+        """The paths of files by their names; of several (matched and mismatched MNLI) only the first must be there."""
+        first, *others = files
+        found = {first: self._find(files[first])}
+        for name in others:
+            if path := _first([files[name]], self._folders()):
+                found[name] = path
+            else:
+                self.warn(f"{self.dataset.folder}: no file {files[name]} beside {found[first]}; done without")
+        return found
+
+    def _find(self, file: str) -> str:
+        if not self.data_dir:
+            raise ValueError(f"--data_dir: expected the folder of {self.dataset.folder}, which holds {file}")
+        if path := _first([file], self._folders()):
+            return path
+        raise ValueError(f"{self.dataset.folder}: no file {file}; looked in {', '.join(self._folders())}")
+
+    def _read(self, path: str, texts: Sequence[str], label: str, language: str, labelled: bool,
+              names: Sequence[str] = ()) -> LabelledTexts:
+        language = language if self.dataset.language else ""
+        filtered = [self.dataset.language] if language else []
+        table = read_table(path, [*texts, *([label] if labelled else []), *filtered], () if labelled else (label,), names,
+                           form="tsv", skip_broken=self.dataset.broken_rows)
+        if table.broken:
+            self.warn(f"{table.broken[0]}; left out, as are {len(table.broken) - 1} more broken rows")
+        if language:
+            table = _only(table, self.dataset.language, lambda value: value == language, f"in the language {language!r}")
+        if labelled:
+            table = _only(table, label, lambda value: value != self.dataset.unlabelled, "with a label")
+        table = labelled_texts.without_empty(table, texts, "keep", self.warn)
+        columns = [labelled_texts.texts(table, name) for name in texts]
+        return LabelledTexts(path, columns[0], columns[1] if len(columns) > 1 else None, self._targets(table, label, bool(names)))
+
+    def _targets(self, table: Table, label: str, headless: bool) -> np.ndarray | None:
+        """Numbers of labels, or scores; None where the file has no such column."""
+        if label not in table.columns:
+            return None
+        if not self.dataset.labels:
+            return labelled_texts.scores(table, label, self.dataset.low, self.dataset.high)
+        table.columns[label] = [self.dataset.renamed.get(value, value) for value in table.columns[label]]
+        return labelled_texts.label_ids(table, label, self.dataset.labels, headless)
+
+
+def _only(table: Table, column: str, wanted: Callable[[str], bool], described: str) -> Table:
+    """The rows with a wanted value; ValueError where there are none."""
+    kept = table.rows(row for row, value in enumerate(table.columns[column]) if wanted(value))
+    if not len(kept):
+        raise ValueError(f"{table.path}: no row {described}")
+    return kept
+
+
+def _first(files: Sequence[str], folders: Sequence[str]) -> str | None:
+    """The first of the files that lies in one of the folders."""
+    paths = (os.path.join(folder, file) for folder in folders for file in files)
+    return next(filter(os.path.isfile, paths), None)
+
+
+def answers(dataset: Dataset, logits: np.ndarray) -> list[str]:
+    """What is handed in for logits [N,K]: the likeliest label, or the score, kept within its bounds, with three decimals."""
+    if not dataset.labels:
+        return [f"{score:.3f}" for score in np.clip(logits[:, 0], dataset.low, dataset.high)]
+    return [dataset.labels[number] for number in np.argmax(logits, axis=-1)]
+
+
+def write_submission(path: str, predictions: Sequence[str]) -> str:
+    """A file in GLUE's format: `index` and `prediction`, rows numbered from 0."""
+    with written_whole(path) as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE)
+        writer.writerow(["index", "prediction"])
+        writer.writerows(enumerate(predictions))
+    return path

@@ -1,0 +1,108 @@
+"""SWAG: which of four endings follows a sentence (paper 4.4). The score of an ending is a vector's product with [CLS]."""
+
+import csv
+import dataclasses
+import os
+
+import numpy as np
+import scipy.special
+import tensorflow as tf
+from absl import logging
+
+from official_bert.config import written_whole
+from official_bert.data.tables import Table, read_table
+from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
+from official_bert.models.classifier import make_choice_classifier
+from official_bert.tasks.texts import labelled_texts
+from official_bert.tasks.texts.base import ROWS, TextClassification, TextOptions
+from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+
+CHOICES = 4
+ENDINGS = tuple(f"ending{number}" for number in range(CHOICES))
+COLUMNS = ("sent1", "sent2", *ENDINGS)  # a sentence, the beginning of the next one, how that may go on
+FILES = {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}  # of a --data_dir
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(TextOptions):
+    """Nothing beyond how texts become rows."""
+
+
+class Task(TextClassification):
+    """Rows [B,4,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending."""
+
+    Options = Options
+    head = "choice"
+    metrics = ("accuracy",)
+    num_outputs = CHOICES
+
+    def build_model(self):
+        """Encoder, pooler and one vector."""
+        return make_choice_classifier(self.config.model, self.options.dropout, recompute=self.config.training.recompute)
+
+    def train_data(self):
+        """`--train_file`, or `train.csv` in `--data_dir`."""
+        if not (path := self._path("train", self.files.train_file)):
+            raise ValueError(f"expected training data: --train_file, or --data_dir with {FILES['train']}")
+        return self._read(path, labelled=True)
+
+    def held_out_parts(self):
+        """`--eval_file`, or `val.csv` in `--data_dir`."""
+        path = self._path("dev", self.files.eval_file)
+        return [Part("", self._read(path, labelled=True))] if path else []
+
+    def test_parts(self):
+        """`--predict_file`, or `test.csv` in `--data_dir`."""
+        path = self._path("test", self.files.predict_file)
+        return [Part("predictions", self._read(path, labelled=False))] if path else []
+
+    def _path(self, part: str, given: str) -> str:
+        return given or (os.path.join(self.files.data_dir, FILES[part]) if self.files.data_dir else "")
+
+    def _read(self, path: str, labelled: bool) -> LabelledTexts:
+        table = read_table(path, [*COLUMNS, *(["label"] if labelled else [])])
+        table = labelled_texts.without_empty(table, ("sent1", *ENDINGS), "keep", logging.warning)
+        targets = labelled_texts.label_ids(table, "label", [str(number) for number in range(CHOICES)]) if labelled else None
+        return LabelledTexts(path, labelled_texts.texts(table, "sent1"), None, targets, _endings(table))
+
+    def make_features(self, data, targets):
+        """Four rows for each text."""
+        first = [text for text in data.text for _ in range(CHOICES)]
+        second = [choice for choices in data.choices for choice in choices]
+        arrays = make_features(first, second, self.tokenizer, self.options.max_seq_length, self.files.cache_dir)
+        return ChoiceFeatures(TextFeatures(arrays), CHOICES, targets)
+
+    def batch_spec(self, batch_size):
+        """Rows at their full length."""
+        rows = {name: tf.TensorSpec((batch_size, CHOICES, self.options.max_seq_length), tf.int32) for name in ROWS}
+        return rows | {"label_ids": tf.TensorSpec((batch_size,), tf.int32),
+                       "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+
+    def encode(self, rows):
+        """`text` and `choices` -> features; ValueError where there are not four."""
+        for number, row in enumerate(rows, 1):
+            if len(row["choices"]) != CHOICES:
+                raise ValueError(f"row {number}: expected {CHOICES} choices, got {len(row['choices'])}")
+        data = LabelledTexts("raw text", [row["text"] for row in rows], choices=[tuple(row["choices"]) for row in rows])
+        features = self.make_features(data, {})
+        return [features[index] for index in range(len(features))]
+
+    def answer(self, logits):
+        """`choice` from 0 and `probabilities`."""
+        return {"choice": int(np.argmax(logits)), "probabilities": scipy.special.softmax(logits).tolist()}
+
+    def write_part(self, name, logits, output_dir):
+        """`predictions.csv`: the number of the ending, and the probability of each."""
+        path = os.path.join(output_dir, f"{name}.csv")
+        with written_whole(path) as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["index", "prediction", *(f"probability:{ending}" for ending in ENDINGS)])
+            for index, answer in enumerate(map(self.answer, logits)):
+                writer.writerow([index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])])
+        return path
+
+
+def _endings(table: Table) -> list[tuple[str, ...]]:
+    """What may follow `sent1`: the beginning of the next sentence with each ending."""
+    columns = [labelled_texts.texts(table, name) for name in COLUMNS[1:]]
+    return [tuple(f"{begins} {ending}".strip() for ending in endings) for begins, *endings in zip(*columns)]

@@ -1,0 +1,71 @@
+"""Apache Beam: the same files as the sharded order on one machine."""
+
+import pytest
+
+from official_bert.data.pretraining import token_store
+from official_bert.data.pretraining.generator import Generator, Scratch
+from official_bert.data.pretraining.instances import InstanceConfig
+from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.text.fast_tokenization import FastTokenizer
+
+pytest.importorskip("apache_beam", reason="requirements-beam.txt is not installed")
+from official_bert.data.pretraining import beam_generation
+
+IN_PROCESS = ["--runner=DirectRunner", "--direct_num_workers=1"]
+TWO_WORKERS = ["--runner=DirectRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+
+
+def write_text(folder, golden):
+    """Four files, one of them empty and one without a blank line at its end."""
+    parts = [(golden / "text_a.txt").read_bytes(), b"\n", (golden / "text_b.txt").read_bytes().rstrip(b"\n"),
+             b"It rained.\nNobody knew.\n"]
+    paths = [folder / f"text-{number}.txt" for number in range(4)]
+    for path, part in zip(paths, parts):
+        path.write_bytes(part)
+    return [str(path) for path in paths]
+
+
+def write_local(paths, vocab, outputs, config, folder, compress=False):
+    description = token_store.describe(paths, vocab, True, "error", True)
+    tokenizer = FastTokenizer(vocab)
+    store = token_store.build_store(str(folder / "store"), description, tokenizer)
+    facts = VocabularyFacts.of(tokenizer.tokenizer.vocab)
+    Generator(store, config, facts, 7, Scratch(str(folder))).write(outputs, "sharded", compress)
+
+
+@pytest.mark.parametrize("compress, shards, masking", [
+    (False, 3, MaskingConfig()), (True, 60, MaskingConfig(strategy="whole_word")), (False, 2, None)])
+def test_beam_writes_the_files_of_the_sharded_order(tmp_path, golden, compress, shards, masking):
+    config = InstanceConfig(max_seq_length=64, max_predictions_per_seq=10, dupe_factor=3, masking=masking)
+    assert_same_files(tmp_path, golden, config, shards, compress, IN_PROCESS)
+
+
+def test_two_worker_processes_write_the_files_of_the_sharded_order(tmp_path, golden):
+    config = InstanceConfig(max_seq_length=64, max_predictions_per_seq=10, dupe_factor=3)
+    assert_same_files(tmp_path, golden, config, 4, False, TWO_WORKERS)
+
+
+def assert_same_files(tmp_path, golden, config, shards, compress, options):
+    paths, vocab = write_text(tmp_path, golden), str(golden / "vocab_uncased.txt")
+    names = [f"out-{shard}" for shard in range(shards)]
+    for folder in ("local", "beam"):
+        (tmp_path / folder).mkdir()
+    write_local(paths, vocab, [str(tmp_path / "local" / name) for name in names], config, tmp_path, compress)
+    counts = beam_generation.generate(paths, [str(tmp_path / "beam" / name) for name in names], vocab, True, "error",
+                                      config, 7, compress, options)
+    assert sorted(path.name for path in (tmp_path / "beam").iterdir()) == sorted(names)
+    for name in names:
+        assert (tmp_path / "beam" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+    assert counts["documents"] > 20 and counts["instances"] > 300
+
+
+def test_files_without_a_token_are_refused(tmp_path, golden):
+    (tmp_path / "text").write_bytes(b"\n\n")
+    with pytest.raises(ValueError, match="not one token"):
+        beam_generation.generate([str(tmp_path / "text")], [str(tmp_path / "out")], str(golden / "vocab_uncased.txt"),
+                                 True, "error", InstanceConfig(), 7, False, IN_PROCESS)
+
+
+def test_a_pattern_without_a_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no file matches"):
+        beam_generation.match_files(f"{tmp_path}/*.txt")

@@ -1,0 +1,120 @@
+import json
+
+import pytest
+
+from official_bert.data.pretraining import corpus
+
+WIKIPEDIA = '''<doc id="1" url="http://x/1" title="Tea">
+Tea
+
+Tea is a drink made from the leaves of a plant. It is drunk all over the world, hot or cold.
+Early history.
+BULLET::::- Green tea
+The plant comes from the borderlands of south-western China and northern Burma. Dr. Fu wrote of it.
+</doc>
+<doc id="2" url="http://x/2" title="Stub">
+Stub
+
+A stub has a single sentence of text, and so it goes.
+</doc>
+'''
+BOOK = "\ufeffCHAPTER I\r\n\r\n" + "\r\n".join([
+    "It was a bright cold morning in the little town, and the baker was",
+    "opening his shutters when the first of the carts came down the hill",
+    "from the mill. Nobody else was awake. The baker looked at the sky and",
+    "shook his head, for he had seen such mornings turn to rain before the",
+    "church clock struck ten, and rain was bad for trade in every season of",
+    "the year.", "",
+    "He went in again, and lit the second oven, and waited for his boy who",
+    "was late as always, and who would say as always that the clock at home",
+    "had stopped. It had not. The boy had lain in bed and listened to it as",
+    "it struck five, and six, and the half after six, and then had run all",
+    "the way."]) + "\r\n"
+
+
+def documents(tmp_path, name, data, **settings):
+    path = tmp_path / name
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return list(corpus.read_documents(str(path), **settings))
+
+
+def test_wikipedia_articles_lose_titles_headings_and_lists(tmp_path):
+    tea, stub = documents(tmp_path, "wiki_00", WIKIPEDIA)
+    assert corpus.clean_document(tea) == [
+        "Tea is a drink made from the leaves of a plant.", "It is drunk all over the world, hot or cold.",
+        "The plant comes from the borderlands of south-western China and northern Burma.", "Dr. Fu wrote of it."]
+    assert corpus.clean_document(stub) == []
+    assert corpus.clean_document(stub, shortest=1) == ["A stub has a single sentence of text, and so it goes."]
+
+
+def test_a_hard_wrapped_book_with_crlf_and_bom_becomes_sentences(tmp_path):
+    [book] = documents(tmp_path, "book.txt", BOOK)
+    sentences = corpus.clean_document(book)
+    assert sentences[1] == "Nobody else was awake."
+    assert sentences[2] == ("The baker looked at the sky and shook his head, for he had seen such mornings turn to rain "
+                            "before the church clock struck ten, and rain was bad for trade in every season of the year.")
+    assert len(sentences) == 6 and not any("CHAPTER" in sentence or "\r" in sentence for sentence in sentences)
+
+
+def test_documents_between_blank_lines_are_one_each(tmp_path):
+    data = "\n\nFirst line.\r\nSecond line.\n \n\nOther document.\n"
+    assert documents(tmp_path, "a.txt", data, form="documents") == [["First line.", "Second line."], ["Other document."]]
+
+
+def test_a_file_of_any_size_is_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "MOST_CHARACTERS", 30)
+    lines = [f"This is line {number}." for number in range(7)]
+    parts = documents(tmp_path, "a.txt", "\n".join(lines), form="text")
+    assert [len(part) for part in parts] == [2, 2, 2, 1] and [line for part in parts for line in part] == lines
+
+
+def test_json_lines_are_a_document_each(tmp_path):
+    rows = [{"body": "One sentence here.\nAnother paragraph there."}, {"body": "Alone."}]
+    data = "\n".join(map(json.dumps, rows)) + "\n"
+    assert documents(tmp_path, "a.jsonl", data, text_key="body") == [
+        ["One sentence here.", "Another paragraph there."], ["Alone."]]
+
+
+@pytest.mark.parametrize(("data", "told"), [
+    ('{"text": "a"}\n{"text": 3}\n', "a.jsonl:2: expected an object with a string 'text', got ['text']"),
+    ('{"text": "a"}\n\n{nonsense\n', "a.jsonl:3: not valid JSON"),
+    (b"{\xff}\n", "a.jsonl: not valid UTF-8 at byte 1 (0xff)"),
+])
+def test_broken_lines_are_named(tmp_path, data, told):
+    with pytest.raises(ValueError) as error:
+        documents(tmp_path, "a.jsonl", data)
+    assert told in str(error.value)
+
+
+def test_bad_bytes_are_named_by_their_place_in_the_file_or_replaced(tmp_path):
+    data = b"\xef\xbb\xbfgood line\nbad \xe9 line\n"
+    with pytest.raises(ValueError, match=f"not valid UTF-8 at byte {data.index(0xe9)} "):
+        documents(tmp_path, "a.txt", data, form="text")
+    assert documents(tmp_path, "a.txt", data, on_bad_text="replace") == [["good line", "bad \ufffd line"]]
+
+
+@pytest.mark.parametrize(("paragraph", "kept"), [
+    ("This is a sentence of running text.", True), ("他是一個好人，住在北京。", True),
+    ("A heading without an end", False),
+    ("* an item of a list, even with a full stop.", False), ("12. Another item, of another list.", False),
+    ("| a | table | row |", False), ("1901 12 13 1902 14 15 1903 17 18.", False), ("“Quoted speech ends thus.”", True),
+    ("ไทยไม่มีจุด" * 30, True), ("Yes.", False),
+])
+def test_running_text_is_told_from_debris(paragraph, kept):
+    assert corpus.is_running_text(paragraph) is kept
+
+
+def test_sentences_end_by_the_rules_of_the_language():
+    assert corpus.split_sentences("他來了。他走了！", "zh") == ["他來了。", "他走了！"]
+    german = ["Das ist z.B. ein Satz.", "Noch einer."]
+    assert corpus.split_sentences(" ".join(german), "de") == german
+
+
+def test_folders_globs_and_lists_name_each_file_once(tmp_path):
+    for name in ("a/x", "a/b/y", "z.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("x")
+    found = corpus.find_files(f"{tmp_path}/z.txt,{tmp_path}/a,{tmp_path}/*.txt")
+    assert [path.removeprefix(f"{tmp_path}/") for path in found] == ["z.txt", "a/b/y", "a/x"]
+    with pytest.raises(ValueError, match="no input file matches"):
+        corpus.find_files(f"{tmp_path}/*.none")

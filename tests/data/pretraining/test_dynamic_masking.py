@@ -1,0 +1,162 @@
+"""Masks made while records are read: functions of (seed, example), with the statistics of the compiled form."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.data.pretraining import kernels
+from official_bert.data.pretraining.dynamic_masking import DynamicMasking
+from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
+from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+
+CLS, SEP, MASK = 2, 3, 4
+WORDS, PIECES = 1000, 400
+FACTS = VocabularyFacts(WORDS + PIECES + 5, CLS, SEP, MASK, np.arange(WORDS + PIECES + 5) >= WORDS + 5,
+                        np.arange(5, WORDS + PIECES + 5))
+S, P = 96, 30
+SEED = 11
+
+
+def make_corpus():
+    rng = np.random.default_rng(0)
+    tokens = 250_000
+    ids = np.where(rng.random(tokens) < 0.3, rng.integers(WORDS + 5, WORDS + PIECES + 5, tokens),
+                   rng.integers(5, WORDS + 5, tokens))
+    starts = np.unique(np.concatenate([[0], np.sort(rng.integers(1, tokens, tokens // 18)), [tokens]]))
+    documents = np.unique(np.concatenate([[0], np.arange(0, len(starts) - 1, 25), [len(starts) - 1]]))
+    return kernels.Corpus(ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1))
+
+
+def make_rows(masking):
+    config = InstanceConfig(max_seq_length=S, max_predictions_per_seq=P, dupe_factor=1, masking=masking)
+    sampler = InstanceSampler(config, FACTS, make_corpus(), 5)
+    block = np.zeros((4096, sampler.row_width), np.uint16)
+    return np.concatenate([part.copy() for part in sampler.blocks(block)]).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def unmasked():
+    """Batch of all instances, as `parse_unmasked` gives them."""
+    rows = make_rows(None)
+    lengths, seconds = rows[:, kernels.LENGTH, None], rows[:, kernels.SECOND_START, None]
+    places = np.arange(S)[None]
+    mask = (places < lengths).astype(np.int32)
+    ids = rows[:, kernels.HEADER:] * mask
+    starts = (mask == 1) & (ids != CLS) & (ids != SEP) & ~FACTS.continues_word[ids]
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": ((places >= seconds) & (mask == 1)).astype(np.int32),
+            "word_starts": starts.astype(np.int32), "next_sentence_labels": rows[:, [kernels.LABEL]],
+            "schema_version": np.ones((len(ids), 1), np.int32)}
+
+
+def mask(batch, masking, examples=None, seed=SEED):
+    examples = np.arange(len(batch["input_ids"])) if examples is None else examples
+    masked = DynamicMasking(masking, FACTS, S, P, seed)
+    run = tf.function(lambda batch, examples: masked(batch, examples))
+    return {name: value.numpy() for name, value in run(
+        {name: tf.constant(value) for name, value in batch.items()}, tf.constant(examples, tf.int64)).items()}
+
+
+def part(batch, rows):
+    return {name: value[rows] for name, value in batch.items()}
+
+
+def assert_equal(found, wanted):
+    assert sorted(found) == sorted(wanted)
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+
+
+STRATEGIES = ["token", "whole_word", "span"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_masks_are_a_function_of_seed_and_example_alone(unmasked, strategy):
+    masking, batch = MaskingConfig(strategy=strategy), part(unmasked, slice(0, 64))
+    once = mask(batch, masking)
+    assert_equal(mask(batch, masking), once)
+    rows = np.array([40, 3, 17])
+    assert_equal(mask(part(batch, rows), masking, rows), part(once, rows))
+    for other in (mask(batch, masking, np.arange(64) + 5000), mask(batch, masking, seed=SEED + 1)):
+        assert (other["masked_lm_positions"] != once["masked_lm_positions"]).any(axis=1).mean() > 0.95
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_original_tokens_can_be_put_back(unmasked, strategy):
+    batch = part(unmasked, slice(0, 500))
+    found = mask(batch, MaskingConfig(strategy=strategy))
+    used, places = found["masked_lm_weights"] == 1, found["masked_lm_positions"]
+    assert set(np.unique(found["masked_lm_weights"])) <= {0.0, 1.0}
+    assert (np.diff(places, axis=1)[used[:, 1:]] > 0).all() and not places[~used].any()
+    restored = found["input_ids"].copy()
+    for row in range(len(restored)):
+        restored[row, places[row][used[row]]] = found["masked_lm_ids"][row][used[row]]
+    np.testing.assert_array_equal(restored, batch["input_ids"])
+    assert not np.isin(found["masked_lm_ids"][used], [CLS, SEP]).any() and not found["masked_lm_ids"][~used].any()
+    for name in ("input_mask", "segment_ids", "next_sentence_labels"):
+        np.testing.assert_array_equal(found[name], batch[name])
+    assert sorted(found) == ["input_ids", "input_mask", "masked_lm_ids", "masked_lm_positions", "masked_lm_weights",
+                             "next_sentence_labels", "segment_ids"]
+
+
+def statistics(ids, lengths, positions, labels, used):
+    """What of masks must agree, as name -> histogram."""
+    runs, pairs, kinds, pieces = (collections.Counter() for _ in range(4))
+    for row in range(len(ids)):
+        places = positions[row][used[row]]
+        chosen = np.zeros(S + 2, np.int8)
+        chosen[places + 1] = 1
+        edges = np.flatnonzero(np.diff(chosen))
+        runs.update((edges[1::2] - edges[::2]).tolist())
+        now, then = ids[row, places], labels[row][used[row]]
+        kind = np.where(now == MASK, 0, np.where(now == then, 1, 2))
+        kinds.update(kind.tolist())
+        pairs.update((kind[:-1] * 3 + kind[1:])[np.diff(places) == 1].tolist())
+        pieces.update(FACTS.continues_word[then].tolist())
+    counts = collections.Counter(np.round(used.sum(axis=1) / lengths * 50).astype(int).tolist())
+    places = collections.Counter((10 * positions[used] // S).tolist())
+    return {"lengths of runs": runs, "neighbours": pairs, "mask, kept, random": kinds, "continuations": pieces,
+            "predictions": counts, "places": places}
+
+
+@pytest.mark.parametrize("masking", [
+    MaskingConfig(), MaskingConfig(rate=0.25, mask_rate=0.6, keep_rate=0.1, random_rate=0.3),
+    MaskingConfig(strategy="whole_word"), MaskingConfig(strategy="span"),
+    MaskingConfig(strategy="span", span_p=0.4, span_longest=4)],
+    ids=["token", "rates", "whole_word", "span", "short_spans"])
+def test_statistics_are_those_of_the_compiled_form(unmasked, masking):
+    rows = make_rows(masking)
+    compiled = statistics(rows[:, kernels.HEADER:kernels.HEADER + S], rows[:, kernels.LENGTH],
+                          rows[:, kernels.HEADER + S:kernels.HEADER + S + P], rows[:, kernels.HEADER + S + P:],
+                          np.arange(P) < rows[:, [kernels.PREDICTIONS]])
+    found = mask(unmasked, masking)
+    dynamic = statistics(found["input_ids"], unmasked["input_mask"].sum(axis=1), found["masked_lm_positions"],
+                         found["masked_lm_ids"], found["masked_lm_weights"] > 0)
+    for name, wanted in compiled.items():
+        totals = sum(wanted.values()), sum(dynamic[name].values())
+        for value in wanted | dynamic[name]:
+            shares = wanted[value] / totals[0], dynamic[name][value] / totals[1]
+            noise = np.sqrt(max(shares) * (1 / totals[0] + 1 / totals[1]))
+            assert abs(shares[0] - shares[1]) < 5 * noise + 0.004, (name, value, shares)
+
+
+def test_epochs_mask_every_token_about_as_often(unmasked):
+    epochs, masking = 400, MaskingConfig()
+    batch = part(unmasked, slice(0, 8))
+    found = mask(part(batch, np.tile(np.arange(8), epochs)), masking,
+                 np.arange(8 * epochs) % 8 + np.arange(8 * epochs) // 8 * 1000)
+    counts, used = np.zeros((8, S)), found["masked_lm_weights"] > 0
+    np.add.at(counts, (np.nonzero(used)[0] % 8, found["masked_lm_positions"][used]), 1)
+    real = (batch["input_mask"] == 1) & (batch["input_ids"] != CLS) & (batch["input_ids"] != SEP)
+    assert counts[~real].sum() == 0
+    wanted = masking.budgets(S, P)[batch["input_mask"].sum(axis=1)] / real.sum(axis=1)
+    for row in range(8):
+        shares = counts[row][real[row]] / epochs
+        assert (abs(shares - wanted[row]) < 5 * np.sqrt(wanted[row] / epochs)).all()
+
+
+def test_records_of_another_schema_are_refused(unmasked):
+    batch = part(unmasked, slice(0, 4)) | {"schema_version": np.full((4, 1), 2, np.int32)}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="schema version"):
+        mask(batch, MaskingConfig())

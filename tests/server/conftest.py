@@ -1,0 +1,36 @@
+"""The demo models, and the servers that the same tests are run against."""
+
+import os
+
+import made_serving
+import pytest
+
+
+@pytest.fixture(scope="session")
+def demo_root(tmp_path_factory):
+    """Models that need no BERT: two versions of demo, and the configuration files to serve them."""
+    root = tmp_path_factory.mktemp("served")
+    (root / "demo").mkdir()
+    for version in (1, 2):
+        made_serving.write_model(root / "demo", version)
+    made_serving.write_configs(root)
+    return root
+
+
+@pytest.fixture(scope="session", params=["embedded", "tf_serving"])
+def server(request, demo_root):
+    """Where the demo models are served: here, and by the real server where TF_MODEL_SERVER names it."""
+    if request.param == "embedded":
+        from official_bert.server import server_config
+        from official_bert.server.server import ServerOptions
+        options = ServerOptions(models=server_config.read_models(str(demo_root / "models.config")), rest_port=0, grpc_port=0,
+                                batching=server_config.read_batching(str(demo_root / "batching.config")),
+                                poll_seconds=0.2, drain_seconds=5)
+        serving = made_serving.embedded(options)
+    else:
+        binary = os.environ.get("TF_MODEL_SERVER")
+        if not binary:
+            pytest.skip("TF_MODEL_SERVER does not name a tensorflow_model_server: the same tests were not run against it")
+        serving = made_serving.tf_serving(binary, demo_root)
+    with serving as running:
+        yield running

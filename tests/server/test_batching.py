@@ -1,0 +1,181 @@
+"""Dynamic batching: whoever shares a batch, everyone gets what they would have got alone."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official_bert.server.batching import Batcher, BatchingParameters, join
+from official_bert.server.metrics import Metrics
+from official_bert.server.statuses import RequestError
+
+
+class Model:
+    """Doubles numbers and notes the batches; holds them back until `gate` is open."""
+
+    def __init__(self, fails_at=None):
+        self.sizes, self.fails_at, self.gate = [], fails_at, threading.Event()
+        self.gate.set()
+
+    def __call__(self, inputs):
+        self.gate.wait(10)
+        x = inputs["x"]
+        self.sizes.append(len(x))
+        if self.fails_at is not None and (x == self.fails_at).any():
+            raise RequestError("INVALID_ARGUMENT", "that number")
+        return {"y": 2 * x, "rows": np.arange(len(x))}
+
+
+def serve(parameters, requests, model, **options):
+    """The answers (or exceptions) to arrays that are all sent at once."""
+    async def main():
+        batcher = Batcher(BatchingParameters(**parameters), Metrics())
+        try:
+            waiting = [asyncio.ensure_future(batcher.answer("key", {"x": x}, model)) for x in requests]
+            await asyncio.sleep(0.02)
+            model.gate.set()
+            return await asyncio.gather(*waiting, return_exceptions=True)
+        finally:
+            batcher.close()
+    return asyncio.run(main())
+
+
+def check(requests, answers):
+    for x, answer in zip(requests, answers):
+        np.testing.assert_array_equal(answer["y"], 2 * x)
+
+
+def test_tasks_that_wait_together_run_together():
+    model = Model()
+    requests = [np.arange(size) + 100 * size for size in (1, 2, 3, 1)]
+    check(requests, serve({"max_batch_size": 8, "batch_timeout_micros": 200_000}, requests, model))
+    assert model.sizes == [7]
+
+
+def test_a_full_batch_does_not_wait_for_its_timeout():
+    model = Model()
+    requests = [np.arange(4)] * 3
+    check(requests, serve({"max_batch_size": 8, "batch_timeout_micros": 300_000, "num_batch_threads": 1}, requests, model))
+    assert model.sizes == [8, 4]
+
+
+def test_a_busy_server_forms_batches_without_a_timeout():
+    model = Model()
+    model.gate.clear()
+    requests = [np.array([number]) for number in range(9)]
+    check(requests, serve({"max_batch_size": 8, "num_batch_threads": 1}, requests, model))
+    assert sum(model.sizes) == 9 and len(model.sizes) <= 3
+
+
+def test_batches_are_filled_up_to_an_allowed_size():
+    model = Model()
+    requests = [np.arange(3), np.arange(2)]
+    answers = serve({"max_batch_size": 8, "allowed_batch_sizes": (1, 4, 8), "batch_timeout_micros": 100_000}, requests, model)
+    check(requests, answers)
+    assert model.sizes == [8] and [len(answer["y"]) for answer in answers] == [3, 2]
+
+
+def test_a_large_request_is_split_and_put_together_again():
+    model = Model()
+    requests = [np.arange(21)]
+    check(requests, serve({"max_batch_size": 8, "num_batch_threads": 1}, requests, model))
+    assert sorted(model.sizes) == [5, 8, 8]
+    model = Model()
+    check(requests, serve({"max_batch_size": 32, "max_execution_batch_size": 10, "num_batch_threads": 1}, requests, model))
+    assert sorted(model.sizes) == [1, 10, 10]
+
+
+def test_a_large_request_is_refused_where_splitting_is_off():
+    (error,) = serve({"max_batch_size": 8, "enable_large_batch_splitting": False}, [np.arange(9)], Model())
+    assert error.code == "INVALID_ARGUMENT" and "Task size 9 is larger than maximum input batch size 8" in error.message
+
+
+def test_only_the_guilty_task_of_a_batch_fails():
+    requests = [np.array([1]), np.array([13]), np.array([2])]
+    answers = serve({"max_batch_size": 8, "batch_timeout_micros": 100_000}, requests, Model(fails_at=13))
+    check(requests[::2], answers[::2])
+    assert isinstance(answers[1], RequestError) and answers[1].message == "that number"
+
+
+def test_a_full_queue_refuses_with_unavailable():
+    model = Model()
+    model.gate.clear()
+    answers = serve({"max_batch_size": 2, "max_enqueued_batches": 2, "num_batch_threads": 1}, [np.arange(2)] * 6, model)
+    refused = [answer for answer in answers if isinstance(answer, RequestError)]
+    assert refused and all(error.code == "UNAVAILABLE" for error in refused)
+    assert len(refused) < 6
+    check([np.arange(2)] * 6, [answer for answer in answers if not isinstance(answer, RequestError)])
+
+
+def test_a_crash_of_the_model_is_an_internal_error_and_the_next_task_runs():
+    def crash(inputs):
+        raise ZeroDivisionError("here")
+
+    async def main():
+        batcher = Batcher(BatchingParameters(), Metrics())
+        with pytest.raises(RequestError) as caught:
+            await batcher.answer("key", {"x": np.arange(2)}, crash)
+        assert caught.value.code == "INTERNAL"
+        check([np.arange(2)], [await batcher.answer("key", {"x": np.arange(2)}, Model())])
+        batcher.close()
+    asyncio.run(main())
+
+
+def test_tasks_of_clients_that_went_away_do_not_run():
+    model = Model()
+
+    async def main():
+        batcher = Batcher(BatchingParameters(batch_timeout_micros=50_000), Metrics())
+        gone = asyncio.ensure_future(batcher.answer("key", {"x": np.arange(5)}, model))
+        await asyncio.sleep(0.005)
+        gone.cancel()
+        check([np.arange(2)], [await batcher.answer("key", {"x": np.arange(2)}, model)])
+        batcher.close()
+        assert not batcher._queues
+    asyncio.run(main())
+    assert model.sizes == [2]
+
+
+def test_other_inner_shapes_get_batches_of_their_own_or_are_padded():
+    requests = [np.ones((2, 3), int), np.ones((1, 5), int), np.ones((1, 3), int)]
+    model = Model()
+    check(requests, serve({"batch_timeout_micros": 50_000}, requests, model))
+    assert sorted(model.sizes) == [1, 3]
+    model = Model()
+    answers = serve({"batch_timeout_micros": 50_000, "pad_variable_length_inputs": True}, requests, model)
+    assert model.sizes == [4]
+    assert answers[0]["y"].tolist() == [[2, 2, 2, 0, 0]] * 2 and answers[1]["y"].tolist() == [[2] * 5]
+
+
+def test_outputs_that_have_no_rows_are_run_one_by_one():
+    answers = serve({"batch_timeout_micros": 50_000}, [np.arange(2), np.arange(3)],
+                    type("Sum", (Model,), {"__call__": lambda self, inputs: {"y": inputs["x"].sum()}})())
+    assert [int(answer["y"]) for answer in answers] == [1, 3]
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12), largest=st.sampled_from([1, 3, 4, 8]),
+       timeout=st.sampled_from([0, 2000]), threads=st.integers(1, 3))
+def test_whatever_is_sent_everyone_gets_their_own_answer(sizes, largest, timeout, threads):
+    requests = [np.arange(size) * 1000 + index for index, size in enumerate(sizes)]
+    model = Model()
+    check(requests, serve({"max_batch_size": largest, "batch_timeout_micros": timeout, "num_batch_threads": threads},
+                          requests, model))
+    assert sum(model.sizes) == sum(sizes) and max(model.sizes) <= largest
+
+
+def test_join_pads_with_nothing():
+    words = join([np.array([[b"a"]], object), np.array([[b"b", b"c"]], object)])
+    assert words.tolist() == [[b"a", b""], [b"b", b"c"]]
+    assert join([np.ones((1, 1, 2)), np.ones((1, 2, 1))]).tolist() == [[[1, 1], [0, 0]], [[1, 0], [1, 0]]]
+
+
+@pytest.mark.parametrize("values", [
+    {"max_batch_size": 0}, {"num_batch_threads": 0}, {"batch_timeout_micros": -1}, {"max_execution_batch_size": 64},
+    {"allowed_batch_sizes": (1, 8)}, {"allowed_batch_sizes": (8, 1, 32)}, {"allowed_batch_sizes": (0, 32)}])
+def test_wrong_parameters_are_refused(values):
+    with pytest.raises(ValueError, match="expected"):
+        BatchingParameters(**values)

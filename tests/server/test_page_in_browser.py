@@ -1,0 +1,124 @@
+"""The page in a real headless browser: it shows what the API answers. Needs Debian's chromium and chromium-driver."""
+
+import os
+import shutil
+
+import made_serving
+import pytest
+
+from official_bert.config import Config, TokenizerConfig
+from official_bert.models.pretrainer import make_pretrainer
+from official_bert.server.client import RestClient
+from official_bert.server.server import ServerOptions
+from official_bert.server.server_config import ServedModelConfig
+from official_bert.serving import export, served_model
+from official_bert.tasks.squad.served import QuestionAnswering
+from official_bert.tasks.tagging.served import Tagger
+
+pytestmark = pytest.mark.slow
+PASSAGE = "🏔 The surveyor met Señora Núñez near Brno while it rained."  # its first letter is two UTF-16 units
+
+
+@pytest.fixture(scope="module")
+def models(graph_tokenizer, small_config, classifier, token_tagger, span_model, golden, tmp_path_factory):
+    """A server of one model of each kind that the page knows."""
+    root = tmp_path_factory.mktemp("page")
+    labels = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+    served = {
+        "blank": served_model.FillMask(make_pretrainer(small_config), graph_tokenizer, 32, top_k=3),
+        "classes": served_model.Classifier(classifier(3), graph_tokenizer, 32, labels=("no", "maybe", "yes"), pairs=True),
+        "question": QuestionAnswering(span_model, graph_tokenizer, 32, doc_stride=8, max_query_length=8),
+        "entities": Tagger(token_tagger, graph_tokenizer, 32, labels=labels, doc_stride=8)}
+    config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
+    for name, model in served.items():
+        export.export(model, config, export.ExportOptions(output=str(root / name), batch_sizes=()))
+    options = ServerOptions(models=[ServedModelConfig(name=name, base_path=str(root / name / "text")) for name in served],
+                            rest_port=0, grpc_port=None, poll_seconds=0.1)
+    with made_serving.embedded(options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium. Its sandbox cannot be had by root."""
+    for program in ("chromium", "chromedriver"):
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not installed (Debian: chromium chromium-driver): the page was not tried in a browser")
+    from selenium import webdriver
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=900,760",
+                     *(["--no-sandbox"] if os.geteuid() == 0 else [])):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+def wait(browser, found):
+    from selenium.webdriver.support.ui import WebDriverWait
+    return WebDriverWait(browser, 60).until(lambda _: found())
+
+
+def ask(browser, url, model, **fields):
+    """Fills the page in, presses the button, and gives the element of the result."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+    browser.get(url)
+    wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#model option"))
+    Select(browser.find_element(By.ID, "model")).select_by_value(model)
+    for name, value in fields.items():
+        (box,) = wait(browser, lambda name=name: browser.find_elements(By.ID, f"input-{name}"))
+        # Typed keys cannot hold letters beyond 16 bits.
+        browser.execute_script("arguments[0].value = arguments[1]", box, value)
+    wait(browser, lambda: browser.find_element(By.ID, "ask").is_enabled())
+    browser.find_element(By.ID, "ask").click()
+    result = browser.find_element(By.ID, "result")
+    wait(browser, lambda: result.text.strip())
+    return result
+
+
+def test_blanks_are_shown_with_their_words(models, browser):
+    from selenium.webdriver.common.by import By
+    text = "The [MASK] met the [MASK]."
+    tables = ask(browser, models.url, "blank", text=text).find_elements(By.TAG_NAME, "table")
+    with RestClient(models.url, "blank") as client:
+        (answer,) = client.predict([text])
+    shown = [[row.find_elements(By.TAG_NAME, "td") for row in table.find_elements(By.TAG_NAME, "tr")] for table in tables]
+    assert [[row[0].text for row in table] for table in shown] == answer["tokens"] and len(shown) == 2
+    assert [[row[2].text for row in table] for table in shown] == [
+        [f"{share:.3f}" for share in shares] for shares in answer["probabilities"]]
+
+
+def test_the_best_label_of_a_pair_is_named(models, browser):
+    result = ask(browser, models.url, "classes", text="it rained", text_pair="Señora")
+    with RestClient(models.url, "classes") as client:
+        (answer,) = client.predict([{"text": "it rained", "text_pair": "Señora"}])
+    assert f"{answer['label']}" in result.text and f"{max(answer['probabilities']):.3f}" in result.text
+
+
+def test_an_answer_is_marked_in_its_passage(models, browser):
+    from selenium.webdriver.common.by import By
+    result = ask(browser, models.url, "question", question="Who met her?", context=PASSAGE)
+    with RestClient(models.url, "question") as client:
+        (answer,) = client.predict([{"question": "Who met her?", "context": PASSAGE}])
+    assert answer["answer"] and result.find_element(By.TAG_NAME, "strong").text == answer["answer"]
+    assert [mark.text for mark in result.find_elements(By.TAG_NAME, "mark")] == [answer["answer"]]
+    assert result.find_element(By.CLASS_NAME, "passage").text == PASSAGE
+
+
+def test_entities_are_marked_with_their_types(models, browser):
+    from selenium.webdriver.common.by import By
+    result = ask(browser, models.url, "entities", text=PASSAGE)
+    with RestClient(models.url, "entities") as client:
+        (answer,) = client.predict([PASSAGE])
+    wanted = [f"{entity}{kind}" for entity, kind in zip(answer["entities"], answer["types"]) if kind]
+    assert len(wanted) > 1 and [mark.text.replace(" ", "") for mark in result.find_elements(By.TAG_NAME, "mark")] == [
+        text.replace(" ", "") for text in wanted]
+
+
+def test_what_the_server_refuses_is_told(models, browser):
+    from selenium.webdriver.common.by import By
+    result = ask(browser, models.url, "entities", text="x" * 300_000)
+    assert "262144" in result.find_element(By.CLASS_NAME, "error").text.replace(",", "")

@@ -1,0 +1,89 @@
+"""The pre-training task reads records with masks, and masks those without."""
+
+
+import numpy as np
+import pytest
+
+from official_bert.config import Config, build
+from official_bert.data import records
+from official_bert.tasks.loading import load_task
+from official_bert.training.task import DataFiles
+
+S, P = 32, 6
+
+
+@pytest.fixture
+def unmasked(tmp_path, golden):
+    """Two files of records without masks made of the golden ones' shapes."""
+    rng = np.random.default_rng(0)
+    features = records.unmasked_features(S)
+    for part in range(2):
+        rows = []
+        for _ in range(20):
+            length = int(rng.integers(10, S + 1))
+            ids = np.zeros(S, int)
+            ids[:length] = rng.integers(100, 3000, length)
+            ids[[0, length // 2, length - 1]] = 12, 13, 13
+            mask = (np.arange(S) < length).astype(int)
+            rows.append({"input_ids": ids, "input_mask": mask, "segment_ids": (np.arange(S) > length // 2) * mask,
+                         "word_starts": (ids > 99).astype(int), "next_sentence_labels": [int(rng.integers(0, 2))],
+                         "schema_version": [records.SCHEMA_VERSION]})
+        records.write_tfrecords(str(tmp_path / f"part-{part}"),
+                                [records.encode_example(features, row) for row in rows])
+    return str(tmp_path / "part-*")
+
+
+def make_task(pattern, golden, **changes):
+    values = {"model": {"vocab_size": 3000}, "training": {"batch_size": 8, "eval_batch_size": 8},
+              "tokenizer": {"vocab_file": str(golden / "vocab_uncased.txt")},
+              "options": {"max_seq_length": S, "max_predictions_per_seq": P}}
+    return load_task(build(Config, values | changes), DataFiles(train_file=pattern, eval_file=pattern))
+
+
+def rows_of(dataset):
+    """{(original ids of the row): its masked places} over batches."""
+    found = {}
+    for batch in dataset:
+        batch = {name: value.numpy() for name, value in batch.items()}
+        ids = batch["input_ids"].copy()
+        used = batch["masked_lm_weights"] > 0
+        for row in range(len(ids)):
+            places = batch["masked_lm_positions"][row][used[row]]
+            ids[row, places] = batch["masked_lm_ids"][row][used[row]]
+            found[tuple(ids[row])] = tuple(places)
+    return found
+
+
+def test_records_without_masks_are_masked_anew_each_epoch_and_alike_after_a_resume(unmasked, golden):
+    source = make_task(unmasked, golden).train_source()
+    epochs = [rows_of(source.dataset(epoch * source.batches_per_epoch).take(source.batches_per_epoch))
+              for epoch in range(2)]
+    assert len(epochs[0]) == 40 and set(epochs[0]) == set(epochs[1])
+    assert sum(epochs[0][row] != epochs[1][row] for row in epochs[0]) > 30
+    through = rows_of(source.dataset(0).skip(source.batches_per_epoch).take(source.batches_per_epoch))
+    assert through == epochs[1]
+
+
+def test_evaluation_masks_records_without_masks_the_same_each_time(unmasked, golden):
+    task = make_task(unmasked, golden)
+    assert rows_of(task.eval_source().dataset()) == rows_of(task.eval_source().dataset())
+
+
+def test_options_say_how_records_without_masks_are_masked(unmasked, golden):
+    options = {"max_seq_length": S, "max_predictions_per_seq": P, "masking": {"rate": 0.01}}
+    found = rows_of(make_task(unmasked, golden, options=options).eval_source().dataset())
+    assert {len(places) for places in found.values()} == {1}
+
+
+def test_what_does_not_fit_is_refused(unmasked, golden, tmp_path):
+    with pytest.raises(ValueError, match="--vocab_file"):
+        make_task(unmasked, golden, tokenizer={}).train_source()
+    with pytest.raises(ValueError, match=r"max_seq_length is 64, but its records hold 32"):
+        make_task(unmasked, golden, options={"max_seq_length": 64}).train_source()
+    arrays = np.load(golden / "generator_short.npz")
+    features = records.pretraining_features(32, 5)
+    records.write_tfrecords(str(tmp_path / "part-2"), [
+        records.encode_example(features, {name: arrays[name][0] for name in arrays})])
+    with pytest.raises(ValueError, match="with masks or without"):
+        options = {"max_seq_length": S, "max_predictions_per_seq": 5}
+        make_task(unmasked, golden, options=options).train_source()

@@ -1,0 +1,58 @@
+"""Exact match, F1 and thresholds, by hand and against the official search."""
+
+import random
+
+import pytest
+from official.nlp.tools import squad_evaluate_v2_0
+
+from official_bert.tasks.squad import metrics
+from official_bert.tasks.squad.decoding import Answer, Decoded
+
+
+def articles_of(questions):
+    return [{"paragraphs": [{"context": "", "qas": [{"id": key, "question": "?", "answers": [{"text": text} for text in texts]}
+                                                    for key, texts in questions.items()]}]}]
+
+
+def decoded(prediction, odds=0.0, best=None):
+    return Decoded(prediction, (Answer(prediction, 1.0, 0.0, 0.0),), odds, prediction if best is None else best)
+
+
+def test_version_1_takes_the_best_of_several_gold_answers_without_articles_case_and_punctuation():
+    articles = articles_of({"a": ["the Cat.", "dog"], "b": ["a red ferry boat"], "c": ["never"]})
+    measured = metrics.evaluate(articles, {"a": decoded("cat"), "b": decoded("red boat house"), "c": decoded("ever")}, False)
+    # b: 2 words of 3 in common, of 3 gold ones: F1 2/3
+    assert measured == pytest.approx({"exact_match": 100 / 3, "f1": 100 * (1 + 2 / 3) / 3})
+
+
+def test_version_2_counts_no_answer_as_right_where_there_is_none():
+    articles = articles_of({"a": ["cat"], "b": [], "c": []})
+    measured = metrics.evaluate(articles, {"a": decoded("cat", -5.0), "b": decoded("", 3.0, "dog"),
+                                                "c": decoded("fish", -1.0)}, True)
+    assert measured["exact_match"] == pytest.approx(200 / 3)
+    assert (measured["has_answer_f1"], measured["no_answer_f1"]) == (100.0, 50.0)
+    assert (measured["best_f1"], measured["best_f1_threshold"]) == (100.0, -5.0)
+
+
+def test_best_threshold_equals_the_official_search_where_it_finds_anything():
+    draw = random.Random(0)
+    for _ in range(50):
+        keys = [str(index) for index in range(20)]
+        answerable = {key: draw.random() < 0.6 for key in keys}
+        scores = {key: draw.random() if answerable[key] else 0.0 for key in keys}
+        odds = {key: draw.gauss(0 if answerable[key] else 1, 1) for key in keys}
+        official = squad_evaluate_v2_0._find_best_thresh(dict.fromkeys(keys, "text"), scores, odds, answerable)
+        best, threshold = metrics.best_threshold(scores, odds, answerable)
+        assert best == pytest.approx(official[0])
+        mean = sum(scores[key] if odds[key] <= threshold else not answerable[key] for key in keys) / len(keys)
+        assert 100 * mean == pytest.approx(best)
+
+
+def test_a_threshold_is_one_that_can_be_applied_when_odds_are_equal():
+    best, threshold = metrics.best_threshold({"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 1.0}, {"a": True, "b": False})
+    assert best == 50.0 and threshold == 0.0
+
+
+def test_a_question_without_gold_answer_is_named_in_version_1():
+    with pytest.raises(ValueError, match=r"question 'b'.*gold answers.*version_2_with_negative"):
+        metrics.evaluate(articles_of({"a": ["x"], "b": []}), {"a": decoded("x"), "b": decoded("y")}, False)

@@ -1,0 +1,210 @@
+"""Question answering as a task: sources, losses, answers from logits, raw text, bad input."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.config import Config, ModelConfig, TokenizerConfig, TrainingConfig
+from official_bert.tasks.loading import load_task
+from official_bert.tasks.squad.task import Task
+from official_bert.training.task import DataFiles
+
+SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+                    max_position_embeddings=96)
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def golden_squad(request, golden):
+    """(what 2018 wrote, its logits, a task over the same file with the same settings)."""
+    wanted = json.loads((golden / f"squad_v{request.param}_features.json").read_text(encoding="utf-8"))
+    options = {key: wanted[key] for key in ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
+                                            "max_answer_length", "null_score_diff_threshold")}
+    task = make_task(golden, eval_file=golden / f"squad_v{request.param}.json", version_2_with_negative=request.param == 2,
+                     **options)
+    return wanted, dict(np.load(golden / f"squad_v{request.param}_logits.npz")), task
+
+
+def make_task(golden, batch_size=8, train_file="", eval_file="", cache_dir="", **options):
+    config = Config(task="squad", model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
+                    training=TrainingConfig(batch_size=batch_size, eval_batch_size=batch_size, epochs=1.0), options=options)
+    task = load_task(config, DataFiles(train_file=str(train_file), eval_file=str(eval_file), cache_dir=str(cache_dir)))
+    assert isinstance(task, Task)
+    return task
+
+
+def rows_of(task, logits):
+    """2018's logits as predictions in the order of the task's batches."""
+    source = task.predict_source()
+    return [{name: logits[name][index] for name in ("start_logits", "end_logits")} for index in np.concatenate(source.plan(0))]
+
+
+def test_prediction_files_equal_those_of_2018(golden_squad, tmp_path):
+    wanted, logits, task = golden_squad
+    paths = task.write_predictions(rows_of(task, logits), str(tmp_path))
+    written = {path.rpartition("/")[2]: json.loads(pathlib.Path(path).read_text(encoding="utf-8")) for path in paths}
+    assert written["predictions.json"] == wanted["predictions"]
+    for key, answers in wanted["nbest"].items():
+        assert [answer["text"] for answer in written["nbest_predictions.json"][key]][:len(answers)] == [
+            answer["text"] for answer in answers]
+        assert list(written["nbest_predictions.json"][key][0]) == ["text", "probability", "start_logit", "end_logit"]
+    assert ("null_odds.json" in written) == ("null_odds" in wanted)
+    if "null_odds" in wanted:
+        assert written["null_odds.json"] == pytest.approx(wanted["null_odds"], rel=1e-5)
+
+
+def test_metrics_count_right_answers(golden_squad):
+    _, logits, task = golden_squad
+    source = task.eval_source()
+    metrics = task.evaluate(rows_of(task, logits))
+    right = dict.fromkeys(task.decoded, 0)
+    gold = {row["id"]: [answer["text"] for answer in row["answers"]] for article in task._read(task.files.eval_file).articles
+            for paragraph in article["paragraphs"] for row in paragraph["qas"]}
+    for key, value in task.decoded.items():
+        right[key] = value.prediction in (gold[key] or [""])
+    assert metrics["exact_match"] >= 100 * np.mean(list(right.values())) - 1e-9
+    assert source.batches_per_epoch * 8 >= len(logits["unique_id"])
+
+
+def test_an_evaluation_that_stops_early_measures_what_it_has_seen(golden_squad):
+    _, logits, task = golden_squad
+    rows = rows_of(task, logits)
+    every = task.evaluate(rows)
+    seen = len(task.decoded)
+    part = task.evaluate(rows[:len(rows) // 2])
+    assert 0 < len(task.decoded) < seen and set(part) == set(every)
+
+
+def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):
+    task = make_task(golden, train_file=golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24)
+    model = task.build_model()
+    batch = {key: tf.constant(value) for key, value in task.train_source().batch(0).items()}
+    longer = {key: tf.pad(value, [[0, 0], [0, 96 - value.shape[1]]]) if value.shape.rank == 2 else value
+              for key, value in batch.items()}
+    short, long = (task.losses(model(dict(part), training=False), part) for part in (batch, longer))
+    for name in ("start", "end"):
+        assert float(short[name][0]) == pytest.approx(float(long[name][0]), rel=1e-5)
+        assert float(short[name][1]) == 8.0
+    # Untrained, the mean of both losses is about the logarithm of the length.
+    lengths = np.log(batch["input_mask"].numpy().sum(axis=1)).mean()
+    assert sum(float(short[name][0]) for name in short) / 8 == pytest.approx(lengths, rel=0.1)
+
+
+def test_batches_are_those_of_the_specification(golden):
+    task = make_task(golden, train_file=golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24,
+                     buckets=[96])
+    spec = task.batch_spec(8)
+    batch = task.train_source().batch(3)
+    assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
+        key: (tuple(value.shape), value.dtype.as_numpy_dtype) for key, value in spec.items()}
+
+
+def test_training_rows_come_from_the_cache_the_second_time(golden, tmp_path):
+    rows = []
+    for _ in range(2):
+        task = make_task(golden, train_file=golden / "squad_v1.json", cache_dir=tmp_path, max_seq_length=96, doc_stride=32,
+                         max_query_length=24)
+        rows.append(task.train_source().batch(0))
+        (stored,) = tmp_path.iterdir()
+        assert stored.suffix == ".npz"
+    for key in rows[0]:
+        np.testing.assert_array_equal(rows[0][key], rows[1][key])
+
+
+def test_answers_to_raw_text_are_slices_of_the_context(golden):
+    task = make_task(golden, max_seq_length=40, doc_stride=8, max_query_length=10)
+    context = "  The quartermaster repainted the café's\u00a0espresso machine, although nobody had asked. " * 3
+    rows = [{"question": "What was repainted?", "context": context}, {"question": "Who?", "context": ""}]
+    features = task.encode(rows)
+    assert len([feature for feature in features if feature["row"] == 0]) > 2
+    model = task.build_model()
+    predictions = [{name: value.numpy()[0] for name, value in model(
+        {key: feature[key][None] for key in ("input_ids", "input_mask", "segment_ids")}).items()} for feature in features]
+    first, second = task.decode(rows, features, predictions)
+    assert first["answer"] == context[first["start"]:first["end"]] and first["answer"].strip() == first["answer"] != ""
+    assert (second["answer"], second["start"], second["end"], second["score"]) == ("", 0, 0, 0.0)
+    assert not first["truncated"]
+
+
+def test_the_best_span_of_raw_text_is_where_its_logits_are_highest(golden):
+    context = "Señora Núñez misplaced the harbour ledger."
+    task = make_task(golden, max_seq_length=60, max_query_length=10)
+    (feature,) = task.encode([{"question": "Who misplaced it?", "context": context}])
+    begin, end = context.index("Núñez"), context.index("Núñez") + 5
+    start_logits, end_logits = np.zeros((2, len(feature["input_ids"])))
+    start_logits[list(feature["starts"]).index(begin)] = 5.0
+    end_logits[list(feature["ends"]).index(end)] = 4.0
+    row = {"question": "Who misplaced it?", "context": context}
+    (answer,) = task.decode([row], [feature], [{"start_logits": start_logits, "end_logits": end_logits}])
+    assert answer == {"answer": "Núñez", "start": begin, "end": end, "score": 9.0, "null_score": 0.0, "truncated": False}
+    negative = make_task(golden, max_seq_length=60, max_query_length=10, version_2_with_negative=True)
+    start_logits[0] = 20.0
+    (nothing,) = negative.decode([row], [feature], [{"start_logits": start_logits, "end_logits": end_logits}])
+    assert (nothing["answer"], nothing["null_score"]) == ("", 20.0)
+
+
+def broken(tmp_path, change):
+    """A file of one question, changed."""
+    values = {"data": [{"paragraphs": [{"context": "A cat sat.", "qas": [
+        {"id": "q1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 2}]}]}]}]}
+    change(values["data"][0]["paragraphs"][0])
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps(values), encoding="utf-8-sig")
+    return path
+
+
+@pytest.mark.parametrize(("change", "wanted"), [
+    (lambda p: p.pop("context"), r"data\[0\]\.paragraphs\[0\]: 'context' is missing"),
+    (lambda p: p["qas"][0].pop("id"), r"qas\[0\]: 'id' is missing"),
+    (lambda p: p["qas"][0].update(question=3), r"qas\[0\]\.question: expected str, got '3'"),
+    (lambda p: p["qas"][0]["answers"].append({"text": "A cat", "answer_start": 0}),
+     r"\(q1\): expected exactly 1 answer in training data, got 2; is this a development set\?"),
+    (lambda p: p["qas"][0].update(answers=[]), r"got 0; a file with questions that have none is read with version_2"),
+    (lambda p: p["qas"][0]["answers"][0].update(text="dog"), r"no question in this file, all were skipped"),
+])
+def test_broken_files_are_named(golden, tmp_path, change, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        make_task(golden, train_file=broken(tmp_path, change)).train_source()
+
+
+def test_what_is_no_json_and_what_is_missing_are_named(golden, tmp_path):
+    (tmp_path / "bad.json").write_text('{"data": [')
+    with pytest.raises(ValueError, match=r"bad\.json: not valid JSON: .*line 1"):
+        make_task(golden, train_file=tmp_path / "bad.json").train_source()
+    with pytest.raises(ValueError, match=r"none\.json: no such file"):
+        make_task(golden, train_file=tmp_path / "none.json").train_source()
+    with pytest.raises(ValueError, match=r"expected --train_file or a --data_dir with train-v1\.1\.json; got neither"):
+        make_task(golden).train_source()
+    with pytest.raises(ValueError, match=r"max_seq_length: expected more than max_query_length \+ 3 = 67, got 60"):
+        make_task(golden, train_file=golden / "squad_v1.json", max_seq_length=60).train_source()
+    with pytest.raises(ValueError, match="longer than the model's 96 positions"):
+        make_task(golden).build_model()
+
+
+def test_skipped_and_cut_questions_and_a_dev_set_used_for_training_are_told(golden, tmp_path, caplog):
+    def change(paragraph):
+        paragraph["qas"] += [{"id": f"q{number}", "question": "Who " * 70, "answers": [{"text": "dog", "answer_start": 2}]}
+                             for number in range(2, 7)]
+        paragraph["qas"].append({"id": "long", "question": "Who " * 70, "answers": [{"text": "cat", "answer_start": 2}]})
+    path = broken(tmp_path, change)
+    source = make_task(golden, train_file=path, eval_file=path).train_source()
+    assert len(source.examples) == 2
+    assert "5 questions skipped, whose answer does not stand in the context: q2 ('dog'); q3 ('dog'); q4 ('dog'); ..." in caplog.text
+    assert "1 questions are longer than max_query_length = 64 tokens" in caplog.text
+    assert "2 of its 2 questions stand in" in caplog.text
+
+
+def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_path):
+    path = broken(tmp_path, lambda paragraph: paragraph["qas"][0].pop("answers"))
+    task = make_task(golden, eval_file=path)
+    assert task.eval_source() is None and task.predict_source().batches_per_epoch == 1
+
+
+def test_published_files_are_found_in_a_folder(golden, tmp_path):
+    (tmp_path / "train-v1.1.json").write_bytes((golden / "squad_v1.json").read_bytes())
+    task = make_task(golden, max_seq_length=96, doc_stride=32, max_query_length=24)
+    task.files = dataclasses.replace(task.files, data_dir=str(tmp_path))
+    assert len(task.train_source().examples) == 207 and task.eval_source() is None

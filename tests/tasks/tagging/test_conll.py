@@ -1,0 +1,148 @@
+"""Columns of words and tags, chunk schemes, legal transitions."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seqeval.metrics import f1_score, precision_score, recall_score
+from seqeval.metrics.sequence_labeling import get_entities
+
+from official_bert.tasks.tagging import conll
+from official_bert.tasks.tagging.conll import Chunk, Columns
+
+
+def write(tmp_path, text, name="file.conll", encoding="utf-8"):
+    path = tmp_path / name
+    path.write_bytes(text.encode(encoding))
+    return str(path)
+
+
+def test_columns_may_stand_in_any_order_with_any_separator(tmp_path):
+    path = write(tmp_path, "B-PER|x|Ada\nI-PER|x|Lovelace\n\nO|x|wrote\n")
+    sentences = conll.read_sentences(path, Columns(word=2, tag=0, separator="|"))
+    assert [sentence.words for sentence in sentences] == [("Ada", "Lovelace"), ("wrote",)]
+    assert [sentence.tags for sentence in sentences] == [("B-PER", "I-PER"), ("O",)]
+    assert [sentence.line for sentence in sentences] == [1, 4]
+
+
+def test_four_columns_of_conll_2003_with_documents_bom_and_crlf(tmp_path):
+    text = ("\ufeff-DOCSTART- -X- -X- O\r\n\r\nEU NNP B-NP B-ORG\r\nrejects VBZ B-VP O\r\n\r\n-DOCSTART- -X- -X- O\r\n\r\n"
+            "Peter NNP B-NP B-PER\r\n")
+    sentences = conll.read_sentences(write(tmp_path, text))
+    assert [(s.words, s.tags, s.document) for s in sentences] == [
+        (("EU", "rejects"), ("B-ORG", "O"), 0), (("Peter",), ("B-PER",), 1)]
+
+
+def test_lines_of_spaces_and_tabs_end_sentences_and_odd_line_ends_are_words(tmp_path):
+    path = write(tmp_path, "a\tO\n\t\nx\u2028y\tO\nb\tO\n \n\n")
+    assert [s.words for s in conll.read_sentences(path, Columns(separator="\t"))] == [("a",), ("x\u2028y", "b")]
+
+
+@pytest.mark.parametrize(("text", "columns", "wanted"), [
+    ("a O\nb\n", Columns(), r":2: column -1 \(tag\) is missing, the line has 1: 'b'"),
+    ("a O\nb O\n", Columns(tag=2), r":1: column 2 \(tag\) is missing, the line has 2"),
+    ("a O\n\nb B_PER\n", Columns(), r":3: expected a tag such as O, B-PER or I-PER, got 'B_PER'"),
+    ("a X-PER\n", Columns(), r":1: expected a tag .* got 'X-PER'"),
+    ("a\t\tO\n", Columns(tag=1, separator="\t"), r":1: column 1 \(tag\) is empty"),
+    ("\n \n", Columns(), r"no sentence in this file"),
+])
+def test_bad_lines_are_named(tmp_path, text, columns, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        conll.read_sentences(write(tmp_path, text), columns)
+
+
+def test_a_missing_file_and_one_that_is_no_utf8_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.conll: no such file"):
+        conll.read_sentences(str(tmp_path / "none.conll"))
+    with pytest.raises(ValueError, match="not UTF-8"):
+        conll.read_sentences(write(tmp_path, "é O\n", encoding="latin-1"))
+
+
+def test_words_without_tags_are_read_for_prediction(tmp_path):
+    sentences = conll.read_sentences(write(tmp_path, "Ada\nLovelace\n\nx\n"), with_tags=False)
+    assert [(s.words, s.tags) for s in sentences] == [(("Ada", "Lovelace"), ()), (("x",), ())]
+
+
+def test_predictions_are_written_beside_the_gold_tags_and_read_again(tmp_path):
+    gold = conll.read_sentences(write(tmp_path, "a O\nb B-X\n\n-DOCSTART- O\n\nc O\n"))
+    path = str(tmp_path / "out.conll")
+    conll.write_columns(path, gold, [["O", "B-X"], ["B-Y"]], separator=" ")
+    assert (tmp_path / "out.conll").read_text() == "a O O\nb B-X B-X\n\n-DOCSTART- O O\n\nc O B-Y\n\n"
+    again = conll.read_sentences(path)
+    assert [s.tags for s in again] == [("O", "B-X"), ("B-Y",)] and [s.document for s in again] == [0, 1]
+
+
+def test_schemes_of_a_worked_example():
+    chunks = [Chunk("PER", 0, 2), Chunk("PER", 2, 3), Chunk("LOC", 4, 5)]
+    written = {scheme: " ".join(conll.write_tags(chunks, 6, scheme)) for scheme in ("iob1", "iob2", "iobes")}
+    assert written == {"iob1": "I-PER I-PER B-PER O I-LOC O", "iob2": "B-PER I-PER B-PER O B-LOC O",
+                       "iobes": "B-PER E-PER S-PER O S-LOC O"}
+    for tags in written.values():
+        assert conll.read_chunks(tags.split()) == chunks
+    assert conll.read_chunks(["B-PER", "L-PER", "U-PER", "O", "U-LOC", "O"]) == chunks  # BILOU
+
+
+def test_illegal_tags_are_read_as_conlleval_reads_them():
+    assert conll.read_chunks(["O", "I-PER", "I-LOC", "E-LOC", "I-LOC"]) == [
+        Chunk("PER", 1, 2), Chunk("LOC", 2, 4), Chunk("LOC", 4, 5)]
+
+
+@st.composite
+def chunked(draw):
+    """Chunks over a sentence, and its length."""
+    chunks, place = [], 0
+    for gap, size, kind in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.sampled_from(["A", "B-C"])), max_size=5)):
+        chunks.append(Chunk(kind, place + gap, place + gap + size))
+        place += gap + size
+    return chunks, place + draw(st.integers(0, 2))
+
+
+@given(chunked(), st.sampled_from(["iob1", "iob2", "iobes"]))
+def test_every_scheme_gives_the_chunks_back_and_only_legal_transitions(case, scheme):
+    chunks, length = case
+    tags = conll.write_tags(chunks, length, scheme)
+    assert conll.read_chunks(tags) == chunks
+    labels = conll.label_list(["A", "B-C"], scheme)
+    between, start, end = conll.legal_transitions(labels, scheme)
+    numbers = [labels.index(tag) for tag in tags]
+    assert all(between[a, b] for a, b in itertools.pairwise(numbers))
+    assert not numbers or (start[numbers[0]] and end[numbers[-1]])
+
+
+@given(st.lists(st.sampled_from(["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B"]), max_size=5))
+def test_legal_sequences_are_those_that_are_written_back_as_they_are(tags):
+    for scheme in ("iob2", "iobes"):
+        labels = conll.label_list("AB", scheme)
+        if not set(tags) <= set(labels):
+            continue
+        between, start, end = conll.legal_transitions(labels, scheme)
+        numbers = [labels.index(tag) for tag in tags]
+        legal = all(between[a, b] for a, b in itertools.pairwise(numbers))
+        legal = legal and (not numbers or bool(start[numbers[0]] and end[numbers[-1]]))
+        assert legal == (conll.convert_tags(tags, scheme) == tags)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B"]), max_size=8))
+def test_chunks_equal_those_of_seqeval(tags):
+    assert [(chunk.kind, chunk.start, chunk.end - 1) for chunk in conll.read_chunks(tags)] == get_entities(tags)
+
+
+def test_scores_of_chunks_by_hand():
+    scores = conll.chunk_scores([["B-A", "I-A", "O"], ["S-B"]], [["B-A", "O", "O"], ["B-B"]])
+    # Of two gold chunks and two found, one is right; two of four tags are the same.
+    assert scores == {"precision": 50.0, "recall": 50.0, "f1": 50.0, "tag_accuracy": 50.0, "f1_A": 0.0, "f1_B": 100.0}
+    assert conll.chunk_scores([["O"]], [["O"]])["f1"] == 0.0
+
+
+TAG_LISTS = st.lists(st.sampled_from(["O", "B-A", "I-A", "B-B", "I-B"]), min_size=4, max_size=4)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(TAG_LISTS, TAG_LISTS), min_size=1, max_size=5))
+def test_scores_of_chunks_equal_those_of_seqeval(rows):
+    gold, predicted = (list(column) for column in zip(*rows))
+    found = conll.chunk_scores(gold, predicted)
+    for name, function in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
+        assert found[name] == pytest.approx(100 * function(gold, predicted, zero_division=0))

@@ -1,0 +1,158 @@
+"""Entities in the graph against words, windows and chunks found in plain Python."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from seqeval.metrics.sequence_labeling import get_entities
+
+from official_bert.layers.crf import Scores, best_path
+from official_bert.tasks.tagging.served import Tagger
+from official_bert.text import packing
+from official_bert.text.tokenization import FullTokenizer
+
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+
+
+@pytest.fixture(scope="module")
+def model(token_tagger):
+    return token_tagger
+
+
+@pytest.fixture(scope="module")
+def plain(golden):
+    return FullTokenizer(str(golden / "vocab_uncased.txt"))
+
+
+def make_tagger(model, graph_tokenizer, labels=LABELS, **options):
+    return Tagger(model, graph_tokenizer, 20, labels=labels, doc_stride=5, **options)
+
+
+def spaced_words(plain, text):
+    """[(start, end, number of its first piece)] of what stands between spaces, as CoNLL data has it."""
+    words, end = [], None
+    for number, (_, first, last) in enumerate(plain.tokenize_with_offsets(text)):
+        if end is None or text[end:first].strip() != text[end:first]:
+            words.append([first, last, number])
+        words[-1][1] = end = last
+    return words
+
+
+def word_logits(plain, model, text, words, length=20, stride=5):
+    """Logits of each word's first piece from the window that shows it with the most context."""
+    ids = plain.convert_tokens_to_ids(plain.tokenize(text))
+    windows = packing.sliding_windows(len(ids), length - 2, stride)
+    logits, outputs = [], {}
+    for _, _, piece in words:
+        number = next(index for index, (first, size) in enumerate(windows)
+                      if first <= piece < first + size and packing.is_max_context(windows, index, piece))
+        first, size = windows[number]
+        row, segments = packing.pack(ids[first:first + size], None, plain.special_id("[CLS]"), plain.special_id("[SEP]"))
+        inputs = {"input_ids": [row], "input_mask": [[1] * len(row)], "segment_ids": [segments]}
+        if number not in outputs:
+            outputs[number] = model({name: np.array(value, np.int32) for name, value in inputs.items()})["logits"].numpy()
+        logits.append(outputs[number][0, piece - first + 1])
+    return np.array(logits).reshape(-1, len(LABELS))
+
+
+def entities_of(text, words, tags):
+    """(type, start, end, slice) of the chunks that seqeval finds in the tags of one text."""
+    return [(kind, words[first][0], words[last][1], text[words[first][0]:words[last][1]])
+            for kind, first, last in get_entities(tags)]
+
+
+def rows_of(found, index):
+    """What the model gave for a text, without the padding."""
+    columns = [found[name].numpy()[index].tolist() for name in ("types", "starts", "ends", "entities")]
+    return [(kind.decode(), start, end, text.decode()) for kind, start, end, text in zip(*columns) if kind]
+
+
+TEXTS = ["The surveyor met Señora Núñez , near Brno .", "", "Nobody", "中国 price e\u0301t",
+         "the youngest apprentice borrowed the greenhouse thermometer while it rained in Brno and St. Anne 's parish " * 3]
+
+
+def test_entities_are_those_of_the_tags_that_the_model_gives_first_pieces_in_windows(plain, model, graph_tokenizer):
+    tagger = make_tagger(model, graph_tokenizer, pretokenized=True)
+    found = tf.function(tagger.answer_text, input_signature=[dict(tagger.text_inputs)])({"text": tf.constant(TEXTS)})
+    total = 0
+    for index, text in enumerate(TEXTS):
+        words = spaced_words(plain, text)
+        logits = word_logits(plain, model, text, words)
+        tags = [LABELS[best] for best in logits.argmax(-1)]
+        wanted = entities_of(text, words, tags)
+        assert rows_of(found, index) == wanted
+        chances = np.exp(logits - logits.max(-1, keepdims=True))
+        chances = (chances / chances.sum(-1, keepdims=True)).max(-1)
+        scores = [chances[first:last + 1].mean() for _, first, last in get_entities(tags)]
+        np.testing.assert_allclose(found["scores"].numpy()[index][:len(scores)], scores, atol=1e-5)
+        total += len(wanted)
+    assert total > 5 and not found["truncated"].numpy().any()
+
+
+def test_a_decoder_sees_the_words_of_a_whole_text_and_its_tags_are_used(model, graph_tokenizer):
+    seen = {}
+
+    def decode(logits, real):
+        seen.update(shape=tuple(logits.shape), real=real.numpy().tolist())
+        return tf.ones(tf.shape(logits)[:2], tf.int32)  # B-PER everywhere
+
+    found = make_tagger(model, graph_tokenizer, decode=decode).answer_text({"text": tf.constant(["a price", "", "the"])})
+    assert seen == {"shape": (3, 3, 5), "real": [[True, True, False], [False] * 3, [True, False, False]]}
+    assert found["entities"].numpy().tolist() == [[b"a", b"price"], [b"", b""], [b"the", b""]]
+
+
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("(Reuters) U.S. shares, don't", ["(", "Reuters", ")", "U.S", ".", "shares", ",", "don't"]),
+    ("...", [".", ".", "."]), ("a-b 3.5%", ["a-b", "3.5", "%"]), ("中国x, é", ["中", "国", "x", ",", "é"]), ("", [])])
+def test_punctuation_around_words_is_set_apart_and_within_them_is_not(model, graph_tokenizer, text, wanted):
+    every = make_tagger(model, graph_tokenizer, decode=lambda logits, real: tf.ones(tf.shape(logits)[:2], tf.int32))
+    assert [entity for _, _, _, entity in rows_of(every.answer_text({"text": tf.constant([text])}), 0)] == wanted
+    spaced = make_tagger(model, graph_tokenizer, pretokenized=True, decode=every.decode)
+    assert [entity for _, _, _, entity in rows_of(spaced.answer_text({"text": tf.constant([text])}), 0)] == text.split()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.lists(st.integers(0, 8), max_size=7), min_size=1, max_size=4))
+def test_any_sequence_of_tags_is_read_as_conlleval_reads_it(model, graph_tokenizer, rows):
+    labels = ("O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC")
+    tagger = make_tagger(model, graph_tokenizer, labels=labels)
+    splits = np.cumsum([0, *map(len, rows)])
+    found = tagger._entities(tf.constant(sum(map(tuple, rows), ()), tf.int32), tf.constant(splits, tf.int32))
+    wanted = [(tagger.types.index(kind), start + first, start + last) for start, row in zip(splits, rows)
+              for kind, first, last in get_entities([labels[tag] for tag in row])]
+    assert list(zip(*(part.numpy().tolist() for part in (found.kind, found.first, found.last)))) == wanted
+
+
+def test_a_crf_finds_the_best_path_of_each_text_inside_the_graph(plain, model, graph_tokenizer):
+    rng = np.random.default_rng(0)
+    transitions, start, end = rng.normal(size=(5, 5)) * 3, rng.normal(size=5), rng.normal(size=5)
+    scores = Scores(*(tf.constant(part, tf.float32) for part in (transitions, start, end)))
+    tagger = make_tagger(model, graph_tokenizer, pretokenized=True,
+                         decode=lambda logits, real: best_path(logits, real, scores)[0])
+    texts = ["a price in Brno", "", "nobody", "the surveyor asked Señora"]
+    answer = tf.function(tagger.answer_text, input_signature=[dict(tagger.text_inputs)])
+    found = answer({"text": tf.constant(texts)})
+    for index, text in enumerate(texts):
+        words = spaced_words(plain, text)
+        logits = word_logits(plain, model, text, words)
+        paths = itertools.product(range(5), repeat=len(words)) if words else [()]
+        best = max(paths, key=lambda path: sum(logits[place, tag] for place, tag in enumerate(path))
+                   + sum(transitions[pair] for pair in itertools.pairwise(path))
+                   + (start[path[0]] + end[path[-1]] if path else 0))
+        assert rows_of(found, index) == entities_of(text, words, [LABELS[tag] for tag in best])
+    assert answer({"text": tf.constant([""])})["entities"].shape == [1, 0]
+
+
+def test_ids_get_tags_where_a_piece_begins_a_word(plain, model, graph_tokenizer):
+    tagger = make_tagger(model, graph_tokenizer)
+    tokens = ["[CLS]", "sur", "##ve", "##y", "brno"[:2], "[SEP]"]
+    ids = plain.convert_tokens_to_ids(tokens) + [0]
+    rows = {"input_ids": tf.constant([ids]), "input_mask": tf.constant([[1] * 6 + [0]]),
+            "segment_ids": tf.zeros([1, 7], tf.int32)}
+    found = tagger.answer_ids(rows)
+    best = [LABELS[index] for index in found["logits"].numpy()[0].argmax(-1)]
+    wanted = [best[place] if place in (1, 4) else "" for place in range(7)]
+    assert [tag.decode() for tag in found["tags"].numpy()[0]] == wanted

@@ -1,0 +1,127 @@
+"""Your own data: three kinds of answers, three kinds of files."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from made_finetuning import make_config, make_task, perfect
+
+from official_bert.config import to_dict
+from official_bert.tasks.loading import restore_for_inference
+from official_bert.training import loop
+from official_bert.training.distribution import Placement
+from official_bert.training.evaluation import predict
+
+
+def written(path, rows):
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def task_of(train, options, **files):
+    return make_task(make_config("classification", options=options), train_file=train, **files)
+
+
+def test_labels_are_found_in_the_training_data_and_kept(tmp_path):
+    train = written(tmp_path / "train.csv", ["review,stars", '"good, very good",10', "bad,2", "fair,9"])
+    task = task_of(train, {"text_column": "review", "label_column": "stars"})
+    source = task.train_source()
+    assert task.options.labels == ("2", "9", "10") and to_dict(task.config)["options"]["labels"] == ["2", "9", "10"]
+    assert [int(row["label_ids"]) for row in source.examples] == [2, 0, 1]
+    assert task.num_outputs == 3 and task.head == "classifier"
+
+
+def test_a_label_of_the_development_set_that_training_lacks_names_its_line(tmp_path):
+    train = written(tmp_path / "train.tsv", ["text\tlabel", "a\tyes", "b\tno"])
+    dev = written(tmp_path / "dev.tsv", ["text\tlabel", "c\tyes", "d\tmaybe"])
+    task = task_of(train, {}, eval_file=dev)
+    task.train_source()
+    with pytest.raises(ValueError, match=r"dev\.tsv:3: column 'label': expected one of \['no', 'yes'\], got 'maybe'"):
+        task.eval_source()
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "text.tsv", "columns.csv"])
+def test_several_labels_from_lists_text_or_columns(tmp_path, name):
+    rows = {"rows.jsonl": [json.dumps({"text": text, "label": labels}) for text, labels in
+                           (("a", ["sharp", "loud"]), ("b", []), ("c", ["loud"]))],
+            "text.tsv": ["text\tlabel", "a\tsharp|loud", "b\t", "c\tloud"],
+            "columns.csv": ["text,loud,sharp", "a,1,1", "b,0,0", "c,1,0"]}[name]
+    options = {"kind": "multi_label", "label_separator": "|", "label_columns": ["loud", "sharp"] if "columns" in name else []}
+    task = task_of(written(tmp_path / name, rows), options)
+    source = task.train_source()
+    assert task.options.labels == ("loud", "sharp")
+    np.testing.assert_array_equal([row["label_ids"] for row in source.examples], [[1, 1], [0, 0], [1, 0]])
+    logits = np.array([[2.0, -1.0]], np.float32)
+    total, weight = task.losses({"logits": tf.constant(logits)}, {"label_ids": tf.constant([[1.0, 1.0]]),
+                                                                  "example_weights": tf.constant([1.0])})["loss"]
+    assert float(total) == pytest.approx((np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0))) / 2) and float(weight) == 1.0
+    assert task.answer(np.array([-0.1, 3.0]))["labels"] == ["sharp"]
+
+
+def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
+    train = written(tmp_path / "train.tsv", ["a\tb\tscore", "one\ttwo\t0.5", "three\tfour\t-1"])
+    options = {"kind": "regression", "text_column": "a", "text_pair_column": "b", "label_column": "score"}
+    new = written(tmp_path / "new.tsv", ["a\tb", "one\ttwo", "a longer text than that\tand another one", "\tempty"])
+    task = task_of(train, options, predict_file=new)
+    assert task.train_source().examples[1]["scores"] == np.float32(-1)
+    source = task.predict_source()
+    predictions = [{"logits": np.array([10.0 * index])} for index in np.concatenate(source.plan(0))]
+    assert task.write_predictions(predictions, str(tmp_path)) == [str(tmp_path / "predictions.tsv")]
+    assert (tmp_path / "predictions.tsv").read_text() == "index\tprediction\n0\t0\n1\t10\n2\t20\n"
+    with pytest.raises(ValueError, match=r"train\.tsv:3: column 'score': expected a number from 0 to 1, got '-1'"):
+        task_of(train, {**options, "score_range": [0.0, 1.0]}).train_source()
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"label_column": "labels"}, r"train\.tsv: expected a column 'labels', found 'text', 'label'"),
+    ({"score_range": [3.0, 1.0]}, "score_range: expected lowest and highest score"),
+    ({"metrics": ["rouge"]}, r"config\.options\.metrics: unknown \['rouge'\]"),
+    ({"label_columns": ["a"]}, "expected kind: multi_label beside it"),
+    ({"labels": ["1"]}, r"train\.tsv:3: column 'label': expected one of \['1'\], got '0'"),
+])
+def test_options_that_do_not_fit_the_file(tmp_path, options, said):
+    train = written(tmp_path / "train.tsv", ["text\tlabel", "a\t1", "b\t0"])
+    with pytest.raises(ValueError, match=said):
+        task_of(train, options).train_source()
+
+
+def test_what_cannot_be_labels_is_told(tmp_path):
+    same = written(tmp_path / "same.tsv", ["text\tlabel", "a\t1", "b\t1"])
+    with pytest.raises(ValueError, match="expected at least two different labels"):
+        task_of(same, {}).train_source()
+    numbers = written(tmp_path / "numbers.tsv", ["text\tlabel", *(f"a\t{number / 7}" for number in range(50))])
+    with pytest.raises(ValueError, match="50 different values in 50 rows; for scores give options.kind: regression"):
+        task_of(numbers, {}).train_source()
+    with pytest.raises(ValueError, match="expected training data: --train_file, or one of train.tsv"):
+        task_of("", {}).train_source()
+
+
+def test_empty_texts_are_refused_unless_told_otherwise(tmp_path):
+    train = written(tmp_path / "train.tsv", ["text\tlabel", "a\t1", " \t0", "b\t0"])
+    with pytest.raises(ValueError, match=r"train\.tsv:3: column 'text': expected text, it is empty"):
+        task_of(train, {}).train_source()
+    assert len(task_of(train, {"empty_text": "skip"}).train_source().examples) == 2
+    assert len(task_of(train, {"empty_text": "keep"}).train_source().examples) == 3
+
+
+def test_a_rule_is_learned_and_the_folder_answers(tmp_path):
+    rng = np.random.default_rng(0)
+    words = ["stone", "water", "house", "green", "small", "paper"]
+
+    def rows(count):
+        for _ in range(count):
+            text = " ".join(rng.choice(words, rng.integers(2, 9)))
+            yield f"{text}\t{'yes' if 'water' in text else 'no'}"
+    train = written(tmp_path / "train.tsv", ["text\tlabel", *rows(400)])
+    dev = written(tmp_path / "dev.tsv", ["text\tlabel", *(row + "" for row in rows(60))])
+    config = make_config("classification", training={"epochs": 4.0, "batch_size": 32, "eval_batch_size": 16})
+    task = make_task(config, train_file=train, eval_file=dev, predict_file=dev)
+    metrics = loop.train(task, str(tmp_path / "run"), Placement(), report=lambda _: None)
+    assert metrics["accuracy"] > 0.9 and metrics["macro_f1"] > 0.85
+    again, model = restore_for_inference(str(tmp_path / "run"))
+    assert again.options.labels == ("no", "yes")
+    predictions = predict(task, model, task.predict_source())
+    known = perfect(task.eval_source(), 2)
+    right = np.mean([np.argmax(one["logits"]) == np.argmax(other["logits"]) for one, other in zip(predictions, known)])
+    assert right == pytest.approx(metrics["accuracy"])

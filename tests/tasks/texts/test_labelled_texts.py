@@ -1,0 +1,80 @@
+"""Labels, scores and texts of tables."""
+
+import numpy as np
+import pytest
+
+from official_bert.data.tables import Table
+from official_bert.tasks.texts import labelled_texts
+from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+
+
+def table(**columns):
+    count = len(next(iter(columns.values())))
+    return Table("data.tsv", dict(columns), list(range(2, count + 2)), [])
+
+
+def test_labels_are_numbered_in_the_order_given_and_an_unknown_one_names_its_line():
+    np.testing.assert_array_equal(labelled_texts.label_ids(table(y=["b", "a", " b "]), "y", ["a", "b"]), [1, 0, 1])
+    with pytest.raises(ValueError, match=r"data\.tsv:3: column 'y': expected one of \['a', 'b'\], got 'c'"):
+        labelled_texts.label_ids(table(y=["b", "c"]), "y", ["a", "b"])
+
+
+def test_found_labels_are_sorted_as_numbers_where_they_are_numbers():
+    assert labelled_texts.find_labels(["10", "9", "9"]) == ("9", "10")
+    assert labelled_texts.find_labels([True, False, 3]) == ("3", "false", "true")
+    assert labelled_texts.find_labels(["b", "a"]) == ("a", "b")
+
+
+def test_several_labels_come_from_text_lists_or_columns():
+    wanted = [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    labels = ["x", "y", "z"]
+    np.testing.assert_array_equal(labelled_texts.label_matrix(table(y=["y, x", "", ["z"]]), "y", labels, ","), wanted)
+    columns = table(x=["1", 0, "0"], y=[1, "0", False], z=["false", "0", True])
+    np.testing.assert_array_equal(labelled_texts.label_columns(columns, labels), wanted)
+    with pytest.raises(ValueError, match=r"data\.tsv:2: column 'y': expected labels of .*, got 'w'"):
+        labelled_texts.label_matrix(table(y=["x,w"]), "y", labels, ",")
+    with pytest.raises(ValueError, match=r"data\.tsv:3: column 'x': expected 0 or 1, got '2'"):
+        labelled_texts.label_columns(table(x=["0", "2"]), ["x"])
+
+
+@pytest.mark.parametrize(("value", "said"), [
+    ("5.1", "a number from 0 to 5, got '5.1'"), ("-0.1", "a number from 0 to 5"), ("high", "a number, got 'high'"),
+    ("nan", "a number from 0 to 5, got 'nan'"), (None, "a number")])
+def test_scores_out_of_range_name_their_line(value, said):
+    np.testing.assert_allclose(labelled_texts.scores(table(s=["0", "5.0", 2]), "s", 0, 5), [0, 5, 2])
+    with pytest.raises(ValueError, match=rf"data\.tsv:3: column 's': expected {said}"):
+        labelled_texts.scores(table(s=["1", value]), "s", 0, 5)
+
+
+def test_empty_texts_are_refused_skipped_or_kept_with_a_warning():
+    rows = table(text=["a", " ", "b"], pair=["c", "d", ""])
+    with pytest.raises(ValueError, match=r"data\.tsv:3: column 'text': expected text, it is empty \(2 such in this file\)"):
+        labelled_texts.without_empty(rows, ["text", "pair"], "refuse", pytest.fail)
+    said = []
+    assert labelled_texts.without_empty(rows, ["text", "pair"], "skip", said.append).columns["text"] == ["a"]
+    assert len(labelled_texts.without_empty(rows, ["text", "pair"], "keep", said.append)) == 3
+    assert "left out, as are 1 more" in said[0] and "kept" in said[1]
+    with pytest.raises(ValueError, match=r"data\.tsv:2: column 'text': expected text, got '7'"):
+        labelled_texts.texts(table(text=[7]), "text")
+
+
+def test_held_out_data_that_is_training_data_is_refused():
+    train = LabelledTexts("train.tsv", ["a", "b", "c"], ["x", "y", "z"])
+    labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["a", "b", "d"], ["x", "y", "z"]))
+    with pytest.raises(ValueError, match=r"dev\.tsv: expected held-out data, but 2 of its 2 rows stand in .* train\.tsv too"):
+        labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["c", "b"], ["z", "y"]))
+
+
+def test_parts_are_joined_in_their_order():
+    first = LabelledTexts("a", ["1"], ["2"], np.array([0], np.int32))
+    second = LabelledTexts("b", ["3", "4"], ["5", "6"], np.array([1, 0], np.int32))
+    whole = labelled_texts.joined([Part("", first), Part("_b", second)])
+    assert (whole.text, whole.text_pair, whole.targets.tolist()) == (["1", "3", "4"], ["2", "5", "6"], [0, 1, 0])
+    assert labelled_texts.joined([Part("", first), Part("", LabelledTexts("c", ["7"], ["8"]))]).targets is None
+
+
+def test_data_are_described_in_a_few_words():
+    labelled = LabelledTexts("a", ["x"] * 3, None, np.array([0, 1, 1], np.int32))
+    assert labelled_texts.describe(labelled, ["no", "yes"]) == "3 rows (no: 1, yes: 2)"
+    scored = LabelledTexts("a", ["x"] * 2, None, np.array([1.0, 4.0], np.float32))
+    assert labelled_texts.describe(scored, ()) == "2 rows, scores 1 to 4, mean 2.500"

@@ -1,0 +1,64 @@
+"""One fine-tuning of every task from its published files: trained, evaluated, answered, and evaluated anew by itself."""
+
+import json
+import math
+import pathlib
+
+import pytest
+from made_finetuning import GLUE, ROOT, SWAG, make_config, make_task
+
+from official_bert.training import runs
+from official_bert.training.distribution import Placement
+from official_bert.training.runs import Steps
+
+QUESTIONS = {name: ROOT / "golden" / f"{name}.json" for name in ("squad_v1", "squad_v2")}
+WINDOWS = {"max_seq_length": 64, "doc_stride": 32, "max_query_length": 16}
+CONLL = "Anna B-PER\nsings O\n\nin O\nBrno B-LOC\n\n"
+
+
+def questions(name: str, **options):
+    path = QUESTIONS[name]
+    return {"task": "squad", "options": WINDOWS | options}, {"train_file": path, "eval_file": path}
+
+
+def tagged(folder: pathlib.Path, **options):
+    for name in ("train", "dev"):
+        (folder / f"{name}.conll").write_text(CONLL * 4 + ("" if name == "train" else "Brno B-LOC\nsings O\n\n"))
+    return {"task": "ner", "options": options}, {"train_file": folder / "train.conll", "eval_file": folder / "dev.conll",
+                                                 "predict_file": folder / "dev.conll"}
+
+
+RUNS = {
+    "mnli": lambda _: ({"task": "glue", "options": {"dataset": "mnli"}}, {"data_dir": GLUE}),
+    "stsb": lambda _: ({"task": "glue", "options": {"dataset": "stsb"}}, {"data_dir": GLUE}),
+    "swag": lambda _: ({"task": "swag", "options": {"max_seq_length": 64}}, {"data_dir": SWAG}),
+    "squad 1.1": lambda _: questions("squad_v1"),
+    "squad 2.0": lambda _: questions("squad_v2", version_2_with_negative=True),
+    "ner": tagged,
+    "ner with a CRF": lambda folder: tagged(folder, crf=True, constrain=True),
+    "ner on frozen features": lambda folder: tagged(folder, features="concat", feature_layers=1, lstm_size=8),
+}
+METRICS = {"mnli": {"loss", "accuracy", "accuracy_mismatched"}, "stsb": {"loss", "pearson", "spearman"}, "swag": {"loss", "accuracy"},
+           "squad 1.1": {"exact_match", "f1"}, "squad 2.0": {"exact_match", "f1", "best_f1_threshold"}, "ner": {"loss", "f1"}}
+WRITTEN = {"mnli": "MNLI-m.tsv", "stsb": "STS-B.tsv", "swag": "predictions.csv", "squad 1.1": "nbest_predictions.json",
+           "squad 2.0": "null_odds.json", "ner": "predictions.conll"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
+    sections, files = RUNS[name](tmp_path)
+    task_name = sections.pop("task")
+    config = make_config(task_name, training={"batch_size": 2, "eval_batch_size": 2, "epochs": 1.0}, **sections)
+    output = tmp_path / "run"
+    metrics = runs.run(make_task(config, **files), str(output), Placement(), steps=Steps(predict=True), report=lambda _: None)
+    kind = name.partition(" with")[0].partition(" on")[0]
+    assert METRICS[kind] <= set(metrics) and all(math.isfinite(value) for value in metrics.values())
+    if kind.startswith("squad"):
+        assert "loss" not in metrics  # windows to be answered have none
+        asked = {question["id"] for article in json.loads(QUESTIONS[f"squad_v{name[6]}"].read_text())["data"]
+                 for paragraph in article["paragraphs"] for question in paragraph["qas"]}
+        assert set(json.loads((output / "predictions.json").read_text())) == asked
+    assert (output / WRITTEN[kind]).stat().st_size
+    stored = runs.stored_config(str(output), [])
+    again = runs.run(make_task(stored, **files), str(output), Placement(), steps=Steps(train=False), report=lambda _: None)
+    assert {key: again[key] for key in metrics} == pytest.approx(metrics, rel=1e-5, abs=1e-5)
