@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 from official_bert.tasks.squad.decoding import Span, span_text
 from official_bert.tasks.squad.features import FeatureMaker, answer_pieces
 from official_bert.tasks.squad.reading import SquadExample, answer_words, read_squad, split_words

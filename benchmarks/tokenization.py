@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from absl import flags
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 from official_bert.data.pretraining import corpus
 from official_bert.text.tokenization import FullTokenizer
 

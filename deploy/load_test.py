@@ -18,7 +18,7 @@ import urllib.parse
 import urllib3
 from absl import flags
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("url", "http://127.0.0.1:8501", "The server's REST address.")

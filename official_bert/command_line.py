@@ -1,15 +1,40 @@
-"""The flags that several commands have: where to run, and those of 2018 that set keys of the configuration.
+"""The flags that several commands share (--strategy, --tpu_name, --config, those of 2018), and a main that reports errors in one line.
 
-Nothing is defined by importing this; a command calls what it needs.
+Importing this defines no flag; a command calls what it needs.
 """
 
-from collections.abc import Iterable
+import os
+import types
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from absl import flags
+from absl import app, flags, logging
 
-from official_bert.config import FLAG_KEYS, STRATEGIES
+from official_bert.config import STRATEGIES
 
+# The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
+FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
+    "train_batch_size": "training.batch_size",
+    "eval_batch_size": "training.eval_batch_size",
+    "learning_rate": "optimizer.learning_rate",
+    "num_train_steps": "training.steps",
+    "num_train_epochs": "training.epochs",
+    "num_warmup_steps": "optimizer.warmup_steps",
+    "warmup_proportion": "optimizer.warmup_proportion",
+    "save_checkpoints_steps": "training.save_every",
+    "iterations_per_loop": "training.steps_per_loop",
+    "max_eval_steps": "training.eval_steps",
+    "vocab_file": "tokenizer.vocab_file",
+    "do_lower_case": "tokenizer.do_lower_case",
+    "max_seq_length": "options.max_seq_length",
+    "max_predictions_per_seq": "options.max_predictions_per_seq",
+    "doc_stride": "options.doc_stride",
+    "max_query_length": "options.max_query_length",
+    "max_answer_length": "options.max_answer_length",
+    "n_best_size": "options.n_best_size",
+    "null_score_diff_threshold": "options.null_score_diff_threshold",
+    "version_2_with_negative": "options.version_2_with_negative",
+})
 BOOLS = ("do_lower_case", "version_2_with_negative")
 FLOATS = ("learning_rate", "num_train_epochs", "warmup_proportion", "null_score_diff_threshold")
 TEXTS = ("vocab_file",)
@@ -46,3 +71,30 @@ def define_2018(names: Iterable[str]) -> None:
         define = (flags.DEFINE_bool if name in BOOLS else flags.DEFINE_float if name in FLOATS
                   else flags.DEFINE_string if name in TEXTS else flags.DEFINE_integer)
         define(name, None, f"2018: {FLAG_KEYS[name]}.")
+
+
+def given_flags(flag_values: Any) -> dict[str, Any]:
+    """The values of the 2018 flags on the command line, by the key that each sets (absl's `FLAGS` as `flag_values`)."""
+    return {key: flag_values[name].value for name, key in FLAG_KEYS.items() if name in flag_values and flag_values[name].present}
+
+
+def run_main(main: Any) -> None:
+    """Runs an absl main; a user's mistake (ValueError, OSError) becomes one line and exit status 1.
+
+    TensorFlow, which a main imports in its body, is told to keep notes about the machine to itself; what a user sets in
+    the environment stands.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+    def checked_main(arguments):
+        logging.set_verbosity(logging.WARNING)
+        try:
+            return main(arguments)
+        except (ValueError, OSError) as error:
+            message = " ".join(str(error).split())
+            raise SystemExit(f"error: {message}") from None
+        except ModuleNotFoundError as error:
+            if error.name not in ("jax", "torch", "openvino"):  # what the other backends of Keras import
+                raise
+            raise SystemExit(f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}") from None
+    app.run(checked_main)

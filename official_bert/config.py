@@ -1,19 +1,19 @@
-"""A run's values: frozen dataclasses, a strict YAML loader, dotted overrides, and the flags of 2018 as aliases.
+"""A run's values: frozen dataclasses, a strict YAML loader, dotted overrides.
 
 Precedence, highest first: `--set a.b=c`, a 2018 flag given on the command line, the YAML, its `base:`.
 A task's own values stand under `options:` and are checked by the `Options` dataclass in the task's file.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
-import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TextIO, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 import yaml
+
+from official_bert.files import written_whole
 
 T = TypeVar("T")
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
@@ -115,31 +115,6 @@ class Config:
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     phases: tuple[PhaseConfig, ...] = ()  # one after the other, under one schedule; none: training.steps at once
     options: dict = dataclasses.field(default_factory=dict)  # the task's own, see its `Options`
-
-
-# The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
-FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
-    "train_batch_size": "training.batch_size",
-    "eval_batch_size": "training.eval_batch_size",
-    "learning_rate": "optimizer.learning_rate",
-    "num_train_steps": "training.steps",
-    "num_train_epochs": "training.epochs",
-    "num_warmup_steps": "optimizer.warmup_steps",
-    "warmup_proportion": "optimizer.warmup_proportion",
-    "save_checkpoints_steps": "training.save_every",
-    "iterations_per_loop": "training.steps_per_loop",
-    "max_eval_steps": "training.eval_steps",
-    "vocab_file": "tokenizer.vocab_file",
-    "do_lower_case": "tokenizer.do_lower_case",
-    "max_seq_length": "options.max_seq_length",
-    "max_predictions_per_seq": "options.max_predictions_per_seq",
-    "doc_stride": "options.doc_stride",
-    "max_query_length": "options.max_query_length",
-    "max_answer_length": "options.max_answer_length",
-    "n_best_size": "options.n_best_size",
-    "null_score_diff_threshold": "options.null_score_diff_threshold",
-    "version_2_with_negative": "options.version_2_with_negative",
-})
 
 
 def build(cls: type[T], values: Any, where: str = "config") -> T:
@@ -276,15 +251,15 @@ def read_bert_config(path: str) -> dict:
 def load_config(path: str | None = None, *, bert_config_file: str | None = None,
                 flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = (),
                 defaults: Mapping[str, Any] | None = None) -> Config:
-    """The run's configuration, after precedence; `flags` are 2018 flags given on the command line, by name; `defaults` lie below
-    the YAML.
+    """The run's configuration, after precedence; `flags` are the 2018 flags on the command line, by dotted key; `defaults` lie
+    below the YAML.
 
     Raises ValueError, naming file and key, for whatever is unknown or of the wrong type.
     """
     values = merge(defaults or {}, read_yaml(path) if path else {})
     if bert_config_file:
         values = merge(values, {"model": read_bert_config(bert_config_file)})
-    values = merge(values, nest({FLAG_KEYS[name]: value for name, value in (flags or {}).items()}))
+    values = merge(values, nest(flags or {}))
     for override in overrides:
         values = merge(values, parse_override(override))
     return build(Config, values, "config")
@@ -293,29 +268,6 @@ def load_config(path: str | None = None, *, bert_config_file: str | None = None,
 def to_dict(config: Any) -> dict:
     """A configuration as plain YAML types."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
-@contextlib.contextmanager
-def written_beside(path: str) -> Iterator[str]:
-    """A temporary path beside `path`, flushed to the disk and renamed at the end; removed if an error comes first."""
-    temporary = f"{path}.tmp.{os.getpid()}"
-    try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
-@contextlib.contextmanager
-def written_whole(path: str) -> Iterator[TextIO]:
-    """A UTF-8 file to write into, line ends as they are given, that appears at `path` when it is whole; its folder is made."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with written_beside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        yield file
-        file.close()
 
 
 def save_config(config: Config, path: str) -> None:
@@ -334,32 +286,3 @@ def differences(old: Mapping, new: Mapping, where: str = "") -> list[str]:
         elif before != after:
             found.append(f"{name}: {before!r} -> {after!r}")
     return found
-
-
-def given_flags(flag_values: Any, names: Sequence[str] = tuple(FLAG_KEYS)) -> dict[str, Any]:
-    """The 2018 flags among `names` that stand on the command line, by name (absl's `FLAGS` as `flag_values`)."""
-    return {name: flag_values[name].value for name in names if name in flag_values and flag_values[name].present}
-
-
-def run_main(main: Any) -> None:
-    """Runs an absl main; a user's mistake (ValueError, OSError) becomes one line and exit status 1.
-
-    TensorFlow, which a main imports in its body, is told to keep notes about the machine to itself; what a user sets in
-    the environment stands.
-    """
-    from absl import app, logging  # not at import: library users of this module need no absl
-
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-    def checked_main(arguments):
-        logging.set_verbosity(logging.WARNING)
-        try:
-            return main(arguments)
-        except (ValueError, OSError) as error:
-            message = " ".join(str(error).split())
-            raise SystemExit(f"error: {message}") from None
-        except ModuleNotFoundError as error:
-            if error.name not in ("jax", "torch", "openvino"):  # what the other backends of Keras import
-                raise
-            raise SystemExit(f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}") from None
-    app.run(checked_main)

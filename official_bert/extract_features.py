@@ -16,7 +16,8 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert import command_line
-from official_bert.config import given_flags, load_config, run_main
+from official_bert.command_line import given_flags, run_main
+from official_bert.config import load_config
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Texts, one a line.", required=True)

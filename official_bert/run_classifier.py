@@ -12,7 +12,8 @@ import os
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import given_flags, load_config, merge, run_main
+from official_bert.command_line import given_flags, run_main
+from official_bert.config import load_config, merge
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task_name", None, "CoLA, MNLI, MRPC, XNLI, or another of GLUE's.", required=True)

@@ -7,7 +7,7 @@ writes models/small/text/1 and models/small/ids/1; see docs/serving_models.md fo
 
 from absl import flags
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("checkpoint", None, "A training run's output folder, or one checkpoint in it (folder/ckpt-1000).",

@@ -14,7 +14,8 @@ import os
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import Config, given_flags, load_config, merge, run_main
+from official_bert.command_line import given_flags, run_main
+from official_bert.config import Config, load_config, merge
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "The task; otherwise that of --config.")

@@ -14,7 +14,8 @@ import sys
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.config import run_main, written_whole
+from official_bert.command_line import run_main
+from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "What the model is asked for: its task (glue, squad, ner ...) or fill_mask.", required=True)

@@ -11,7 +11,8 @@ import os
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import given_flags, load_config, run_main
+from official_bert.command_line import given_flags, run_main
+from official_bert.config import load_config
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", "", "Training records: globs with commas between them.")

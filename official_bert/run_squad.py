@@ -13,18 +13,8 @@ import os
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import (
-    FLAG_KEYS,
-    Config,
-    build,
-    given_flags,
-    load_config,
-    merge,
-    nest,
-    parse_override,
-    run_main,
-    to_dict,
-)
+from official_bert.command_line import given_flags, run_main
+from official_bert.config import Config, build, load_config, merge, nest, parse_override, to_dict
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "Checkpoints, configuration and predictions lie here.", required=True)
@@ -35,9 +25,9 @@ flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir.")
 flags.DEFINE_string("ensemble", "", "Output folders of finished runs, with commas between them: their logits are averaged.")
 flags.DEFINE_string("cache_dir", "", "Tokenized training features are kept here between runs.")
-# Of the flags of 2018, where there is no --config.
-DEFAULTS = {"train_batch_size": 32, "learning_rate": 5e-5, "num_train_epochs": 3.0, "warmup_proportion": 0.1,
-            "save_checkpoints_steps": 1000}
+# 2018's, if there is no --config.
+DEFAULTS = {"training.batch_size": 32, "optimizer.learning_rate": 5e-5, "training.epochs": 3.0, "optimizer.warmup_proportion": 0.1,
+            "training.save_every": 1000}
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_stride", "max_query_length", "max_answer_length",
@@ -87,7 +77,7 @@ def predict() -> None:
         _check_task(trained.config)
         if task is None:
             config = to_dict(trained.config)
-            flagged = nest({FLAG_KEYS[name]: value for name, value in given_flags(FLAGS).items() if name != "vocab_file"})
+            flagged = nest({key: value for key, value in given_flags(FLAGS).items() if key != "tokenizer.vocab_file"})
             for values in (flagged, *map(parse_override, _overrides())):
                 config = merge(config, values)
             task = load_task(build(Config, config), DataFiles(eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file))

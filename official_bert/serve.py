@@ -12,7 +12,7 @@ import os
 
 from absl import flags
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, as models/NAME/text.")

@@ -3,6 +3,7 @@ import json
 import pytest
 import yaml
 
+from official_bert import command_line
 from official_bert import config as configuration
 from official_bert.config import Config, ModelConfig, build, differences, load_config, merge, save_config, to_dict
 
@@ -17,7 +18,7 @@ def test_precedence_is_set_then_flag_then_yaml_then_base(tmp_path):
                                   "training: {batch_size: 1, steps: 1}\noptimizer: {learning_rate: 0.1}\n")
     path = write(tmp_path / "run.yaml", "base: base.yaml\nmodel: {hidden_size: 32}\n"
                                         "training: {batch_size: 2, steps: 2}\n")
-    found = load_config(path, flags={"train_batch_size": 3, "learning_rate": 0.5},
+    found = load_config(path, flags={"training.batch_size": 3, "optimizer.learning_rate": 0.5},
                         overrides=["training.batch_size=4"])
     assert (found.training.batch_size, found.training.steps, found.seed) == (4, 2, 1)
     assert (found.optimizer.learning_rate, found.model.hidden_size, found.model.num_attention_heads) == (0.5, 32, 2)
@@ -82,7 +83,7 @@ def test_differences_name_the_keys():
 
 
 def test_every_2018_flag_leads_to_a_key():
-    for flag, key in configuration.FLAG_KEYS.items():
+    for flag, key in command_line.FLAG_KEYS.items():
         section, name = key.split(".")
         assert section == "options" or name in to_dict(Config())[section], flag
 

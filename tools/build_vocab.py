@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 from official_bert.data.pretraining import corpus
 from official_bert.text import vocab_learning
 from official_bert.text.vocab import SPECIAL_TOKENS

@@ -15,7 +15,8 @@ import shutil
 import numpy as np
 from absl import flags
 
-from official_bert.config import ModelConfig, build, read_bert_config, run_main
+from official_bert.command_line import run_main
+from official_bert.config import ModelConfig, build, read_bert_config
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 LARGEST = 1e-5  # difference between the outputs of the two models

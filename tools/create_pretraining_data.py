@@ -19,7 +19,7 @@ from absl import flags
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Generator, Scratch, label_warning
 from official_bert.data.pretraining.instances import InstanceConfig

@@ -18,7 +18,7 @@ import time
 import numpy as np
 from absl import flags
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 from official_bert.data import records
 from official_bert.text.tokenization import FullTokenizer
 

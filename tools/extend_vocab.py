@@ -16,6 +16,7 @@ import sys
 from absl import flags
 
 from official_bert import config as configuration
+from official_bert.command_line import run_main
 from official_bert.data.pretraining import corpus
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
@@ -129,4 +130,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-    configuration.run_main(main)
+    run_main(main)

@@ -10,7 +10,8 @@ import zipfile
 
 from absl import flags
 
-from official_bert.config import run_main, written_beside
+from official_bert.command_line import run_main
+from official_bert.files import written_beside
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 FLAGS = flags.FLAGS

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from absl import flags
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 from official_bert.data import records
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.text.vocab import load_vocab

@@ -12,7 +12,8 @@ import re
 
 from absl import flags
 
-from official_bert.config import load_config, run_main
+from official_bert.command_line import run_main
+from official_bert.config import load_config
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)

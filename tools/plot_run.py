@@ -9,7 +9,7 @@ import os
 
 from absl import flags
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("run", None, "The output folder of a training run.", required=True)

@@ -19,7 +19,7 @@ import rich.table
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.config import run_main
+from official_bert.command_line import run_main
 from official_bert.data.pretraining import corpus
 
 FLAGS = flags.FLAGS

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.config import written_beside
+from official_bert.files import written_beside
 
 
 def file_digest(path: str) -> str:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from official_bert.config import written_beside
 from official_bert.data.record_encoding import ExampleEncoder, crc_tables, masked_crc
+from official_bert.files import written_beside
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import Config, differences, load_config, save_config, to_dict, written_beside, written_whole
+from official_bert.config import Config, differences, load_config, save_config, to_dict
+from official_bert.files import written_beside, written_whole
 from official_bert.training.task import TaskBase
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"

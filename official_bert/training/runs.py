@@ -5,7 +5,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from official_bert.config import Config, load_config, written_whole
+from official_bert.config import Config, load_config
+from official_bert.files import written_whole
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.training import evaluation, loop

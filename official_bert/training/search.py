@@ -17,7 +17,8 @@ from typing import Any
 
 import keras
 
-from official_bert.config import Config, build, merge, nest, parse_override, to_dict, written_whole
+from official_bert.config import Config, build, merge, nest, parse_override, to_dict
+from official_bert.files import written_whole
 from official_bert.training.checkpointing import BEST_FOLDER
 
 SEARCH_FILE = "search.json"

@@ -15,12 +15,12 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from official_bert.config import written_beside
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import RowEncoder, write_rows
 from official_bert.data.pretraining.token_store import TokenStore
+from official_bert.files import written_beside
 
 ROWS_AT_A_TIME = 4096
 Order = Literal["2018", "sharded"]

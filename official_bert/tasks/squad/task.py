@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import written_whole
 from official_bert.data.cache import cached, file_digest
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import TextFeatures
+from official_bert.files import written_whole
 from official_bert.models.span_predictor import make_span_predictor
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from official_bert.config import written_whole
+from official_bert.files import written_whole
 
 Scheme = Literal["iob1", "iob2", "iobes"]
 OUTSIDE = "O"

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.config import written_beside
+from official_bert.files import written_beside
 from official_bert.tasks.tagging.features import TaggingFeature
 
 BATCH_TOKENS = 8192  # of one call of the encoder

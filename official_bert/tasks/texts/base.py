@@ -13,9 +13,9 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from official_bert.config import written_whole
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import TextFeatures, make_features
+from official_bert.files import written_whole
 from official_bert.models.classifier import make_classifier
 from official_bert.tasks.texts import labelled_texts, metrics
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part

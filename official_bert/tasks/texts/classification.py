@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from absl import logging
 
-from official_bert.config import written_whole
 from official_bert.data.tables import Format, Table, read_table
+from official_bert.files import written_whole
 from official_bert.tasks.texts import labelled_texts, metrics
 from official_bert.tasks.texts.base import TextClassification, TextOptions
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from official_bert.config import written_whole
 from official_bert.data.tables import Table, read_table
+from official_bert.files import written_whole
 from official_bert.tasks.texts import labelled_texts
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
 

@@ -9,9 +9,9 @@ import scipy.special
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import written_whole
 from official_bert.data.tables import Table, read_table
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
+from official_bert.files import written_whole
 from official_bert.models.classifier import make_choice_classifier
 from official_bert.tasks.texts import labelled_texts
 from official_bert.tasks.texts.base import ROWS, TextClassification, TextOptions
