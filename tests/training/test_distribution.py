@@ -15,7 +15,8 @@ from made_pretraining import make_config, write_records
 
 from official_bert.config import to_dict
 from official_bert.data.sources import ExampleSource
-from official_bert.training import checkpointing, distribution
+from official_bert.tasks.loading import restore_for_inference
+from official_bert.training import distribution
 from official_bert.training.distribution import Placement
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "run_for_parity.py"
@@ -113,7 +114,7 @@ def test_two_workers_train_the_same(folder, records, arrangements, by_flags):
     statuses, outputs = workers.wait()
     assert statuses == [0, 0], outputs
     assert "fresh: weights are random" in outputs[0] and "fresh" not in outputs[1]
-    _, model = checkpointing.restore_for_inference(str(workers.output))
+    _, model = restore_for_inference(str(workers.output))
     weights = {variable.path.partition("/")[2]: variable.numpy() for variable in model.trainable_variables}
     check_same(list(workers.losses().values()), weights, arrangements["1-1"])
 

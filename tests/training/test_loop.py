@@ -12,6 +12,7 @@ import tensorflow as tf
 from local_ports import free_ports
 from made_pretraining import S, make_config, make_task, write_records
 
+from official_bert.tasks.loading import restore_for_inference
 from official_bert.training import checkpointing, distribution, evaluation, guards, loop
 from official_bert.training.distribution import Placement
 from official_bert.training.trainer import Trainer
@@ -76,7 +77,7 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, t
     assert json.loads((tmp_path / "best" / checkpointing.METRIC_FILE).read_text()) == {
         "metric": "loss", "value": losses[best], "step": best}
     assert len(list(tmp_path.glob("ckpt-*.index"))) == 3 and len(list((tmp_path / "best").glob("ckpt-*.index"))) == 1
-    task, model = checkpointing.restore_for_inference(str(tmp_path / "best"))
+    task, model = restore_for_inference(str(tmp_path / "best"))
     source = make_task(config, records, held_out).eval_source()
     sums = {"mlm": [0, 0], "nsp": [0, 0]}
     for batch in source.dataset().take(source.batches_per_epoch):
