@@ -5,6 +5,7 @@ CORPUS ?=
 
 .PHONY: help install demo test test-slow lint clean
 help:
+	@echo "make install    .venv with everything that the other commands need; PYTHON=python3.13 takes another Python (3.11 to 3.13)"
 	@echo "make demo       text -> records -> pre-training -> exported model, on a corpus that needs no download"
 	@echo "                make demo CORPUS='path/*.txt' takes yours"
 	@echo "make test       the tests, at most 10 minutes on 2 cores"
@@ -12,18 +13,17 @@ help:
 	@echo "make lint       ruff and mypy"
 
 # uv (from PyPI) resolves and installs in seconds what takes pip minutes.
-.venv/.installed: requirements.txt requirements-dev.txt $(wildcard requirements-serving.txt) pyproject.toml
+.venv/.installed: requirements.txt requirements-beam.txt requirements-dev.txt requirements-serving.txt pyproject.toml
 	@echo "Installing into .venv (a few minutes, about 3 GB) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))' 2>/dev/null \
 	  || { echo "error: Python 3.11, 3.12 or 3.13 wanted; give it as make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv 2>&1 | grep -v '^WARNING: Location' || true
-	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet $(addprefix -r ,$(filter-out requirements.txt pyproject.toml,$^))
+	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet $(addprefix -r ,requirements-dev.txt requirements-serving.txt)
 	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $@
 
 install: .venv/.installed
-
 
 demo: .venv/.installed
 	@$(BIN)/python tools/demo.py --corpus='$(CORPUS)'

@@ -1,69 +1,128 @@
-"""Exact match and F1 of SQuAD 1.1 and 2.0 by the official evaluators, and the threshold for no answer."""
+"""Exact match and F1 of SQuAD 1.1 and 2.0, as the official scripts of each version count them, and the threshold for no answer."""
 
-from collections.abc import Mapping, Sequence
-
-from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
+import collections
+import re
+import string
+from collections.abc import Iterator, Mapping, Sequence
 
 from official_bert.tasks.squad.decoding import Decoded
 
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
 
 def evaluate(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> dict[str, float]:
-    """`exact_match` and `f1` in percent, as the official script of the version gives them.
+    """Returns `exact_match` and `f1` in percent, as the official script of the version gives them.
 
     With version 2 also both over the questions with and without an answer (`has_answer_f1`, `no_answer_f1` ...), and the best
-    that another threshold would give, with it: `best_exact_match`, `best_exact_match_threshold`, `best_f1`,
+    values that another threshold gives, with that threshold: `best_exact_match`, `best_exact_match_threshold`, `best_f1`,
     `best_f1_threshold`.
 
-    Raises ValueError where a question has no gold answer at all (a test set), or a version 2 file is read as version 1.
+    Raises ValueError if a question has no gold answer at all (a test set), or a version 2 file is read as version 1.
     """
     predictions = {key: value.prediction for key, value in decoded.items()}
     if not version_2:
         _check_answers(articles)
-        found = squad_evaluate_v1_1.evaluate(articles, predictions)
-        return {"exact_match": 100.0 * found["exact_match"], "f1": 100.0 * found["final_f1"]}
-    found = squad_evaluate_v2_0.evaluate(articles, predictions)
-    metrics = {"exact_match": found["exact"], "f1": found["f1"]}
-    for ours, theirs in (("has_answer", "HasAns"), ("no_answer", "NoAns")):
-        if f"{theirs}_total" in found:
-            metrics |= {f"{ours}_exact_match": found[f"{theirs}_exact"], f"{ours}_f1": found[f"{theirs}_f1"]}
+        return _evaluate_version_1(articles, predictions)
+    exact, f1 = _score_version_2(articles, predictions)
+    answerable = _answerable(articles)
+    metrics = {"exact_match": _percent(exact, exact), "f1": _percent(f1, f1)}
+    for name, wanted in (("has_answer", True), ("no_answer", False)):
+        if keys := [key for key in exact if answerable[key] == wanted]:
+            metrics |= {f"{name}_exact_match": _percent(exact, keys), f"{name}_f1": _percent(f1, keys)}
     for name, (best, threshold) in best_thresholds(articles, decoded).items():
         metrics |= {f"best_{name}": best, f"best_{name}_threshold": threshold}
     return metrics
 
 
-def _check_answers(articles: Sequence[Mapping]) -> None:
+def normalize(text: str) -> str:
+    """Returns `text` in lower case, without ASCII punctuation, English articles and extra white space."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def token_f1(prediction: str, gold: str) -> float:
+    """Returns F1 of the words that two normalised answers share; two empty answers agree (1)."""
+    predicted, wanted = prediction.split(), gold.split()
+    if not predicted or not wanted:
+        return float(predicted == wanted)
+    shared = (collections.Counter(predicted) & collections.Counter(wanted)).total()
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(predicted), shared / len(wanted)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def _evaluate_version_1(articles: Sequence[Mapping], predictions: Mapping[str, str]) -> dict[str, float]:
+    """Every question counts, also one without a prediction; an answer that normalises to nothing earns no F1."""
+    exact = f1 = total = 0.0
+    for row in _questions(articles):
+        total += 1
+        if row["id"] not in predictions:
+            continue
+        predicted = normalize(predictions[row["id"]])
+        golds = [normalize(answer["text"]) for answer in row["answers"]]
+        exact += predicted in golds
+        f1 += max(token_f1(predicted, gold) for gold in golds) if predicted else 0.0
+    return {"exact_match": 100.0 * (exact / total), "f1": 100.0 * (f1 / total)}
+
+
+def _score_version_2(articles: Sequence[Mapping], predictions: Mapping[str, str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns exact match and F1 of each question with a prediction; without a gold answer, "" is the right one."""
+    exact, f1 = {}, {}
+    for row in _questions(articles):
+        if row["id"] in predictions:
+            predicted = normalize(predictions[row["id"]])
+            golds = [gold for answer in row["answers"] if (gold := normalize(answer["text"]))] or [""]
+            exact[row["id"]] = float(predicted in golds)
+            f1[row["id"]] = max(token_f1(predicted, gold) for gold in golds)
+    return exact, f1
+
+
+def _percent(scores: Mapping[str, float], keys: Sequence[str] | Mapping) -> float:
+    return 100.0 * sum(scores[key] for key in keys) / len(keys)
+
+
+def _questions(articles: Sequence[Mapping]) -> Iterator[Mapping]:
     for article in articles:
         for paragraph in article["paragraphs"]:
-            for row in paragraph["qas"]:
-                if not row.get("answers"):
-                    raise ValueError(f"question {row['id']!r}: expected gold answers to evaluate against, got none; a file with "
-                                     "questions that have none is read with version_2_with_negative")
+            yield from paragraph["qas"]
+
+
+def _answerable(articles: Sequence[Mapping]) -> dict[str, bool]:
+    return {row["id"]: bool(row["answers"]) for row in _questions(articles)}
+
+
+def _check_answers(articles: Sequence[Mapping]) -> None:
+    for row in _questions(articles):
+        if not row.get("answers"):
+            raise ValueError(f"question {row['id']!r}: expected gold answers to evaluate against, got none; a file with "
+                             "questions that have none is read with version_2_with_negative")
 
 
 def has_gold_answers(articles: Sequence[Mapping]) -> bool:
-    """Whether the file says what is right, so that there is something to evaluate: a test set may not."""
-    return any("answers" in row for article in articles for paragraph in article["paragraphs"] for row in paragraph["qas"])
+    """Says whether the file has gold answers to evaluate against; a test set may have none."""
+    return any("answers" in row for row in _questions(articles))
 
 
 def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -> dict[str, tuple[float, float]]:
-    """`exact_match` and `f1` as (best in percent, threshold that gives it).
+    """Returns `exact_match` and `f1` as (best in percent, threshold that gives it).
 
-    As the official script finds it, but from each question's best real answer, so that the threshold with which the answers
+    The official script's search, but over each question's best real answer, so that the threshold with which the answers
     were decoded plays no part.
     """
     texts = {key: value.best_text for key, value in decoded.items()}
-    exact, f1 = squad_evaluate_v2_0._get_raw_scores(articles, texts)
-    answerable = squad_evaluate_v2_0._make_qid_to_has_ans(articles)
+    exact, f1 = _score_version_2(articles, texts)
+    answerable = _answerable(articles)
     odds = {key: value.null_odds for key, value in decoded.items()}
     return {"exact_match": best_threshold(exact, odds, answerable), "f1": best_threshold(f1, odds, answerable)}
 
 
 def best_threshold(scores: Mapping[str, float], odds: Mapping[str, float],
                    answerable: Mapping[str, bool]) -> tuple[float, float]:
-    """(best mean score in percent, the largest of the best thresholds): an answer is given where odds <= threshold.
+    """Returns (best mean score in percent, the largest of the best thresholds); an answer is given if odds <= threshold.
 
-    `scores` are what each question's real answer earns; no answer earns 1 where there is none, else 0. A threshold is always a
-    number: where it is best never to answer, it lies below all odds.
+    `scores` are what each question's real answer earns; no answer earns 1 if the question has none, else 0. A threshold is
+    always a number: if it is best never to answer, it lies below all odds.
     """
     order = sorted(scores, key=lambda key: odds[key])
     total = float(sum(not answerable[key] for key in order))
