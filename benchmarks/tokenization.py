@@ -20,7 +20,7 @@ import numpy as np
 from absl import flags
 
 from official_bert.command_line import run_main
-from official_bert.data.pretraining import corpus
+from official_bert.files import find_files, read_lines
 from official_bert.text.tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS
@@ -140,11 +140,11 @@ CONTENDERS = {
 }
 
 
-def read_lines(limit: float) -> list[str]:
+def sample_lines(limit: float) -> list[str]:
     """The first lines of the input, `limit` bytes of them, without the blank ones."""
     lines, size = [], 0.0
-    for path in corpus.find_files(FLAGS.input_file):
-        for line in corpus.read_lines(path, "replace"):
+    for path in find_files(FLAGS.input_file):
+        for line in read_lines(path, on_bad_text="replace"):
             if size >= limit:
                 return lines
             if line.strip():
@@ -164,7 +164,7 @@ def run_contender(name: str, cores: int) -> dict:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     make, slow, _ = CONTENDERS[name]
     encode = make(FLAGS.vocab_file, cores)
-    lines = read_lines(FLAGS.megabytes * 1e6 / (10 if slow else 1))
+    lines = sample_lines(FLAGS.megabytes * 1e6 / (10 if slow else 1))
     size = sum(len(line.encode()) for line in lines)
     list(encode(lines[:BATCH]))  # compile, trace, start threads
     seconds = []

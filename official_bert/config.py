@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from official_bert.files import written_whole
+from official_bert.files import read_json, read_text, written_whole
 
 T = TypeVar("T")
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
@@ -178,14 +178,12 @@ def read_yaml(path: str, _seen: tuple[str, ...] = ()) -> dict:
     path = os.path.normpath(path)
     if path in _seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")
+    text = read_text(path, "configuration file" + (f" (base of {_seen[-1]})" if _seen else ""))
     try:
-        with open(path, encoding="utf-8") as file:
-            loader = _StrictLoader(file)
-            loader.name = path
-            values = loader.get_single_data() or {}
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such configuration file" + (f" (base of {_seen[-1]})" if _seen else "")) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        loader = _StrictLoader(text)
+        loader.name = path
+        values = loader.get_single_data() or {}
+    except yaml.YAMLError as error:
         raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {values!r}")
@@ -234,13 +232,7 @@ def nest(dotted: Mapping[str, Any]) -> dict:
 
 def read_bert_config(path: str) -> dict:
     """The `model:` mapping in a 2018 `bert_config.json`; its keys that no BERT variable depends on are left out."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such bert_config.json") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid JSON: {error}") from None
+    values = read_json(path, "bert_config.json")
     if not isinstance(values, dict) or "hidden_size" not in values:
         raise ValueError(f"{path}: expected a BERT configuration with hidden_size, got {str(values)[:80]}")
     known = {field.name for field in dataclasses.fields(ModelConfig)}

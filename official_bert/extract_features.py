@@ -15,7 +15,7 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from official_bert import command_line
+from official_bert import command_line, files
 from official_bert.command_line import given_flags, run_main
 from official_bert.config import load_config
 
@@ -38,7 +38,7 @@ def main(_) -> None:
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          defaults=runs.defaults_from(FLAGS.init_checkpoint))
     runs.check_vocabulary(config)
-    lines = read_lines(FLAGS.input_file)
+    lines = read_texts(FLAGS.input_file)
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
     length = config.options.get("max_seq_length", 128)
     if not 3 <= length <= config.model.max_position_embeddings:
@@ -54,20 +54,13 @@ def main(_) -> None:
     print(f"{FLAGS.output_file}: {len(lines):,} lines, layers {FLAGS.layers}")
 
 
-def read_lines(path: str) -> list[str]:
-    """The lines of the input; ValueError where there are none, or where they are not UTF-8."""
+def read_texts(path: str) -> list[str]:
+    """The lines of the input; ValueError if there are none, or if they are not UTF-8."""
     if not os.path.exists(path):
         raise ValueError(f"--input_file={path}: no such file")
-    with open(path, "rb") as file:
-        lines = file.read().removeprefix(b"\xef\xbb\xbf").splitlines()
-    if not lines:
+    texts = [line.strip() for line in files.read_lines(path)]
+    if not texts:
         raise ValueError(f"--input_file={path}: expected texts, the file is empty")
-    texts = []
-    for number, line in enumerate(lines, 1):
-        try:
-            texts.append(line.decode("utf-8").strip())
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}:{number}: not UTF-8: {error.reason} at byte {error.start} of the line") from None
     return texts
 
 

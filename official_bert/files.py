@@ -1,9 +1,104 @@
-"""Finds, reads and writes the files that a user names; knows nothing of what they hold."""
+"""Finds, reads and writes the files that a user names; knows nothing of what they hold.
+
+Other modules reach a user's files through these functions, so that a path has one meaning everywhere.
+"""
 
 import contextlib
+import errno
+import glob
+import json
 import os
-from collections.abc import Iterator
-from typing import TextIO
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TextIO
+
+BadText = Literal["error", "replace"]
+DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+def matching(pattern: str) -> list[str]:
+    """The files and folders that a glob matches (** any depth), sorted; or the path of that very name, brackets and all."""
+    return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
+
+
+def shard_names(name: str) -> list[str]:
+    """The files that name@8 stands for, name-00000-of-00008 and so on; `name` alone if it ends in no such number."""
+    stem, at, count = name.rpartition("@")
+    if not (at and count.isdecimal() and int(count)):
+        return [name]
+    return [f"{stem}-{number:05d}-of-{int(count):05d}" for number in range(int(count))]
+
+
+def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str]:
+    """The files that paths, folders, globs and name@8 with commas between them name: in their order, sorted within each.
+
+    A folder stands for all files below it. A file that is named twice is given once, unless `repeats`. Raises ValueError
+    naming the pattern that matches no file, and the `flag`.
+    """
+    found: list[str] = []
+    for name in filter(None, patterns.split(",")):
+        for pattern in [name] if os.path.exists(name) else shard_names(name):
+            within = os.path.join(glob.escape(pattern), "**", "*") if os.path.isdir(pattern) else pattern
+            if not (paths := list(filter(os.path.isfile, matching(within)))):
+                raise ValueError(f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}")
+            found += paths
+    if not found:
+        raise ValueError("no input file given (--input_file)")
+    return found if repeats else list(dict.fromkeys(found))
+
+
+def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]:
+    """The names of the folders in `folder` that are numbers, by number; none if `folder` cannot be read.
+
+    Only those that hold one of the files `holding`, if any are given.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return {int(entry.name): entry.name for entry in entries if re.fullmatch("[0-9]{1,18}", entry.name) and entry.is_dir()
+                    and (not holding or any(os.path.exists(os.path.join(entry.path, name)) for name in holding))}
+    except OSError:
+        return {}
+
+
+def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None, keep_ends: bool = False) -> Iterator[str]:
+    """The lines of a UTF-8 file without a byte-order mark and, unless `keep_ends`, without line ends and carriage returns.
+
+    Only a line feed ends a line: other line ends of Unicode may be words. `on_bad_text` is the flag of that name of commands
+    that have it: "replace" gives U+FFFD for bytes that are not UTF-8. Raises ValueError naming the file and `what` it should
+    be if there is none, and the file, line and byte that are not UTF-8.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115  (closed below; the errors are those of opening)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such {what}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path}: expected a {what}, got a folder") from None
+    offset = 0
+    with file:
+        for number, line in enumerate(file, 1):
+            data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            try:
+                text = data.decode("utf-8", errors="replace" if on_bad_text == "replace" else "strict")
+            except UnicodeDecodeError as error:
+                place = offset + len(line) - len(data) + error.start
+                raise ValueError(f"{path}:{number}: not valid UTF-8 at byte {place} of the file (0x{data[error.start]:02x})"
+                                 + ("; --on_bad_text=replace goes on" if on_bad_text else "")) from None
+            offset += len(line)
+            yield text if keep_ends else text.rstrip("\r\n")
+
+
+def read_text(path: str, what: str = "file") -> str:
+    """The text of a UTF-8 file without a byte-order mark, line ends unchanged; raises what `read_lines` raises."""
+    return "".join(read_lines(path, what, keep_ends=True))
+
+
+def read_json(path: str, what: str = "file") -> Any:
+    """The value in a JSON file. Raises ValueError naming the file, and the place in it that is not JSON."""
+    try:
+        return json.loads(read_text(path, what))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from None
 
 
 @contextlib.contextmanager
@@ -21,9 +116,58 @@ def written_beside(path: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def written_together(paths: Sequence[str]) -> Iterator[list[TextIO]]:
+    """Gives UTF-8 files to write, line ends unchanged, that appear at `paths` once all are whole; makes their folders.
+
+    Raises ValueError naming the files if the disk is full; then, and after any other error, none of them appears.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            files: list[TextIO] = []
+            for path in paths:
+                os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+                temporary = stack.enter_context(written_beside(path))
+                files.append(open(temporary, "w", encoding="utf-8", newline=""))  # noqa: SIM115  (closed below)
+                stack.callback(_close, files[-1])
+            yield files
+            for file in files:
+                file.close()
+    except OSError as error:
+        if error.filename is not None or error.errno not in DISK_FULL:
+            raise
+        raise ValueError(f"{', '.join(paths)}: cannot be written: {error.strerror}") from None
+
+
+def _close(file: TextIO) -> None:
+    """Closes a file that may hold text for which there is no room."""
+    with contextlib.suppress(OSError):
+        file.close()
+
+
+@contextlib.contextmanager
 def written_whole(path: str) -> Iterator[TextIO]:
     """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` once it is whole; makes its folder."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with written_beside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+    with written_together([path]) as [file]:
         yield file
-        file.close()
+
+
+def require_new_folder(folder: str, flag: str = "") -> None:
+    """Raises ValueError, naming the `flag` too, if `folder` is there already and is not an empty folder."""
+    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        raise ValueError(f"{flag}{'=' if flag else ''}{folder}: expected a new or empty folder")
+
+
+@contextlib.contextmanager
+def written_folder(folder: str) -> Iterator[str]:
+    """Gives a temporary folder beside `folder` to fill; renames it at the end, removes it with its files after an error.
+
+    Raises ValueError if `folder` is there already and is not empty.
+    """
+    require_new_folder(folder)
+    temporary = f"{folder.rstrip('/')}.tmp.{os.getpid()}"
+    os.makedirs(temporary)
+    try:
+        yield temporary
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -15,7 +15,7 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert.command_line import run_main
-from official_bert.files import written_whole
+from official_bert.files import read_lines, written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "What the model is asked for: its task (glue, squad, ner ...) or fill_mask.", required=True)
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
     source = FLAGS.input_file or "-"
     if source != "-" and not os.path.exists(source):
         raise ValueError(f"--input_file={source}: no such file")
-    lines = sys.stdin if source == "-" or arguments[1:] else open(source, encoding="utf-8-sig")  # noqa: SIM115
+    lines = sys.stdin if source == "-" or arguments[1:] else read_lines(source)
     rows = list(read_rows(arguments[1:], source, predictor.inputs, lines))
     if not rows:
         raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")

@@ -73,4 +73,4 @@ def test_a_mistake_is_one_line_and_writes_nothing(extract, more, told):
 def test_bytes_that_are_no_text_are_named(extract, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
     done, path = extract("bad.jsonl", source=tmp_path / "bad.txt")
-    assert done.returncode == 1 and "bad.txt:2: not UTF-8: invalid start byte at byte 1 of the line" in done.stderr and not path.exists()
+    assert done.returncode == 1 and "bad.txt:2: not valid UTF-8 at byte 6 of the file (0xff)" in done.stderr and not path.exists()

@@ -16,7 +16,7 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert.command_line import run_main
-from official_bert.data.pretraining import corpus
+from official_bert.files import find_files, read_lines, written_whole
 from official_bert.text import vocab_learning
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -43,7 +43,7 @@ def split_languages(patterns: str) -> dict[str, list[str]]:
     for pattern in filter(None, patterns.split(",")):
         named = re.match(r"([A-Za-z]{2,3}(?:[-_]\w+)?):(.+)", pattern)
         language, path = named.groups() if named else ("", pattern)
-        files[language] += corpus.find_files(path)
+        files[language] += find_files(path)
     return files
 
 
@@ -59,7 +59,7 @@ def jobs(files: dict[str, list[str]]) -> Iterator[tuple[str, list[str], bool]]:
         for path in paths:
             batch: list[str] = []
             size = 0
-            for line in corpus.read_lines(path, FLAGS.on_bad_text):
+            for line in read_lines(path, on_bad_text=FLAGS.on_bad_text):
                 batch.append(line)
                 size += len(line)
                 if size >= CHARACTERS_AT_ONCE:
@@ -96,7 +96,7 @@ def main(_) -> None:
     merged = vocab_learning.smooth_languages(counts, FLAGS.smoothing) if len(counts) > 1 else next(iter(counts.values()))
     pieces = vocab_learning.learn_pieces(merged, FLAGS.vocab_size - reserved, FLAGS.min_frequency, FLAGS.max_characters)
     lines = vocab_learning.make_vocab(pieces, FLAGS.num_unused)
-    with corpus.replaced([FLAGS.output_file]) as [file]:
+    with written_whole(FLAGS.output_file) as file:
         file.write("\n".join(lines) + "\n")
     print(f"{FLAGS.output_file}: {len(lines)} entries from {sum(map(len, counts.values())):,} different words")
     if len(lines) < FLAGS.vocab_size:

@@ -8,15 +8,15 @@ output folder appears when the largest difference is at most 1e-5; otherwise the
 """
 
 import dataclasses
-import os
 import re
-import shutil
 
 import numpy as np
 from absl import flags
 
 from official_bert.command_line import run_main
 from official_bert.config import ModelConfig, build, read_bert_config
+from official_bert.files import require_new_folder, written_folder
+from official_bert.text.vocab import read_entries
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 LARGEST = 1e-5  # difference between the outputs of the two models
@@ -49,7 +49,7 @@ def read_source(formats, files):
         model = dataclasses.replace(model, notes=(), config=dataclasses.replace(files.require_config(model),
                                                                                 hidden_act=FLAGS.hidden_act))
     if FLAGS.vocab_file:
-        model = dataclasses.replace(model, vocab=files.read_lines(FLAGS.vocab_file))
+        model = dataclasses.replace(model, vocab=read_entries(FLAGS.vocab_file))
     if FLAGS.head:
         model = formats.as_head(model, FLAGS.head)
     return dataclasses.replace(model, do_lower_case=is_lower_case(model))
@@ -113,14 +113,12 @@ def main(_) -> None:
     """Reads, checks, writes, loads back, compares, and only then gives the folder its name."""
     from official_bert.models.interchange import formats
     from official_bert.models.interchange import stored as files
-    if os.path.exists(FLAGS.output) and (not os.path.isdir(FLAGS.output) or os.listdir(FLAGS.output)):
-        raise ValueError(f"--output={FLAGS.output}: expected a new or empty folder")
+    require_new_folder(FLAGS.output, "--output")
     source = read_source(formats, files)
     print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes]))
     files.require_config(source)
     files.check_vocabulary(source)
-    unchecked = f"{FLAGS.output.rstrip('/')}.unchecked.{os.getpid()}"
-    try:
+    with written_folder(FLAGS.output) as unchecked:
         formats.make_model(source)
         left_out = formats.write(source, FLAGS.to, unchecked)
         differences = largest_differences(formats, source, unchecked)
@@ -129,9 +127,6 @@ def main(_) -> None:
         worst = max(differences.values())
         if not worst <= LARGEST:
             raise ValueError(f"--output={FLAGS.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
-        os.replace(unchecked, FLAGS.output)
-    finally:
-        shutil.rmtree(unchecked, ignore_errors=True)
     if left_out:
         print(f"left out, for the model's class in this format has no place for it: {', '.join(left_out)}")
     if source.vocab is None:

@@ -7,7 +7,6 @@ The flags of 2018's `create_pretraining_data.py`, and its instances for the same
 """
 
 import contextlib
-import glob
 import os
 import shlex
 import signal
@@ -24,6 +23,7 @@ from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Generator, Scratch, label_warning
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.files import find_files, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 
@@ -63,24 +63,9 @@ flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do abou
 SECONDS_BETWEEN_LINES = 30
 
 
-def input_files(patterns: str) -> list[str]:
-    """The files that match, in 2018's order: by pattern, then by name."""
-    found = []
-    for pattern in patterns.split(","):
-        matches = sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
-        if not matches:
-            raise ValueError(f"--input_file: no file matches {pattern!r}")
-        found += matches
-    return found
-
-
 def output_files(names: str) -> list[str]:
     """The files to write, with name@n written out."""
-    found = []
-    for name in names.split(","):
-        stem, at, count = name.rpartition("@")
-        numbered = bool(at) and count.isdecimal() and int(count) > 0
-        found += [f"{stem}-{n:05d}-of-{int(count):05d}" for n in range(int(count))] if numbered else [name]
+    found = [path for name in names.split(",") for path in shard_names(name)]
     if len(set(found)) < len(found) or "" in found:
         raise ValueError(f"--output_file: expected different names, got {names!r}")
     return found
@@ -179,7 +164,7 @@ def create_on_beam(config: InstanceConfig, outputs: list[str]) -> dict[str, int]
 
 def create_here(config: InstanceConfig, outputs: list[str]) -> dict[str, int]:
     """Makes the records on this machine; returns what was counted."""
-    facts, inputs = VocabularyFacts.of(load_vocab(FLAGS.vocab_file)), input_files(FLAGS.input_file)
+    facts, inputs = VocabularyFacts.of(load_vocab(FLAGS.vocab_file)), find_files(FLAGS.input_file, "--input_file", repeats=True)
     for path in outputs:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     work_dir = FLAGS.work_dir or os.path.dirname(outputs[0]) or "."

@@ -4,7 +4,6 @@ Without `--corpus` the text is the prose of Python's own language reference, whi
 a command of this project, printed before it runs, so that this is also a tour of them.
 """
 
-import glob
 import json
 import math
 import os
@@ -76,14 +75,14 @@ def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathl
     return chosen
 
 
-def unigram_loss(train_pattern: str, held_out_pattern: str, vocab_size: int) -> float:
+def unigram_loss(train: str, held_out: str, vocab_size: int) -> float:
     """Masked-LM loss in nats on the held-out records of the distribution of words in the training records."""
-    counts, held_out = np.ones(vocab_size), np.zeros(vocab_size)  # one of each: no held-out word has probability 0
-    for pattern, into in ((train_pattern, counts), (held_out_pattern, held_out)):
-        for instance in records.read_instances(sorted(glob.glob(pattern))):
+    counts, held_out_counts = np.ones(vocab_size), np.zeros(vocab_size)  # one of each: no held-out word has probability 0
+    for path, into in ((train, counts), (held_out, held_out_counts)):
+        for instance in records.read_instances([path]):
             chosen = instance["masked_lm_ids"][instance["masked_lm_weights"] > 0]
             np.add.at(into, chosen, 1)
-    return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
+    return float(-(held_out_counts * np.log(counts / counts.sum())).sum() / held_out_counts.sum())
 
 
 def last_held_out_loss(log: pathlib.Path) -> float:

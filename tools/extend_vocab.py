@@ -10,14 +10,13 @@ A new word's embedding (and its bias in the masked-LM head) begins as the mean o
 import dataclasses
 import json
 import os
-import shutil
 import sys
 
 from absl import flags
 
 from official_bert import config as configuration
 from official_bert.command_line import run_main
-from official_bert.data.pretraining import corpus
+from official_bert.files import find_files, read_json, read_lines, require_new_folder, written_folder
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import extend_vocab
@@ -40,7 +39,7 @@ flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do wher
 def read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
     """The words of a file as the tokenizer normalises them; raises ValueError for a line that it splits."""
     words = []
-    for number, line in enumerate(corpus.read_lines(path, FLAGS.on_bad_text), 1):
+    for number, line in enumerate(read_lines(path, on_bad_text=FLAGS.on_bad_text), 1):
         split = tokenizer.basic_tokenizer.tokenize(line)
         if len(split) > 1:
             raise ValueError(f"{path}:{number}: expected one word, got {line.strip()!r}, which the tokenizer always "
@@ -55,7 +54,7 @@ def wanted_words(tokenizer: FullTokenizer) -> list[str]:
         raise ValueError("expected one of --words_file and --input_file")
     if FLAGS.words_file:
         return read_words(FLAGS.words_file, tokenizer)
-    lines = (line for path in corpus.find_files(FLAGS.input_file) for line in corpus.read_lines(path, FLAGS.on_bad_text))
+    lines = (line for path in find_files(FLAGS.input_file) for line in read_lines(path, on_bad_text=FLAGS.on_bad_text))
     counts = vocab_learning.count_words(lines, FLAGS.do_lower_case)
     return vocab_learning.choose_domain_words(counts, tokenizer, FLAGS.num_words, FLAGS.min_frequency)
 
@@ -80,8 +79,7 @@ def write_config(folder: str, size: int) -> None:
                                      model=dataclasses.replace(values.model, vocab_size=size))
         configuration.save_config(values, os.path.join(folder, "config.yaml"))
     elif FLAGS.bert_config_file:
-        with open(FLAGS.bert_config_file, encoding="utf-8") as file:
-            old = json.load(file)
+        old = read_json(FLAGS.bert_config_file)
         with open(os.path.join(folder, "bert_config.json"), "w", encoding="utf-8") as file:
             json.dump(old | {"vocab_size": size}, file, indent=2)
             file.write("\n")
@@ -89,7 +87,6 @@ def write_config(folder: str, size: int) -> None:
 
 def write_all(folder: str, entries: list[str], vocab_size: int | None, pieces: dict[int, list[int]]) -> int:
     """Vocabulary, configuration and checkpoint; returns the new vocab_size."""
-    os.makedirs(folder)
     with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(entries) + "\n")
     size = max(len(entries), vocab_size or 0)
@@ -102,8 +99,7 @@ def write_all(folder: str, entries: list[str], vocab_size: int | None, pieces: d
 
 def main(_) -> None:
     """Chooses words, gives them ids and rows, writes all into a folder that appears when it is whole."""
-    if os.path.exists(FLAGS.output_dir) and os.listdir(FLAGS.output_dir):
-        raise ValueError(f"--output_dir={FLAGS.output_dir}: expected a new or empty folder")
+    require_new_folder(FLAGS.output_dir, "--output_dir")
     tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
     vocab_size = read_config()
     if FLAGS.init_checkpoint and vocab_size is None:
@@ -114,12 +110,8 @@ def main(_) -> None:
     words = wanted_words(tokenizer)
     entries, ids = extend_vocab(tokenizer.vocab, words, FLAGS.grow)
     pieces = {index: tokenizer.convert_tokens_to_ids(tokenizer.split_word(word)) for word, index in ids.items()}
-    temporary = f"{FLAGS.output_dir.rstrip('/')}.tmp.{os.getpid()}"
-    try:
-        size = write_all(temporary, entries, vocab_size, pieces)
-        os.replace(temporary, FLAGS.output_dir)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with written_folder(FLAGS.output_dir) as folder:
+        size = write_all(folder, entries, vocab_size, pieces)
     unknown = [word for word in ids if tokenizer.split_word(word) == ["[UNK]"]]
     if unknown:
         print(f"warning: {len(unknown)} words could not be spelled before and begin as [UNK]: {' '.join(unknown[:5])}",

@@ -4,14 +4,13 @@
     python tools/glue_submission.py --runs='runs/glue/*' --output_file=submission.zip
 """
 
-import glob
 import os
 import zipfile
 
 from absl import flags
 
 from official_bert.command_line import run_main
-from official_bert.files import written_beside
+from official_bert.files import matching, written_beside
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 FLAGS = flags.FLAGS
@@ -20,10 +19,10 @@ flags.DEFINE_string("output_file", None, "The archive.", required=True)
 flags.DEFINE_bool("partial", False, "Write it though files of some tasks are missing (the server will refuse it).")
 
 
-def find_files(patterns: list[str]) -> dict[str, str]:
+def find_predictions(patterns: list[str]) -> dict[str, str]:
     """The path of each file to hand in, by its name without .tsv. ValueError where two folders hold the same one, or none any."""
     found: dict[str, str] = {}
-    for folder in (path for pattern in patterns for path in sorted(glob.glob(pattern))):
+    for folder in (path for pattern in patterns for path in matching(pattern)):
         for name in SUBMISSION_FILES:
             path = os.path.join(folder, f"{name}.tsv")
             if os.path.isfile(path) and found.setdefault(name, path) != path:
@@ -36,7 +35,7 @@ def find_files(patterns: list[str]) -> dict[str, str]:
 
 def main(_) -> None:
     """Finds the files, zips them, and says what is in the archive."""
-    found = find_files(FLAGS.runs)
+    found = find_predictions(FLAGS.runs)
     missing = [name for name in SUBMISSION_FILES if name not in found]
     if missing and not FLAGS.partial:
         raise ValueError(f"--runs={','.join(FLAGS.runs)}: no file of {', '.join(missing)}; --partial does without")

@@ -4,7 +4,6 @@
 """
 
 import collections
-import glob
 import itertools
 from collections.abc import Mapping
 
@@ -14,6 +13,7 @@ from absl import flags
 from official_bert.command_line import run_main
 from official_bert.data import records
 from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.files import find_files
 from official_bert.text.vocab import load_vocab
 
 FLAGS = flags.FLAGS
@@ -140,20 +140,9 @@ def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str]
     print(f"most frequent: {', '.join(words)}")
 
 
-def find_files(patterns: str) -> list[str]:
-    """The files that match; ValueError for a pattern without one."""
-    found: list[str] = []
-    for pattern in patterns.split(","):
-        matches = sorted(glob.glob(pattern))
-        if not matches:
-            raise ValueError(f"--input_file: no file matches {pattern!r}")
-        found += matches
-    return found
-
-
 def inspect() -> None:
     """Reads all records, prints what they hold, and fails on what is wrong with them."""
-    paths, vocab = find_files(FLAGS.input_file), load_vocab(FLAGS.vocab_file)
+    paths, vocab = find_files(FLAGS.input_file, "--input_file"), load_vocab(FLAGS.vocab_file)
     facts, tokens = VocabularyFacts.of(vocab), {index: token for token, index in vocab.items()}
     features = records.file_features(paths[0])
     found = Findings(facts, features[0].length)

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from official_bert.command_line import run_main
 from official_bert.data.pretraining import corpus
+from official_bert.files import find_files, written_together
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them.", required=True)
@@ -128,13 +129,13 @@ def main(_) -> None:
     """Reads here, splits in workers, writes here: so the order is that of the input for any number of workers."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    paths = corpus.find_files(FLAGS.input_file)
+    paths = find_files(FLAGS.input_file)
     reading = {"form": FLAGS.format, "on_bad_text": FLAGS.on_bad_text, "text_key": FLAGS.text_key}
     cleaning = {"language": FLAGS.language, "shortest": FLAGS.shortest_document,
                 "keep_everything": FLAGS.keep_everything}
     context = multiprocessing.get_context("forkserver")
     with (concurrent.futures.ProcessPoolExecutor(FLAGS.num_workers, context) as pool,
-          tempfile.TemporaryDirectory() as folder, corpus.replaced(FLAGS.output_file) as files,
+          tempfile.TemporaryDirectory() as folder, written_together(FLAGS.output_file) as files,
           tqdm(total=sum(map(os.path.getsize, paths)), unit="B", unit_scale=True, desc="preparing") as progress):
         pieces = in_order(pool, clean_documents, chunks(paths, reading), cleaning, ahead=2 * FLAGS.num_workers)
         counts = write_corpus(pieces, files, LineCounter(folder), progress)

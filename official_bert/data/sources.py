@@ -4,7 +4,6 @@ What a run has read is one integer, the number of its next batch, so a resumed r
 and workers or replicas take rows of the same global batch. No iterator is ever saved.
 """
 
-import glob
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -18,19 +17,6 @@ SHUFFLE_BUFFER = 20_000  # records; the order of files is shuffled too
 READ_FILES = 8  # at once
 T = TypeVar("T")
 ParseFunction = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
-
-
-def find_records(patterns: str) -> list[str]:
-    """The record files that globs with commas between them match; ValueError naming a pattern without match."""
-    paths: list[str] = []
-    for pattern in filter(None, patterns.split(",")):
-        found = sorted(glob.glob(pattern))
-        if not found:
-            raise ValueError(f"no input file matches {pattern!r}")
-        paths += found
-    if not paths:
-        raise ValueError("no input file given (--input_file)")
-    return list(dict.fromkeys(paths))
 
 
 class RecordSource:

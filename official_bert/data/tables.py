@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+from official_bert.files import read_lines
+
 Format = Literal["auto", "tsv", "csv", "jsonl"]
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
@@ -111,39 +113,17 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(short) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"
 
 
-def read_lines(path: str) -> Iterator[str]:
-    """Lines of a UTF-8 file with their ends, without a BOM. Only a newline ends a line, as it does for every TSV writer.
-
-    Raises ValueError naming the line that is not UTF-8.
-    """
-    try:
-        with open(path, encoding="utf-8-sig", newline="\n") as file:
-            yield from file
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}:{_undecodable_line(path)}: not valid UTF-8") from None
-
-
-def _undecodable_line(path: str) -> int:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number
-    raise AssertionError(path)
-
-
 def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
     """(line, cells) of each row, the names of the columns first."""
     if names:
         yield 0, names
     if kind == "tsv":
-        for number, line in enumerate(read_lines(path), 1):
+        for number, line in enumerate(read_lines(path, keep_ends=True), 1):
             if text := line.rstrip("\r\n"):
                 yield number, text.split(delimiter or "\t")
         return
     csv.field_size_limit(LARGEST_CELL)
-    reader = csv.reader(read_lines(path), delimiter=delimiter or ",", strict=True)
+    reader = csv.reader(read_lines(path, keep_ends=True), delimiter=delimiter or ",", strict=True)
     begins = 1
     try:
         for cells in reader:
@@ -156,7 +136,7 @@ def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str]) -> Ite
 
 def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
     """(line, object) of each line that is not blank."""
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, keep_ends=True), 1):
         if not line.strip():
             continue
         try:

@@ -1,20 +1,16 @@
 """A model's folder as TF Serving lays it out: a folder for each version, named by its number."""
 
 import os
-import re
 from collections.abc import Mapping
+
+from official_bert import files
 
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 
 def list_versions(base_path: str) -> Mapping[int, str]:
     """The names of the folders in `base_path` that are numbers and hold a model, by number."""
-    try:
-        with os.scandir(base_path) as entries:
-            return {int(entry.name): entry.name for entry in entries if re.fullmatch("[0-9]{1,18}", entry.name)
-                    and any(os.path.exists(os.path.join(entry.path, name)) for name in MODEL_FILES)}
-    except OSError:
-        return {}
+    return files.list_versions(base_path, MODEL_FILES)
 
 
 def fingerprint(folder: str) -> tuple | None:

@@ -6,13 +6,14 @@ A version is written to a temporary folder and renamed, so that a server that wa
 import dataclasses
 import functools
 import os
-import re
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from official_bert.config import Config, save_config
+from official_bert.files import list_versions
 from official_bert.serving import warmup
 from official_bert.serving.example_signature import parse_examples
 from official_bert.serving.served_model import ServedModel
@@ -39,25 +40,19 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     targets = {form: os.path.join(options.output, form, str(version)) for form in FORMS}
     if existing := [path for path in targets.values() if os.path.exists(path)]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
-    temporary = os.path.join(options.output, f".writing-{os.getpid()}")
-    try:
-        lines = []
+    os.makedirs(options.output, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=options.output) as temporary:
         assets = _write_assets(served, config, os.path.join(temporary, "assets"))
-        for form in FORMS:
-            lines.append(f"{targets[form]}: {_write(served, form, os.path.join(temporary, form), assets, options)}")
+        lines = [f"{targets[form]}: {_write(served, form, os.path.join(temporary, form), assets, options)}" for form in FORMS]
         for form, target in targets.items():
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.replace(os.path.join(temporary, form), target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return lines
 
 
 def next_version(output: str) -> int:
     """One above the highest version that `output` holds in either form."""
-    versions = [int(name) for form in FORMS if os.path.isdir(os.path.join(output, form))
-                for name in os.listdir(os.path.join(output, form)) if re.fullmatch(r"\d+", name)]
-    return max(versions, default=0) + 1
+    return max((version for form in FORMS for version in list_versions(os.path.join(output, form))), default=0) + 1
 
 
 def _write_assets(served: ServedModel, config: Config, folder: str) -> list[str]:

@@ -1,11 +1,12 @@
 """Loads exported models for commands and tests of ours; a server, or anyone else, needs only TensorFlow for it."""
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import tensorflow as tf
+
+from official_bert.files import list_versions
 
 
 def latest_version(folder: str) -> str:
@@ -13,13 +14,11 @@ def latest_version(folder: str) -> str:
 
     Raises ValueError where there is none.
     """
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    versions = [name for name in names if re.fullmatch(r"\d+", name)
-                and os.path.exists(os.path.join(folder, name, "saved_model.pb"))]
-    if not versions:
+    if not (versions := list_versions(folder, ["saved_model.pb"])):
+        names = os.listdir(folder) if os.path.isdir(folder) else []
         raise ValueError(f"{folder}: expected a model that run_export wrote (VERSION/saved_model.pb), got "
                          + (f"{sorted(names)}" if names else "no such folder"))
-    return os.path.join(folder, max(versions, key=int))
+    return os.path.join(folder, versions[max(versions)])
 
 
 def load_model(path: str, form: Literal["text", "ids"] = "text") -> Callable[..., Mapping[str, Any]]:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from official_bert.files import read_lines
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -14,7 +16,7 @@ def load_vocab(path: str) -> dict[str, int]:
     entry: 2018 silently gave the word the id of its last line, and left the embeddings of the others unused.
     """
     vocab: dict[str, int] = {}
-    for index, token in enumerate(_read_lines(path)):
+    for index, token in enumerate(_without_end([line.strip() for line in read_lines(path, "vocabulary file")])):
         if token in vocab:
             raise ValueError(f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; "
                              f"it stands in line {vocab[token] + 1} already")
@@ -45,22 +47,13 @@ def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = Tr
     return entries, ids
 
 
-def _read_lines(path: str) -> list[str]:
-    """The file's lines, stripped, without the empty ones at its end."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such vocabulary file") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path}: expected a vocabulary file, got a folder") from None
-    try:
-        text = data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}:{line}: not valid UTF-8 at byte {error.start} of the file") from None
-    # Only \n ends an entry: U+2028 and other line separators are entries of published vocabularies.
-    lines = [line.strip() for line in text.split("\n")]
+def read_entries(path: str) -> list[str]:
+    """The lines of a vocabulary file as they stand, without the empty ones at its end; raises what `read_lines` raises."""
+    return _without_end(list(read_lines(path, "vocabulary file")))
+
+
+def _without_end(lines: list[str]) -> list[str]:
+    """The lines without the empty ones at their end."""
     while lines and not lines[-1]:
         lines.pop()
     return lines

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from official_bert.data import records
-from official_bert.data.sources import RecordSource, find_records, refuse_rows
+from official_bert.data.sources import RecordSource, refuse_rows
+from official_bert.files import find_files
 
 FEATURES = (records.Feature("number", 1),)
 
@@ -26,7 +27,7 @@ def paths(tmp_path):
         rows = [records.encode_example(FEATURES, {"number": [first + row]}) for row in range(count)]
         records.write_tfrecords(str(tmp_path / f"part-{part}{'.gz' if part == 1 else ''}"), rows, compress=part == 1)
         first += count
-    return find_records(str(tmp_path / "part-*"))
+    return find_files(str(tmp_path / "part-*"))
 
 
 def numbers(dataset, count):
@@ -126,9 +127,9 @@ def test_a_file_damaged_in_its_middle_is_named_with_the_record(paths):
 
 def test_files_that_are_not_there_or_empty_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no input file matches"):
-        find_records(f"{tmp_path}/none-*")
+        find_files(f"{tmp_path}/none-*")
     with pytest.raises(ValueError, match="no input file given"):
-        find_records("")
+        find_files("")
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(ValueError, match="no record in these files"):
         RecordSource([str(tmp_path / "empty")], 4, parse)

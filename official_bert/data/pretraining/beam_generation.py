@@ -24,7 +24,8 @@ from official_bert.data.pretraining.generator import Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import RowEncoder
-from official_bert.data.pretraining.token_store import BadText, TokenStore
+from official_bert.data.pretraining.token_store import TokenStore
+from official_bert.files import BadText
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 

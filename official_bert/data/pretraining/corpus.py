@@ -5,15 +5,15 @@ What is kept is running text, as in the paper (3.1: "we extract only the text pa
 headers"): a paragraph counts as such when it ends as a sentence does, or is long.
 """
 
-import contextlib
-import glob
+import itertools
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal, TextIO
+from typing import Literal
 
 import sentencex
+
+from official_bert.files import BadText, read_lines
 
 Format = Literal["auto", "wikiextractor", "jsonl", "text", "book", "documents"]
 FORMATS = ("auto", "wikiextractor", "jsonl", "text", "book", "documents")
@@ -27,69 +27,6 @@ LONG_PARAGRAPH = 200  # characters: so long a paragraph is running text, however
 SHORTEST_WIKIPEDIA_PARAGRAPH = 8  # words: below it stand headings, to which WikiExtractor gives a full stop
 MOST_CHARACTERS = 1 << 24  # of one document: a file of any size is read in bounded memory
 SHORTEST_PARAGRAPH = 10  # characters: what is left of a list or a caption
-
-
-def find_files(patterns: str) -> list[str]:
-    """The files that a list of paths, folders and globs with commas between them names, sorted within each.
-
-    Raises ValueError naming the pattern that matches nothing.
-    """
-    found: list[str] = []
-    for pattern in filter(None, patterns.split(",")):
-        if os.path.isdir(pattern):
-            pattern = os.path.join(glob.escape(pattern), "**", "*")
-        paths = sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
-        if not paths:
-            raise ValueError(f"no input file matches {pattern!r}")
-        found += paths
-    if not found:
-        raise ValueError("no input file given")
-    return list(dict.fromkeys(found))
-
-
-@contextlib.contextmanager
-def replaced(paths: list[str]) -> Iterator[list[TextIO]]:
-    """Text files open for writing beside `paths`; they take those names when all is written, and vanish otherwise.
-
-    Raises ValueError naming the files where they cannot be written, on a full disk for example.
-    """
-    temporary = [f"{path}.tmp.{os.getpid()}" for path in paths]
-    with contextlib.ExitStack() as stack:
-        try:
-            for path in paths:
-                os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            yield [stack.enter_context(open(path, "w", encoding="utf-8", newline="\n")) for path in temporary]
-            stack.close()
-            for source, target in zip(temporary, paths):
-                os.replace(source, target)
-        except OSError as error:
-            if error.filename is not None:
-                raise
-            raise ValueError(f"{', '.join(paths)}: cannot be written: {error.strerror}") from None
-        finally:
-            with contextlib.suppress(OSError):  # what could not be written cannot be flushed either
-                stack.close()
-            for path in filter(os.path.exists, temporary):
-                os.remove(path)
-
-
-def read_lines(path: str, on_bad_text: Literal["error", "replace"] = "error") -> Iterator[str]:
-    """The lines of a UTF-8 file without their ends; a byte-order mark and carriage returns are taken off.
-
-    Raises ValueError naming file and byte offset where the text is not UTF-8, unless it is to be replaced (U+FFFD).
-    """
-    offset = 0
-    with open(path, "rb") as file:
-        for line in file:
-            data = line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line
-            try:
-                text = data.decode("utf-8", errors="replace" if on_bad_text == "replace" else "strict")
-            except UnicodeDecodeError as error:
-                byte = offset + len(line) - len(data) + error.start
-                raise ValueError(f"{path}: not valid UTF-8 at byte {byte} (0x{data[error.start]:02x}); "
-                                 f"--on_bad_text=replace goes on") from None
-            offset += len(line)
-            yield text.rstrip("\r\n")
 
 
 def detect_format(lines: Iterable[str]) -> Format:
@@ -107,7 +44,7 @@ def detect_format(lines: Iterable[str]) -> Format:
     return "book" if wrapped and ends < 0.6 else "text"
 
 
-def read_documents(path: str, form: Format = "auto", on_bad_text: Literal["error", "replace"] = "error",
+def read_documents(path: str, form: Format = "auto", on_bad_text: BadText = "error",
                    text_key: str = "text") -> Iterator[list[str]]:
     """The documents of one file, each as its paragraphs in order.
 
@@ -115,9 +52,9 @@ def read_documents(path: str, form: Format = "auto", on_bad_text: Literal["error
     it grows beyond some megabytes), and what stands between blank lines in the format `documents`.
     Raises ValueError naming file and line for a JSON line that is none or lacks `text_key`.
     """
-    lines = read_lines(path, on_bad_text)
+    lines = read_lines(path, on_bad_text=on_bad_text)
     if form == "auto":
-        form = detect_format(line for line, _ in zip(read_lines(path, on_bad_text), range(SAMPLE_LINES)))
+        form = detect_format(line for line in itertools.islice(read_lines(path, on_bad_text=on_bad_text), SAMPLE_LINES))
     if form == "wikiextractor":
         yield from _read_wikiextractor(lines)
     elif form == "jsonl":

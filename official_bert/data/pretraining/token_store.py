@@ -9,20 +9,19 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
+from official_bert.files import BadText, written_folder
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 
 FORMAT = 1
 CHUNK_BYTES = 1 << 20  # of text that one worker encodes at a time
 LONGEST_LINE = 1 << 22  # bytes; a longer line is encoded in parts, cut at a space
-BadText = Literal["error", "replace"]
 DESCRIBED = {"format": "version of this program", "vocab_sha256": "vocabulary", "do_lower_case": "--do_lower_case",
              "on_bad_text": "--on_bad_text", "files_end_documents": "--order", "files": "set of files"}
 
@@ -104,21 +103,15 @@ def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_wo
     `progress` is called with the bytes that each chunk adds. ValueError, with file and byte offset, for text that is
     not UTF-8 (unless `on_bad_text` is "replace") and, unless it may be so, where no file has a token.
     """
-    beside = f"{folder.rstrip('/')}.tmp.{os.getpid()}"
-    os.makedirs(beside)
-    try:
-        facts = VocabularyFacts.of(tokenizer.tokenizer.vocab)
-        with StoreWriter(beside, facts.token_type, description) as writer:
-            replace = description["on_bad_text"] == "replace"
-            paths = [file["path"] for file in description["files"]]
-            for chunk, encoded in encode_files(paths, tokenizer, replace, num_workers):
-                writer.add(chunk, encoded)
-                progress(chunk.stop - chunk.start)
-            if not writer.num_tokens and not may_be_empty:
-                raise no_text(paths)
-        os.rename(beside, folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    facts = VocabularyFacts.of(tokenizer.tokenizer.vocab)
+    with written_folder(folder) as beside, StoreWriter(beside, facts.token_type, description) as writer:
+        replace = description["on_bad_text"] == "replace"
+        paths = [file["path"] for file in description["files"]]
+        for chunk, encoded in encode_files(paths, tokenizer, replace, num_workers):
+            writer.add(chunk, encoded)
+            progress(chunk.stop - chunk.start)
+        if not writer.num_tokens and not may_be_empty:
+            raise no_text(paths)
     store = open_store(folder, description)
     assert store is not None
     return store

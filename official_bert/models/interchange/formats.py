@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -12,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.files import written_folder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, encoder_settings, weights_by_name
 from official_bert.models.interchange import ours, stored, tf_models
@@ -114,16 +114,8 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
 
     Raises ValueError for a folder that is there already, or a model that the format cannot hold.
     """
-    if os.path.isdir(folder) and os.listdir(folder):
-        raise ValueError(f"{folder}: expected a new or empty folder")
-    temporary = f"{folder.rstrip('/')}.tmp.{os.getpid()}"
-    os.makedirs(temporary)
-    try:
-        left_out = module_of(name).write(model, temporary)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return left_out
+    with written_folder(folder) as temporary:
+        return module_of(name).write(model, temporary)
 
 
 def as_head(model: StoredModel, head: Head) -> StoredModel:

@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from official_bert import files
 from official_bert.config import ModelConfig
 from official_bert.models.interchange.names import NameTable
+from official_bert.text.vocab import read_entries
 
 Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span"]
 VOCAB_FILE = "vocab.txt"
@@ -62,22 +64,10 @@ def check_vocabulary(stored: StoredModel) -> None:
                          f"{rows} rows; give the vocabulary that goes with it ([unusedN] entries may fill it up)")
 
 
-def read_lines(path: str) -> list[str]:
-    """The entries of a vocabulary file as they stand; only \\n ends one."""
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            lines = [line.removesuffix("\r") for line in file.read().split("\n")]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not valid UTF-8: {error}") from None
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
-
-
 def read_vocab(folder: str) -> list[str] | None:
     """The entries of the vocabulary in a folder, where there is one."""
     path = os.path.join(folder, VOCAB_FILE)
-    return read_lines(path) if os.path.exists(path) else None
+    return read_entries(path) if os.path.exists(path) else None
 
 
 def write_vocab(stored: StoredModel, folder: str) -> None:
@@ -88,14 +78,8 @@ def write_vocab(stored: StoredModel, folder: str) -> None:
 
 
 def read_json(path: str) -> dict:
-    """The mapping in a JSON file; ValueError where there is none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid JSON: {error}") from None
+    """The mapping in a JSON file; ValueError if it is missing or holds something else."""
+    values = files.read_json(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {str(values)[:80]}")
     return values

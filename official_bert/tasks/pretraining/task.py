@@ -8,7 +8,8 @@ from official_bert.config import build, merge
 from official_bert.data import records
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
-from official_bert.data.sources import RecordSource, find_records, refuse_rows
+from official_bert.data.sources import RecordSource, refuse_rows
+from official_bert.files import find_files
 from official_bert.models.pretrainer import make_pretrainer
 from official_bert.training import losses
 from official_bert.training.task import TaskBase
@@ -69,7 +70,7 @@ class Task(TaskBase):
         if self.options.max_seq_length > longest:
             raise ValueError(f"config.options.max_seq_length: {self.options.max_seq_length} is longer than the model's "
                              f"{longest} positions (model.max_position_embeddings)")
-        features = {path: records.feature_lengths(path) for path in find_records(patterns)}
+        features = {path: records.feature_lengths(path) for path in find_files(patterns)}
         paths = [path for path, found in features.items() if self._is_wanted(path, found)]
         if not paths:
             raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "

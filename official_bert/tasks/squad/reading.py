@@ -2,9 +2,10 @@
 
 import bisect
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from official_bert.files import read_json
 
 SPACES = " \t\r\n\u202f"  # what parts words, in 2018 and here
 
@@ -93,14 +94,7 @@ def read_squad(path: str, training: bool = False, version_2: bool = False) -> Sq
 
 
 def _load(path: str) -> list[dict]:
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            values = json.load(file)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file of questions") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid JSON: {error}") from None
-    return _get(values, "data", list, path)
+    return _get(read_json(path, "file of questions"), "data", list, path)
 
 
 def _get(values: Any, key: str, kind: type, where: str) -> Any:

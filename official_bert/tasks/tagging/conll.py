@@ -6,9 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from official_bert.files import written_whole
+from official_bert.files import read_lines, written_whole
 
 Scheme = Literal["iob1", "iob2", "iobes"]
+FILE = "file of words and tags"
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
 # B begins a chunk, I goes on, E ends one, S is one of a single word; L and U are BILOU's names of E and S.
@@ -58,7 +59,7 @@ def read_sentences(path: str, columns: Columns | None = None, with_tags: bool = 
     words: list[str] = []
     tags: list[str] = []
     first, document = 1, 0
-    for number, line in enumerate([*_lines(path), ""], 1):
+    for number, line in enumerate([*read_lines(path, FILE), ""], 1):
         if line.strip() and not line.startswith(DOCUMENT_START):
             cells = columns.split(line)
             words.append(_cell(cells, columns.word, "word", f"{path}:{number}"))
@@ -77,20 +78,9 @@ def read_sentences(path: str, columns: Columns | None = None, with_tags: bool = 
 
 def has_tags(path: str, columns: Columns) -> bool:
     """Whether the first line with a word has a column for its tag besides."""
-    words = (columns.split(line) for line in _lines(path) if line.strip() and not line.startswith(DOCUMENT_START))
-    cells = next(words, [])
+    lines = (line for line in read_lines(path, FILE) if line.strip() and not line.startswith(DOCUMENT_START))
+    cells = next(map(columns.split, lines), [])
     return len(cells) > 1 and -len(cells) <= columns.tag < len(cells)
-
-
-def _lines(path: str) -> list[str]:
-    """A file's lines, split at line feeds alone: other line ends of Unicode may be words."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="\n") as file:
-            return [line.rstrip("\r\n") for line in file]
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file of words and tags") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8: {error}") from None
 
 
 def _cell(cells: Sequence[str], column: int, name: str, where: str) -> str:
