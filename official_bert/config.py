@@ -7,6 +7,7 @@ A task's own values stand under `options:` and are checked by the `Options` data
 import dataclasses
 import json
 import os
+import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
@@ -44,6 +45,9 @@ class ModelConfig:
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(f"model.hidden_size: expected a multiple of num_attention_heads "
                              f"({self.num_attention_heads}), got {self.hidden_size}")
+
+
+BERT_BASE = ModelConfig()  # what the constructors of layers and models take by default
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,6 +119,11 @@ class Config:
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     phases: tuple[PhaseConfig, ...] = ()  # one after the other, under one schedule; none: training.steps at once
     options: dict = dataclasses.field(default_factory=dict)  # the task's own, see its `Options`
+
+
+# What 2018's run_classifier.py and run_squad.py do if nothing else is said.
+FINE_TUNING: Mapping[str, Any] = types.MappingProxyType({
+    "optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1}, "training": {"epochs": 3.0}})
 
 
 def build(cls: type[T], values: Any, where: str = "config") -> T:
@@ -255,6 +264,14 @@ def load_config(path: str | None = None, *, bert_config_file: str | None = None,
     for override in overrides:
         values = merge(values, parse_override(override))
     return build(Config, values, "config")
+
+
+def check_length(length: int, model: ModelConfig, where: str = "config.options.max_seq_length", least: int = 0) -> None:
+    """Raises ValueError, naming `where`, for rows of more tokens than the model has positions, or of fewer than `least`."""
+    most = model.max_position_embeddings
+    if not least <= length <= most:
+        wanted = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
+        raise ValueError(f"{where}: expected {wanted}{', ' if least else ''}model.max_position_embeddings), got {length}")
 
 
 def to_dict(config: Any) -> dict:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from official_bert import command_line, files
 from official_bert.command_line import given_flags, run_main
-from official_bert.config import load_config
+from official_bert.config import check_length, load_config
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Texts, one a line.", required=True)
@@ -37,12 +37,11 @@ def main(_) -> None:
     from official_bert.training import runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          defaults=runs.defaults_from(FLAGS.init_checkpoint))
-    runs.check_vocabulary(config)
+    runs.require_vocabulary(config)
     lines = read_texts(FLAGS.input_file)
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
     length = config.options.get("max_seq_length", 128)
-    if not 3 <= length <= config.model.max_position_embeddings:
-        raise ValueError(f"--max_seq_length: expected 3 to the model's {config.model.max_position_embeddings} positions, got {length}")
+    check_length(length, config.model, "--max_seq_length", least=3)
     tokenizer = FullTokenizer(config.tokenizer.vocab_file, config.tokenizer.do_lower_case)
     encoder = make_encoder(config, FLAGS.init_checkpoint)
     with feature_files.open_features(FLAGS.output_file, layers) as writer:

@@ -5,12 +5,14 @@ from typing import Literal
 
 import keras
 
+from official_bert.config import check_length
 from official_bert.layers import crf
 from official_bert.serving.served_model import Choice, Classifier, Embeddings, FillMask, ServedModel
 from official_bert.tasks.squad.served import QuestionAnswering
 from official_bert.tasks.tagging.served import Decode, FeatureTagger, Tagger
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.text.graph import GraphTokenizer
+from official_bert.text.vocab import check_size
 from official_bert.training.task import TaskBase
 
 
@@ -32,7 +34,7 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
     Raises ValueError for a task that is not served, and for a length that the model does not have.
     """
     tokenizer = GraphTokenizer(task.config.tokenizer.vocab_file, task.config.tokenizer.do_lower_case)
-    _check_vocabulary(task, tokenizer)
+    check_size(tokenizer.vocab_file, len(tokenizer.vocab), task.config.model.vocab_size)
     length = _max_seq_length(task, options)
     if options.head == "embeddings":
         return Embeddings(model.encoder, tokenizer, length, options.pooling)
@@ -68,17 +70,9 @@ def _decoder(task: TaskBase, model: keras.Model) -> Decode | None:
     return decode
 
 
-def _check_vocabulary(task: TaskBase, tokenizer: GraphTokenizer) -> None:
-    """ValueError where the tokenizer would give ids that the model does not have."""
-    if len(tokenizer.vocab) > task.config.model.vocab_size:
-        raise ValueError(f"{tokenizer.vocab_file}: expected at most model.vocab_size = {task.config.model.vocab_size} "
-                         f"entries, got {len(tokenizer.vocab)}")
-
-
 def _max_seq_length(task: TaskBase, options: ServingOptions) -> int:
     """The longest row that is served: the longest that was trained on, unless another is asked for."""
     most = task.config.model.max_position_embeddings
     length = options.max_seq_length or min(task.options.max_seq_length, most)
-    if not 3 <= length <= most:
-        raise ValueError(f"--max_seq_length: expected 3 to {most} (the model's positions), got {length}")
+    check_length(length, task.config.model, "--max_seq_length", least=3)
     return length

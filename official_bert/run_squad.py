@@ -14,7 +14,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.command_line import given_flags, run_main
-from official_bert.config import Config, build, load_config, merge, nest, parse_override, to_dict
+from official_bert.config import FINE_TUNING, Config, build, load_config, merge, nest, parse_override, to_dict
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "Checkpoints, configuration and predictions lie here.", required=True)
@@ -25,9 +25,6 @@ flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir.")
 flags.DEFINE_string("ensemble", "", "Output folders of finished runs, with commas between them: their logits are averaged.")
 flags.DEFINE_string("cache_dir", "", "Tokenized training features are kept here between runs.")
-# 2018's, if there is no --config.
-DEFAULTS = {"training.batch_size": 32, "optimizer.learning_rate": 5e-5, "training.epochs": 3.0, "optimizer.warmup_proportion": 0.1,
-            "training.save_every": 1000}
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_stride", "max_query_length", "max_answer_length",
@@ -108,10 +105,9 @@ def _trained(folder: str):
 
 def _config() -> Config:
     """The configuration that flags and --config say."""
-    defaults = {} if FLAGS.config else DEFAULTS
     overrides = _overrides() + ([] if FLAGS.config else ["task=squad"])
-    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags={**defaults, **given_flags(FLAGS)},
-                         overrides=overrides)
+    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
+                         overrides=overrides, defaults=None if FLAGS.config else FINE_TUNING)
     _check_task(config)
     return config
 

@@ -139,7 +139,8 @@ MISTAKES = [
     ("cut.tfrecord", "", "cut.tfrecord: record 19 is truncated or corrupted"),
     ("train-*.tfrecord", "options.max_predictions_per_seq=4", "max_predictions_per_seq is 4, but its records"),
     ("train-*.tfrecord", "options.max_seq_length=8", "max_seq_length is 8, but its records hold 16"),
-    ("train-*.tfrecord", "model.max_position_embeddings=8", "16 is longer than the model's 8 positions"),
+    ("train-*.tfrecord", "model.max_position_embeddings=8",
+     "expected at most the model's 8 positions (model.max_position_embeddings), got 16"),
     ("train-*.tfrecord", "training.accumulation_steps=3", "expected a multiple of 1 replicas times 3"),
     ("train-*.tfrecord", "training.steps=0", "expected steps or epochs above 0"),
 ]

@@ -16,6 +16,7 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert.command_line import run_main
+from official_bert.config import BERT_BASE
 from official_bert.files import find_files, read_lines, written_whole
 from official_bert.text import vocab_learning
 from official_bert.text.vocab import SPECIAL_TOKENS
@@ -24,7 +25,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files, folders, globs, with commas between; LANGUAGE: may stand before "
                     "each.", required=True)
 flags.DEFINE_string("output_file", None, "The vocabulary to write, one piece a line.", required=True)
-flags.DEFINE_integer("vocab_size", 30522, "Entries, special tokens and [unusedN] slots included.", lower_bound=10)
+flags.DEFINE_integer("vocab_size", BERT_BASE.vocab_size, "Entries, special tokens and [unusedN] slots included.", lower_bound=10)
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip its accents, as the model's tokenizer will.")
 flags.DEFINE_integer("num_unused", 99, "[unusedN] slots, to be filled with words of a domain later.", lower_bound=0)
 flags.DEFINE_integer("min_frequency", 2, "Pairs that occur less often are not merged.", lower_bound=1)

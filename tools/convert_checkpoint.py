@@ -117,7 +117,7 @@ def main(_) -> None:
     source = read_source(formats, files)
     print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes]))
     files.require_config(source)
-    files.check_vocabulary(source)
+    files.check_vocabulary_rows(source)
     with written_folder(FLAGS.output) as unchecked:
         formats.make_model(source)
         left_out = formats.write(source, FLAGS.to, unchecked)

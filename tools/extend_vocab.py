@@ -19,7 +19,7 @@ from official_bert.command_line import run_main
 from official_bert.files import find_files, read_json, read_lines, require_new_folder, written_folder
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.text.vocab import extend_vocab
+from official_bert.text.vocab import check_size, extend_vocab
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("vocab_file", None, "The vocabulary to extend.", required=True)
@@ -104,9 +104,8 @@ def main(_) -> None:
     vocab_size = read_config()
     if FLAGS.init_checkpoint and vocab_size is None:
         raise ValueError("--init_checkpoint needs --bert_config_file or --config, so that both stay together")
-    if vocab_size is not None and vocab_size < len(tokenizer.vocab):
-        raise ValueError(f"{FLAGS.vocab_file} has {len(tokenizer.vocab)} entries, but the configuration says vocab_size "
-                         f"{vocab_size}")
+    if vocab_size is not None:
+        check_size(FLAGS.vocab_file, len(tokenizer.vocab), vocab_size)
     words = wanted_words(tokenizer)
     entries, ids = extend_vocab(tokenizer.vocab, words, FLAGS.grow)
     pieces = {index: tokenizer.convert_tokens_to_ids(tokenizer.split_word(word)) for word, index in ids.items()}

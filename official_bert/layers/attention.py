@@ -8,6 +8,8 @@ import math
 import keras
 from keras import ops
 
+from official_bert.config import BERT_BASE
+
 
 def truncated_normal(stddev: float) -> keras.initializers.Initializer:
     """2018 `create_initializer`."""
@@ -40,7 +42,8 @@ class Projection(keras.layers.EinsumDense):
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention without residual or layer norm (paper 3; 2018 `attention_layer`)."""
 
-    def __init__(self, num_heads=12, hidden_size=768, dropout=0.1, initializer_range=0.02, **kwargs):
+    def __init__(self, num_heads=BERT_BASE.num_attention_heads, hidden_size=BERT_BASE.hidden_size,
+                 dropout=BERT_BASE.attention_probs_dropout_prob, initializer_range=BERT_BASE.initializer_range, **kwargs):
         super().__init__(**kwargs)
         if hidden_size % num_heads:
             raise ValueError(f"hidden_size: expected a multiple of {num_heads} heads, got {hidden_size}")

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
 
 
@@ -10,8 +11,10 @@ from official_bert.layers.attention import truncated_normal
 class Embeddings(keras.layers.Layer):
     """Word + segment + position embeddings, layer norm, dropout. B batch, S sequence, D hidden size, V words."""
 
-    def __init__(self, vocab_size=30522, hidden_size=768, max_position_embeddings=512, type_vocab_size=2, dropout=0.1,
-                 initializer_range=0.02, layer_norm_epsilon=1e-12, **kwargs):
+    def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size,
+                 max_position_embeddings=BERT_BASE.max_position_embeddings, type_vocab_size=BERT_BASE.type_vocab_size,
+                 dropout=BERT_BASE.hidden_dropout_prob, initializer_range=BERT_BASE.initializer_range,
+                 layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size,
                          "max_position_embeddings": max_position_embeddings, "type_vocab_size": type_vocab_size,

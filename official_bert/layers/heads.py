@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
 from official_bert.layers.transformer import get_activation
 
@@ -12,8 +13,8 @@ class MaskedLMHead(keras.layers.Layer):
     """Words from rows of the encoder, through the word embeddings themselves and a bias of its own (2018
     `get_masked_lm_output`). B batch, P predictions, D hidden size, V words."""
 
-    def __init__(self, vocab_size=30522, hidden_size=768, hidden_act="gelu", initializer_range=0.02,
-                 layer_norm_epsilon=1e-12, **kwargs):
+    def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size, hidden_act=BERT_BASE.hidden_act,
+                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size, "hidden_act": hidden_act,
                          "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon}
@@ -54,7 +55,7 @@ class MaskedLMHead(keras.layers.Layer):
 class OutputLayer(keras.layers.Layer):
     """Logits over K classes with 2018's variables: `output_weights` [K,D] (transposed in the product), `output_bias`."""
 
-    def __init__(self, num_classes=2, initializer_range=0.02, **kwargs):
+    def __init__(self, num_classes=2, initializer_range=BERT_BASE.initializer_range, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"num_classes": num_classes, "initializer_range": initializer_range}
 

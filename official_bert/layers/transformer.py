@@ -6,6 +6,7 @@ import math
 import keras
 from keras import ops
 
+from official_bert.config import BERT_BASE
 from official_bert.layers.attention import SelfAttention, truncated_normal
 
 
@@ -35,8 +36,10 @@ def get_activation(name: str):
 class TransformerLayer(keras.layers.Layer):
     """A layer of the post-LN encoder (paper 3; 2018 `transformer_model`). B batch, S sequence, Q rows, D hidden size."""
 
-    def __init__(self, num_heads=12, hidden_size=768, intermediate_size=3072, hidden_act="gelu", dropout=0.1,
-                 attention_dropout=0.1, initializer_range=0.02, layer_norm_epsilon=1e-12, **kwargs):
+    def __init__(self, num_heads=BERT_BASE.num_attention_heads, hidden_size=BERT_BASE.hidden_size,
+                 intermediate_size=BERT_BASE.intermediate_size, hidden_act=BERT_BASE.hidden_act,
+                 dropout=BERT_BASE.hidden_dropout_prob, attention_dropout=BERT_BASE.attention_probs_dropout_prob,
+                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "intermediate_size": intermediate_size,
                          "hidden_act": hidden_act, "dropout": dropout, "attention_dropout": attention_dropout,

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from official_bert.config import ModelConfig
+from official_bert.config import BERT_BASE, ModelConfig
 from official_bert.layers.attention import make_attention_mask, truncated_normal
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.transformer import TransformerLayer
@@ -45,9 +45,13 @@ class BertEncoder(keras.Model):
     Raises ValueError for a sequence longer than the position table.
     """
 
-    def __init__(self, vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
-                 intermediate_size=3072, hidden_act="gelu", hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
-                 max_position_embeddings=512, type_vocab_size=2, initializer_range=0.02, layer_norm_epsilon=1e-12,
+    def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size,
+                 num_hidden_layers=BERT_BASE.num_hidden_layers, num_attention_heads=BERT_BASE.num_attention_heads,
+                 intermediate_size=BERT_BASE.intermediate_size, hidden_act=BERT_BASE.hidden_act,
+                 hidden_dropout_prob=BERT_BASE.hidden_dropout_prob,
+                 attention_probs_dropout_prob=BERT_BASE.attention_probs_dropout_prob,
+                 max_position_embeddings=BERT_BASE.max_position_embeddings, type_vocab_size=BERT_BASE.type_vocab_size,
+                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon,
                  return_layers=False, recompute=False, **kwargs):
         super().__init__(**kwargs)
         self.settings = {

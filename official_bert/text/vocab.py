@@ -27,6 +27,12 @@ def load_vocab(path: str) -> dict[str, int]:
     return vocab
 
 
+def check_size(path: str, entries: int, vocab_size: int) -> None:
+    """Raises ValueError if a vocabulary of so many entries has ids that the model has no embedding for."""
+    if entries > vocab_size:
+        raise ValueError(f"{path}: expected at most model.vocab_size = {vocab_size} entries, got {entries}")
+
+
 def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = True) -> tuple[list[str], dict[str, int]]:
     """The entries of `vocab` with new `words` in them, and the words that are new with their ids.
 

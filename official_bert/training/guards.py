@@ -7,16 +7,15 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import Config
-from official_bert.text.vocab import load_vocab
+from official_bert.text.vocab import check_size, load_vocab
 from official_bert.training.step import Step, Tensors, fold_seeds
 from official_bert.training.task import Batch
 
 
 def check_vocabulary(config: Config) -> None:
-    """Raises ValueError where the vocabulary has ids that the model has no embedding for."""
-    path = config.tokenizer.vocab_file
-    if path and (size := len(load_vocab(path))) > config.model.vocab_size:
-        raise ValueError(f"{path}: expected at most {config.model.vocab_size} entries (model.vocab_size), got {size}")
+    """Raises ValueError if the vocabulary, if there is one, has ids that the model has no embedding for."""
+    if path := config.tokenizer.vocab_file:
+        check_size(path, len(load_vocab(path)), config.model.vocab_size)
 
 
 def is_finite(value: tf.Tensor) -> bool:

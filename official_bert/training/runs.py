@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from official_bert.config import Config, load_config
+from official_bert.config import FINE_TUNING, Config, load_config, merge
 from official_bert.files import written_whole
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
@@ -15,10 +15,7 @@ from official_bert.training.distribution import Placement, is_first_worker, set_
 from official_bert.training.task import TaskBase
 
 RESULTS_FILE = "eval_results.txt"
-# What 2018's run_classifier.py does where nothing is said.
-DEFAULTS: Mapping[str, Any] = {
-    "optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1},
-    "training": {"batch_size": 32, "eval_batch_size": 32, "epochs": 3.0, "keep_checkpoints": 1}}
+DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {"training": {"keep_checkpoints": 1}})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,8 +65,8 @@ def stored_config(output_dir: str, overrides: list[str]) -> Config | None:
     return load_config(path, overrides=[*own, *overrides])
 
 
-def check_vocabulary(config: Config) -> None:
-    """ValueError where no vocabulary is given."""
+def require_vocabulary(config: Config) -> None:
+    """Raises ValueError if no vocabulary is given."""
     if not config.tokenizer.vocab_file:
         raise ValueError(f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")
 
@@ -82,7 +79,7 @@ def run(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: 
     workers all train and evaluate, and the first one alone predicts and writes.
     """
     steps = steps or Steps()
-    check_vocabulary(task.config)
+    require_vocabulary(task.config)
     first = is_first_worker(placement)
     if first and (answered := _without_model(task, output_dir, steps, report)) is not None:
         return answered

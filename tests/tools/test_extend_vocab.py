@@ -101,7 +101,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
             ((), "expected one of --words_file and --input_file"),
             ((f"--words_file={tmp_path}/many.txt", checkpoint), "needs --bert_config_file or --config"),
             ((f"--words_file={tmp_path}/many.txt", checkpoint, f"--bert_config_file={tmp_path}/other.json"),
-             "has 3000 entries, but the configuration says vocab_size 2900"),
+             "expected at most model.vocab_size = 2900 entries, got 3000"),
             ((f"--words_file={tmp_path}/many.txt", f"--config={tmp_path}/none.yaml"), "no such configuration file")):
         done = extend(root, f"--vocab_file={vocab}", f"--output_dir={tmp_path}/out", *arguments)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr

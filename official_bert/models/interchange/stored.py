@@ -56,7 +56,7 @@ def class_names(stored: StoredModel) -> list[str]:
     return list(stored.labels) if len(stored.labels) == count else [f"LABEL_{index}" for index in range(count)]
 
 
-def check_vocabulary(stored: StoredModel) -> None:
+def check_vocabulary_rows(stored: StoredModel) -> None:
     """Raises ValueError where the vocabulary has not as many entries as the table of word embeddings has rows."""
     rows = len(stored.weights["embeddings/word_embeddings"])
     if stored.vocab is not None and len(stored.vocab) != rows:

@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from official_bert.config import build, merge
+from official_bert.config import build, check_length, merge
 from official_bert.data import records
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
@@ -66,10 +66,7 @@ class Task(TaskBase):
 
     def _source(self, patterns: str, batch_size: int, shuffle: bool) -> RecordSource:
         """The files whose records have this run's, or this phase's, lengths."""
-        longest = self.config.model.max_position_embeddings
-        if self.options.max_seq_length > longest:
-            raise ValueError(f"config.options.max_seq_length: {self.options.max_seq_length} is longer than the model's "
-                             f"{longest} positions (model.max_position_embeddings)")
+        check_length(self.options.max_seq_length, self.config.model)
         features = {path: records.feature_lengths(path) for path in find_files(patterns)}
         paths = [path for path, found in features.items() if self._is_wanted(path, found)]
         if not paths:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from official_bert.config import check_length
 from official_bert.data.cache import cached, file_digest
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import TextFeatures
@@ -56,10 +57,7 @@ class Task(TaskBase):
 
     def build_model(self):
         """Encoder with a start and an end vector."""
-        longest = self.config.model.max_position_embeddings
-        if self.options.max_seq_length > longest:
-            raise ValueError(f"config.options.max_seq_length: {self.options.max_seq_length} is longer than the model's "
-                             f"{longest} positions (model.max_position_embeddings)")
+        check_length(self.options.max_seq_length, self.config.model)
         return make_span_predictor(self.config.model, recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
@@ -147,9 +145,7 @@ class Task(TaskBase):
 
     def check_same_rows(self, other: TaskBase, where: str) -> None:
         """Raises ValueError where another run's model cannot answer the rows that this task makes."""
-        if self.options.max_seq_length > other.config.model.max_position_embeddings:
-            raise ValueError(f"{where}: max_seq_length {self.options.max_seq_length} is longer than its model's "
-                             f"{other.config.model.max_position_embeddings} positions")
+        check_length(self.options.max_seq_length, other.config.model, f"{where}: max_seq_length")
         if self.tokenizer.vocab != other.tokenizer.vocab or self.tokenizer.do_lower_case != other.tokenizer.do_lower_case:
             raise ValueError(f"{where}: its vocabulary is not that of {self.config.tokenizer.vocab_file}: the logits of other "
                              "tokens cannot be averaged")

@@ -10,6 +10,7 @@ import scipy.special
 import tensorflow as tf
 from absl import logging
 
+from official_bert.config import check_length
 from official_bert.data.sources import ExampleSource
 from official_bert.layers import crf
 from official_bert.models.tagger import make_tagger
@@ -80,9 +81,7 @@ class Task(TaskBase):
         options, model = self.options, self.config.model
         if not options.labels:
             raise ValueError("config.options.labels: expected the tags; there is no training data to find them in")
-        if options.max_seq_length > model.max_position_embeddings:
-            raise ValueError(f"config.options.max_seq_length: expected at most the model's {model.max_position_embeddings} positions "
-                             f"(model.max_position_embeddings), got {options.max_seq_length}")
+        check_length(options.max_seq_length, model)
         crf_settings = {"boundary_scores": options.boundary_scores, "crf_rate": options.crf_rate}
         if options.features:
             self._model = make_feature_tagger(

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
+from official_bert.config import check_length
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import TextFeatures, make_features
 from official_bert.files import written_whole
@@ -127,7 +128,7 @@ class TextClassification(TaskBase):
 
     def _source(self, data: LabelledTexts, batch_size: int, shuffle: bool = False) -> ExampleSource:
         """Batches of rows. In evaluation, too, rows of similar length come together, unless only the first few are evaluated."""
-        self._check_length()
+        check_length(self.options.max_seq_length, self.config.model)
         targets = {} if data.targets is None else {self._target_key: data.targets}
         return ExampleSource(self.make_features(data, targets), batch_size, self.config.seed, shuffle, self.options.buckets,
                              by_length=not self.config.training.eval_steps)
@@ -136,12 +137,6 @@ class TextClassification(TaskBase):
         """Unpadded features of each row, with its target."""
         return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, self.options.max_seq_length,
                                           self.files.cache_dir), targets)
-
-    def _check_length(self) -> None:
-        longest = self.config.model.max_position_embeddings
-        if self.options.max_seq_length > longest:
-            raise ValueError(f"config.options.max_seq_length: expected at most the model's {longest} positions "
-                             f"(model.max_position_embeddings), got {self.options.max_seq_length}")
 
     def evaluate(self, predictions):
         """The task's metrics on each part held out."""
@@ -175,7 +170,7 @@ class TextClassification(TaskBase):
 
     def encode(self, rows):
         """`text`, and `text_pair` of tasks with pairs -> features."""
-        self._check_length()
+        check_length(self.options.max_seq_length, self.config.model)
         second = [row["text_pair"] for row in rows] if self.options.pairs else None
         features = self.make_features(LabelledTexts("raw text", [row["text"] for row in rows], second), {})
         return [features[index] for index in range(len(features))]

@@ -180,7 +180,7 @@ def test_what_is_no_json_and_what_is_missing_are_named(golden, tmp_path):
         make_task(golden).train_source()
     with pytest.raises(ValueError, match=r"max_seq_length: expected more than max_query_length \+ 3 = 67, got 60"):
         make_task(golden, train_file=golden / "squad_v1.json", max_seq_length=60).train_source()
-    with pytest.raises(ValueError, match="longer than the model's 96 positions"):
+    with pytest.raises(ValueError, match="expected at most the model's 96 positions"):
         make_task(golden).build_model()
 
 
