@@ -32,7 +32,7 @@ LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 
 def main(_) -> None:
     """Reads, computes and writes part by part."""
-    from official_bert.data import feature_files
+    from official_bert.data import layer_output_files
     from official_bert.text.tokenization import FullTokenizer
     from official_bert.training import runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
@@ -44,11 +44,11 @@ def main(_) -> None:
     check_length(length, config.model, "--max_seq_length", least=3)
     tokenizer = FullTokenizer(config.tokenizer.vocab_file, config.tokenizer.do_lower_case)
     encoder = make_encoder(config, FLAGS.init_checkpoint)
-    with feature_files.open_features(FLAGS.output_file, layers) as writer:
+    with layer_output_files.open_writer(FLAGS.output_file, layers) as writer:
         for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
             rows = [make_row(line, tokenizer, length) for line in lines[start:start + LINES_AT_ONCE]]
             found = list(compute(encoder, rows, layers, FLAGS.batch_size))
-            writer.write([feature_files.SentenceFeatures(start + number, tokenizer.convert_ids_to_tokens(row["input_ids"]), values)
+            writer.write([layer_output_files.SentenceOutputs(start + number, tokenizer.convert_ids_to_tokens(row["input_ids"]), values)
                           for number, (row, values) in enumerate(zip(rows, found))])
     print(f"{FLAGS.output_file}: {len(lines):,} lines, layers {FLAGS.layers}")
 
@@ -87,12 +87,12 @@ def make_encoder(config, checkpoint: str):
 
 def make_row(line: str, tokenizer, max_seq_length: int) -> dict[str, np.ndarray]:
     """The ids and segments of a line, cut as in 2018, not padded."""
-    from official_bert.text.packing import pack, truncate_pair
+    from official_bert.text.packing import pack_pair, truncate_pair
     pair = re.fullmatch(r"(.*) \|\|\| (.*)", line)
     first, second = (tokenizer.tokenize(part) for part in (pair.groups() if pair else (line, "")))
     first, second = truncate_pair(first, second, max_seq_length - (3 if second else 2))
-    ids, segments = pack(tokenizer.convert_tokens_to_ids(first), tokenizer.convert_tokens_to_ids(second),
-                         tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]"))
+    ids, segments = pack_pair(tokenizer.convert_tokens_to_ids(first), tokenizer.convert_tokens_to_ids(second),
+                              tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]"))
     return {"input_ids": np.array(ids, np.int32), "segment_ids": np.array(segments, np.int32)}
 
 

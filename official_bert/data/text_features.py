@@ -1,4 +1,4 @@
-"""Labelled texts as unpadded features of a classifier: ids in one long array, a row made when it is asked for.
+"""Model inputs made of texts (2018's `InputFeatures`): ids in one long array, an unpadded row made when it is asked for.
 
 A row is packed and cut as in 2018 (`convert_single_example`); padding is left to the batch.
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 from official_bert.data.cache import cached, file_digest, text_digest
 from official_bert.text.fast_tokenization import FastTokenizer
-from official_bert.text.packing import pack, truncate_pair
+from official_bert.text.packing import pack_pair, truncate_pair
 from official_bert.text.tokenization import FullTokenizer
 
 LARGE = 5_000_000  # characters from which on building the compiled tokenizer is quicker than using the plain one
@@ -104,7 +104,7 @@ def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: F
         room = max_seq_length - (3 if len(b) else 2)
         cut += len(a) + len(b) > room
         a, b = truncate_pair(a.tolist(), b.tolist(), room)
-        ids.extend(pack(a, b, cls_id, sep_id)[0])
+        ids.extend(pack_pair(a, b, cls_id, sep_id)[0])
         first_lengths.append(len(a) + 2)
         starts.append(len(ids))
     return {"ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.array(first_lengths, np.int32),

@@ -62,8 +62,8 @@ class ServedModel(tf.Module, abc.ABC):
 
     def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> tuple[dict, tf.Tensor]:
         """Rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""
-        layout, truncated = graph_packing.pack(first, second, self.special["CLS"], self.special["SEP"],
-                                               self.max_seq_length, self.special["PAD"])
+        layout, truncated = graph_packing.pack_batch(first, second, self.special["CLS"], self.special["SEP"],
+                                                     self.max_seq_length, self.special["PAD"])
         return layout.features(), truncated
 
 

@@ -79,8 +79,8 @@ def lay_out(a: Slices, b: Slices | None, cls_id: int, sep_id: int, pad_id: int =
     return Layout(ids, tf.cast(real, tf.int32), tf.cast(real & (place > first_sep), tf.int32), token, in_a, in_b)
 
 
-def pack(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, cls_id: int, sep_id: int, max_seq_length: int,
-         pad_id: int = 0) -> tuple[Layout, tf.Tensor]:
+def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, cls_id: int, sep_id: int, max_seq_length: int,
+               pad_id: int = 0) -> tuple[Layout, tf.Tensor]:
     """Examples of a classifier as by `packing.pack_padded`, and whether each was cut [B]."""
     a = whole(ids_a)
     if ids_b is None:

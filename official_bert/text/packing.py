@@ -26,7 +26,7 @@ def truncate_pair(tokens_a: T, tokens_b: T, max_tokens: int) -> tuple[T, T]:
     return tokens_a[:length_a], tokens_b[:length_b]  # type: ignore[return-value]
 
 
-def pack(ids_a: Sequence[int], ids_b: Sequence[int] | None, cls_id: int, sep_id: int) -> tuple[list[int], list[int]]:
+def pack_pair(ids_a: Sequence[int], ids_b: Sequence[int] | None, cls_id: int, sep_id: int) -> tuple[list[int], list[int]]:
     """(input_ids, segment_ids) of one text, or of two: [CLS] a [SEP] in segment 0, b [SEP] in segment 1.
 
     As in 2018, an empty second text is none: it gets no [SEP].
@@ -67,7 +67,7 @@ def pack_padded(ids_a: Sequence[int], ids_b: Sequence[int] | None, cls_id: int, 
     if max_seq_length < special:
         raise ValueError(f"max_seq_length: expected at least {special} for the special tokens, got {max_seq_length}")
     ids_a, ids_b = truncate_pair(ids_a, ids_b, max_seq_length - special)
-    return pad(*pack(ids_a, ids_b, cls_id, sep_id), max_seq_length, pad_id)
+    return pad(*pack_pair(ids_a, ids_b, cls_id, sep_id), max_seq_length, pad_id)
 
 
 def sliding_windows(length: int, window: int, stride: int) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Where a run computes: `--strategy` names to `tf.distribute`, precision, seeds. The only reader of the environment."""
+"""Where a run computes: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, seeds. The only reader of the environment."""
 
 import dataclasses
 import json

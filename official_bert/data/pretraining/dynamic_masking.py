@@ -1,4 +1,4 @@
-"""Masks made while records are read: records without masks, masked anew each epoch inside `tf.data`.
+"""80/10/10 masks made while records are read: records without masks, masked anew each epoch inside `tf.data`.
 
 Everything random is a hash of (seed, example, what is drawn), so a row's masks depend neither on the batch that it
 stands in nor on what was read before: a resumed run, or another number of workers, sees the same masks. The statistics

@@ -1,4 +1,4 @@
-"""Instances from documents: which sentences stand together, and the sampler that draws them.
+"""Pairs of segments from documents: next sentence prediction (NSP), sentence order (SOP) or none, and the sampler that draws them.
 
 `nsp` is 2018's task: segment B follows A or comes from another document. `sop` (ALBERT) swaps two segments that follow
 each other. `none` (RoBERTa, full sentences) packs sentences that follow each other, across documents, into one segment.

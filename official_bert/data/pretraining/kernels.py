@@ -1,4 +1,4 @@
-"""Pre-training instances, compiled: CPython's random stream, sentence pairs and masks over token ids.
+"""Next sentence prediction (NSP) pairs and 80/10/10 masks over token ids, compiled, with CPython's random stream.
 
 2018's `create_pretraining_data.py` draws everything from one `random.Random`. The kernels draw the same numbers in the
 same order, so that they give the same instances. They work on a corpus of contiguous token ids (`data/token_store`): a

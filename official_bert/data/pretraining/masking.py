@@ -1,4 +1,4 @@
-"""Which tokens a model has to predict, and what stands in their place: the choices, and the tables made of them.
+"""Masked LM: which tokens (15 %) a model has to predict, and what stands in their place, 80/10/10 [MASK], kept, random.
 
 `data/kernels` makes the masks of records, `data/dynamic_masking` those of records without masks.
 """

@@ -79,19 +79,19 @@ class RowEncoder:
         return out[:self._encoder.encode(values, out, framed)]
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """Bytes of a file, and what they are uncompressed."""
 
     stored: Any
     original: np.ndarray
 
 
-def pack(original: np.ndarray, compress: bool) -> Part:
+def make_file_part(original: np.ndarray, compress: bool) -> FilePart:
     """The bytes as they are stored: a piece of a deflate stream that stands on its own, where compressed."""
     if not compress:
-        return Part(original.data, original)
+        return FilePart(original.data, original)
     deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return Part(deflate.compress(original.data) + deflate.flush(zlib.Z_FULL_FLUSH), original)
+    return FilePart(deflate.compress(original.data) + deflate.flush(zlib.Z_FULL_FLUSH), original)
 
 
 class OutputFile:
@@ -114,7 +114,7 @@ class OutputFile:
                 self._file.write(LAST_BLOCK + self._crc.to_bytes(4, "little")
                                  + (self._size % 2**32).to_bytes(4, "little"))
 
-    def write(self, part: Part) -> None:
+    def write(self, part: FilePart) -> None:
         """Appends a part."""
         with self._named_errors():
             self._file.write(part.stored)
@@ -137,9 +137,9 @@ def write_rows(rows: np.ndarray, order: np.ndarray, paths: Sequence[str], encode
     jobs = ((number, start) for start, number in itertools.product(range(0, len(shares[0]), encoder.block),
                                                                    range(len(paths))))
 
-    def make_part(job: tuple[int, int]) -> Part:
+    def make_part(job: tuple[int, int]) -> FilePart:
         number, start = job
-        return pack(encoder.encode(rows, shares[number][start:start + encoder.block]), compress)
+        return make_file_part(encoder.encode(rows, shares[number][start:start + encoder.block]), compress)
 
     done = 0
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""From logits to answers: best spans, their text in the passage, no answer (2018 `run_squad.py`, `write_predictions`)."""
+"""From logits to answers: best spans, their text in the passage, null odds and no answer (2018 `run_squad.py`, `write_predictions`)."""
 
 import dataclasses
 import math

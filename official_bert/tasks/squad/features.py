@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from official_bert.tasks.squad.reading import Passage, SquadExample
-from official_bert.text.packing import is_max_context, pack, sliding_windows
+from official_bert.text.packing import is_max_context, pack_pair, sliding_windows
 
 
 class Tokenizer(Protocol):
@@ -134,7 +134,7 @@ class FeatureMaker:
         windows = sliding_windows(len(pieces.tokens), self.max_seq_length - len(question) - 3, self.doc_stride) or [(0, 0)]
         features = []
         for number, (start, length) in enumerate(windows):
-            input_ids, _ = pack(question_ids, pieces.ids[start:start + length], self.cls_id, self.sep_id)  # type: ignore[arg-type]
+            input_ids, _ = pack_pair(question_ids, pieces.ids[start:start + length], self.cls_id, self.sep_id)  # type: ignore[arg-type]
             shift = len(question) + 2 - start
             inside = start <= answer[0] <= answer[1] < start + length
             positions = (answer[0] + shift, answer[1] + shift) if inside else (0, 0)

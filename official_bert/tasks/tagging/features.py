@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from official_bert.text.packing import is_max_context, pack, sliding_windows
+from official_bert.text.packing import is_max_context, pack_pair, sliding_windows
 from official_bert.text.tokenization import UNKNOWN, FullTokenizer
 
 
@@ -56,7 +56,7 @@ class TaggingFeatureMaker:
         windows = sliding_windows(len(ids), self.max_seq_length - 2, self.doc_stride)
         features = []
         for index, (start, length) in enumerate(windows):
-            input_ids, _ = pack(ids[start:start + length], None, self.cls_id, self.sep_id)
+            input_ids, _ = pack_pair(ids[start:start + length], None, self.cls_id, self.sep_id)
             inside = np.flatnonzero((firsts >= start) & (firsts < start + length))
             first_pieces = np.zeros(len(input_ids), np.int32)
             first_pieces[firsts[inside] - start + 1] = 1

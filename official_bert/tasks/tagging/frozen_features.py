@@ -1,4 +1,4 @@
-"""Features of words that a frozen encoder computes once, kept in a file (paper 5.3)."""
+"""A frozen encoder's outputs for each word (the feature-based approach of paper 5.3), computed once and kept in a file."""
 
 import hashlib
 import os

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from official_bert.data.pretraining.parallel import in_order
-from official_bert.data.pretraining.record_writing import OutputFile, pack
+from official_bert.data.pretraining.record_writing import OutputFile, make_file_part
 
 
 def parts():
@@ -22,7 +22,7 @@ def test_parts_make_one_file(tmp_path, compress):
     path = tmp_path / "out"
     with OutputFile(str(path), compress) as file:
         for part in parts():
-            file.write(pack(part, compress))
+            file.write(make_file_part(part, compress))
     data = path.read_bytes()
     assert (gzip.decompress(data) if compress else data) == b"".join(part.tobytes() for part in parts())
     assert not compress or len(data) < 0.7 * sum(map(len, parts()))
@@ -38,7 +38,7 @@ def test_a_device_without_space_is_told_with_the_file_s_name():
     with pytest.raises(OSError, match="No space left on device: '/dev/full'") as caught, \
             OutputFile("/dev/full", False) as file:
         for part in parts():
-            file.write(pack(part, False))
+            file.write(make_file_part(part, False))
     assert caught.value.errno == errno.ENOSPC
 
 

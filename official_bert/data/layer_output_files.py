@@ -1,4 +1,4 @@
-"""Files of token features: the JSON lines of 2018's extract_features.py, NumPy's .npz, Parquet.
+"""Files of the encoder's outputs for each token (extract_features): 2018's JSON lines, NumPy's .npz, Parquet.
 
 A row is a sentence: its number, its tokens, and by layer float32 [tokens,D].
 """
@@ -16,7 +16,7 @@ import pyarrow.parquet
 from official_bert.files import written_beside
 
 
-class SentenceFeatures(NamedTuple):
+class SentenceOutputs(NamedTuple):
     """One sentence; `layers` by the number that was asked for (-1: the last)."""
 
     number: int
@@ -27,7 +27,7 @@ class SentenceFeatures(NamedTuple):
 class Writer(Protocol):
     """What each format's writer does."""
 
-    def write(self, rows: Sequence[SentenceFeatures]) -> None:
+    def write(self, rows: Sequence[SentenceOutputs]) -> None:
         """Takes more sentences, in their order."""
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class JsonLinesWriter:
     def __init__(self, path: str, layers: Sequence[int]):
         self.file, self.layers = open(path, "w", encoding="utf-8"), layers  # noqa: SIM115
 
-    def write(self, rows: Sequence[SentenceFeatures]) -> None:
+    def write(self, rows: Sequence[SentenceOutputs]) -> None:
         """Takes more sentences."""
         for row in rows:
             values = {layer: np.round(row.layers[layer].astype(np.float64), 6).tolist() for layer in self.layers}
@@ -62,7 +62,7 @@ class NpzWriter:
         self.starts = [0]
         self.values: dict[int, list[np.ndarray]] = {layer: [] for layer in layers}
 
-    def write(self, rows: Sequence[SentenceFeatures]) -> None:
+    def write(self, rows: Sequence[SentenceOutputs]) -> None:
         """Takes more sentences; they stay in memory until the file is closed."""
         for row in rows:
             self.tokens += row.tokens
@@ -87,7 +87,7 @@ class ParquetWriter:
                                       *((f"layer_{layer}", matrix) for layer in layers)])
         self.writer = pyarrow.parquet.ParquetWriter(path, self.schema)
 
-    def write(self, rows: Sequence[SentenceFeatures]) -> None:
+    def write(self, rows: Sequence[SentenceOutputs]) -> None:
         """Takes more sentences, as one row group."""
         columns: dict[str, list] = {"index": [row.number for row in rows], "tokens": [row.tokens for row in rows]}
         columns |= {f"layer_{layer}": [list(row.layers[layer]) for row in rows] for layer in self.layers}
@@ -103,7 +103,7 @@ WRITERS: Mapping[str, Callable[[str, Sequence[int]], Writer]] = {".npz": NpzWrit
 
 
 @contextmanager
-def open_features(path: str, layers: Sequence[int]) -> Iterator[Writer]:
+def open_writer(path: str, layers: Sequence[int]) -> Iterator[Writer]:
     """A writer of the format that the path's ending says; the file appears when it is whole."""
     make: Callable[[str, Sequence[int]], Writer] = WRITERS.get(os.path.splitext(path)[1], JsonLinesWriter)
     with written_beside(path) as temporary:
