@@ -57,11 +57,11 @@ def make_texts() -> list[str]:
 def make_models(folder: str):
     """The classifier twice: exported by us into `folder`, and as a Hugging Face folder. Its configuration, and that folder."""
     from official_bert.config import load_config, merge
-    from official_bert.from_task import ServingOptions, make_served_model
     from official_bert.models import checkpoints
     from official_bert.models.interchange import formats, ours
     from official_bert.models.interchange.stored import StoredModel
     from official_bert.serving import export
+    from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
     from official_bert.training import runs
     named = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]

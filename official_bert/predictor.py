@@ -5,16 +5,15 @@ A model is a training run's folder or an exported one; both answer through the s
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from official_bert.from_task import ServingOptions, make_served_model
-from official_bert.serving.loading import load_model
-from official_bert.serving.served_model import ServedModel
-from official_bert.tasks.loading import restore_for_inference
+from official_bert.config import load_config
+from official_bert.serving.loading import function_of, load_model
+from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
+from official_bert.tasks.loading import restore_for_inference, task_class
 from official_bert.training.checkpointing import CONFIG_FILE
 
 Row = Mapping[str, Any]
@@ -22,18 +21,29 @@ INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of colu
 
 
 class Predictor:
-    """`answer(rows)` gives a dict of the outputs a row; `inputs` are the names that a row must have."""
+    """`answer(rows)` gives a dict of the outputs a row, `describe(row, answer)` its lines for a person.
+
+    `inputs` are the names that a row must have, `outputs` those of an answer.
+    """
 
     def __init__(self, path: str, options: ServingOptions | None = None):
-        """The model at a path: a training run's folder, a checkpoint in it, an exported model. ValueError where there is none."""
+        """The model at a path: a training run's folder, a checkpoint in it, an exported model.
+
+        Raises ValueError if there is none, or if it does not read one of the options.
+        """
+        options = options or ServingOptions()
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         if os.path.exists(os.path.join(folder, CONFIG_FILE)) or not os.path.isdir(path):
-            served = make_served_model(*restore_for_inference(path), options or ServingOptions())
-            self.inputs = tuple(served.text_inputs)
-            self._answer = function_of(served)
+            served = make_served_model(*restore_for_inference(path), options)
+            self._model, self.describe = function_of(served), served.describe
         else:
-            self._answer = load_model(path, "text")
-            self.inputs = tuple(sorted(self._answer.inputs, key=INPUT_ORDER.index))  # type: ignore[attr-defined]
+            options.read((), f"{path}, an exported model, which answers as it was exported")
+            self._model = load_model(path, "text")
+            self.describe = _exported_class(self._model.place, self._model.outputs).describe
+        if unknown := sorted(set(self._model.inputs) - set(INPUT_ORDER)):
+            raise ValueError(f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of {unknown}")
+        self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
+        self.outputs = self._model.outputs
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """The outputs of each row, in their order. ValueError, with the row's number, where a row lacks an input."""
@@ -44,20 +54,31 @@ class Predictor:
         answers: list[dict[str, Any]] = [{} for _ in rows]
         for start in range(0, len(order), batch_size):
             chosen = order[start:start + batch_size]
-            outputs = self._answer(**{name: [rows[index][name] for index in chosen] for name in self.inputs})
+            outputs = self._model(**{name: [rows[index][name] for index in chosen] for name in self.inputs})
             for place, index in enumerate(chosen):
                 answers[index] = {name: plain(value[place]) for name, value in outputs.items()}
         return answers
 
 
-def function_of(served: ServedModel) -> Callable[..., Mapping[str, Any]]:
-    """The graph of a served model's text form as a function from named lists to NumPy arrays by name."""
-    graph = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)])
+def served_classes(task: str, where: str = "config.task") -> tuple[type[ServedModel], ...]:
+    """The kinds of served models of a task's name; `fill_mask` is pre-training's. ValueError for a name that is unknown."""
+    if task == "embeddings":
+        return (ServedEmbeddings,)
+    return task_class("pretraining" if task == "fill_mask" else task, where).served_classes
 
-    def answer(**values: Any) -> dict[str, Any]:
-        found = graph({name: tf.constant(value, served.text_inputs[name].dtype) for name, value in values.items()})
-        return {name: value.numpy() for name, value in found.items()}
-    return answer
+
+def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]]) -> type[ServedModel] | None:
+    """The first of the classes whose outputs are all among `outputs`, or None."""
+    return next((kind for kind in classes if set(kind.outputs) <= set(outputs)), None)
+
+
+def _exported_class(folder: str, outputs: Iterable[str]) -> type[ServedModel]:
+    """The class of an exported model, by the task of the configuration in its assets; the base if that is not known here."""
+    try:
+        task = load_config(os.path.join(folder, "assets", CONFIG_FILE)).task
+        return class_that_gives(outputs, (*served_classes(task), ServedEmbeddings)) or ServedModel
+    except ValueError:  # exported by other code, or with a task of one's own that is not on the path: it answers all the same
+        return ServedModel
 
 
 def plain(value: Any) -> Any:
@@ -90,27 +111,3 @@ def read_rows(arguments: Sequence[str], input_file: str, names: Sequence[str], l
         if len(columns) != len(names):
             raise ValueError(f"{place}:{number}: expected {' TAB '.join(names)}, got {len(columns)} columns")
         yield dict(zip(names, columns))
-
-
-def describe(row: Row, answer: Row) -> list[str]:
-    """An answer as lines for a person."""
-    if "tokens" in answer:
-        blanks = zip(answer["tokens"], answer["probabilities"])
-        return [f"  {probability:.3f}  {token}" for tokens, probabilities in blanks if any(tokens)
-                for token, probability in zip(tokens, probabilities)]
-    if "label" in answer:
-        return [f"  {answer['label']}  ({max(answer['probabilities']):.3f})"]
-    if "labels" in answer:
-        return [f"  {', '.join(filter(None, answer['labels'])) or '(none)'}"]
-    if "answer" in answer:
-        return [f"  {answer['answer'] or '(no answer)'}  [{answer['start']}:{answer['end']}]  score {answer['score']:.2f}"]
-    if "entities" in answer:
-        found = zip(answer["types"], answer["entities"], answer["starts"], answer["ends"], answer["scores"])
-        return [f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})" for kind, entity, start, end, score in found
-                if kind] or ["  (no entity)"]
-    if "choice" in answer:
-        chosen = answer["choice"]
-        return [f"  {chosen}: {row['choices'][chosen]}  ({answer['probabilities'][chosen]:.3f})"]
-    if "embedding" in answer:
-        return ["  " + " ".join(f"{number:.4f}" for number in answer["embedding"])]
-    return [f"  {answer}"]

@@ -15,11 +15,11 @@ flags.DEFINE_string("checkpoint", None, "A training run's output folder, or one 
 flags.DEFINE_string("output", None, "Folder of the exported model, as models/NAME.", required=True)
 flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest that is there.")
 flags.DEFINE_enum("head", "", ["", "embeddings"], "What the model gives; empty: the answers of its task.")
-flags.DEFINE_enum("pooling", "mean", ["cls", "mean"], "With --head=embeddings: the row of [CLS], or the mean of all rows.")
+flags.DEFINE_enum("pooling", None, ["cls", "mean"], "With --head=embeddings: the row of [CLS], or the mean of all rows (if not given).")
 flags.DEFINE_integer("max_seq_length", 0, "Longest row of tokens; 0: as in training.")
-flags.DEFINE_integer("top_k", 5, "Fill-mask: words given for each [MASK].", lower_bound=1)
-flags.DEFINE_float("threshold", 0.5, "Several labels: the probability from which one is given.", 0.0, 1.0)
-flags.DEFINE_bool("pretokenized", False, "Tagger: the words of a text are what stands between spaces, as in CoNLL files; "
+flags.DEFINE_integer("top_k", None, "Fill-mask: words given for each [MASK]; 5 if it is not given.", lower_bound=1)
+flags.DEFINE_float("threshold", None, "Several labels: the probability from which one is given; 0.5 if it is not given.", 0.0, 1.0)
+flags.DEFINE_bool("pretokenized", None, "Tagger: the words of a text are what stands between spaces, as in CoNLL files; "
                   "else punctuation around words is set apart.")
 flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests: those that the server's "
                   "batching allows. Empty: none.")
@@ -27,8 +27,8 @@ flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the wa
 
 def main(_) -> None:
     """Loads the run, exports its model and says what was written."""
-    from official_bert.from_task import ServingOptions, make_served_model
     from official_bert.serving.export import ExportOptions, export
+    from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import restore_for_inference
     from official_bert.training.distribution import check_backend
     check_backend()

@@ -23,21 +23,22 @@ flags.DEFINE_string("model", None, "A training run's output folder, a checkpoint
 flags.DEFINE_string("input_file", "", "Texts; - or nothing (and no arguments) reads standard input.")
 flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines, instead of printing them.")
 flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
-flags.DEFINE_integer("top_k", 5, "Words for each [MASK] (a training run's folder; an exported model has its own).", lower_bound=1)
+flags.DEFINE_integer("top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
+                     "own.", lower_bound=1)
 
-# What a model of a task gives: an answer that lacks these is another task's.
-OUTPUTS = {"fill_mask": {"tokens"}, "pretraining": {"tokens"}, "squad": {"answer"}, "ner": {"entities"}, "swag": {"choice"},
-           "embeddings": {"embedding"}}
 TEXTS_AT_ONCE = 4096  # of a file: answers are written as it goes
 
 
 def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
-    from official_bert.from_task import ServingOptions
-    from official_bert.predictor import Predictor, read_rows
+    from official_bert.predictor import Predictor, class_that_gives, read_rows, served_classes
+    from official_bert.serving.served_model import ServingOptions
     from official_bert.training.distribution import check_backend
     check_backend()
+    wanted = served_classes(FLAGS.task, "--task")
     predictor = Predictor(FLAGS.model, ServingOptions(top_k=FLAGS.top_k))
+    if wanted and not class_that_gives(predictor.outputs, wanted):
+        raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(predictor.outputs)}")
     source = FLAGS.input_file or "-"
     if source != "-" and not os.path.exists(source):
         raise ValueError(f"--input_file={source}: no such file")
@@ -51,17 +52,14 @@ def main(arguments: list[str]) -> None:
 
 def _answer(predictor, rows, output) -> None:
     """Answers all rows, into a file or on the screen."""
-    from official_bert.predictor import describe
     for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
         part = rows[start:start + TEXTS_AT_ONCE]
         answers = predictor.answer(part, FLAGS.batch_size)
-        if not OUTPUTS.get(FLAGS.task, set()) <= set(answers[0]):
-            raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(answers[0])}")
         for row, answer in zip(part, answers):
             if output:
                 output.write(json.dumps({**row, **answer}, ensure_ascii=False) + "\n")
             else:
-                print("\t".join(str(row[name]) for name in predictor.inputs), *describe(row, answer), sep="\n")
+                print("\t".join(str(row[name]) for name in predictor.inputs), *predictor.describe(row, answer), sep="\n")
 
 
 if __name__ == "__main__":

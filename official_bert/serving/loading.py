@@ -1,4 +1,4 @@
-"""Loads exported models for commands and tests of ours; a server, or anyone else, needs only TensorFlow for it."""
+"""Loads exported models as functions for commands and tests of ours; a server, or anyone else, needs only TensorFlow for it."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -7,6 +7,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from official_bert.files import list_versions
+from official_bert.serving.served_model import ServedModel
 
 
 def latest_version(folder: str) -> str:
@@ -21,25 +22,38 @@ def latest_version(folder: str) -> str:
     return os.path.join(folder, versions[max(versions)])
 
 
-def load_model(path: str, form: Literal["text", "ids"] = "text") -> Callable[..., Mapping[str, Any]]:
-    """The newest version of the model under `path` (models/NAME, or one SavedModel) as a function of named inputs.
+class ModelFunction:
+    """A model as a function of named inputs: lists or arrays in, NumPy arrays by name out, strings as bytes.
 
-    Inputs may be lists or arrays; outputs are NumPy arrays by name, strings as bytes. The function's `inputs` are the
-    names and tensor specs that it takes. Raises ValueError where there is no such model.
+    `inputs` are the names and tensor specs that it takes, `outputs` the names that it gives; `owner` holds its variables.
+    """
+
+    def __init__(self, signature: Callable, owner: Any, place: str):
+        self.signature, self.owner, self.place = signature, owner, place
+        self.inputs: Mapping[str, tf.TensorSpec] = signature.structured_input_signature[1]
+        self.outputs = tuple(signature.structured_outputs)
+
+    def __call__(self, **values: Any) -> dict[str, Any]:
+        """ValueError unless `values` are those of `inputs`."""
+        if missing := sorted(set(self.inputs) ^ set(values)):
+            raise ValueError(f"{self.place}: expected the inputs {sorted(self.inputs)}; wrong: {missing}")
+        tensors = {name: tf.constant(value, self.inputs[name].dtype) for name, value in values.items()}
+        return {name: value.numpy() for name, value in self.signature(**tensors).items()}
+
+
+def load_model(path: str, form: Literal["text", "ids"] = "text") -> ModelFunction:
+    """Loads the newest version of the model under `path` (models/NAME, or one SavedModel); its `place` is the SavedModel's folder.
+
+    Raises ValueError if there is no such model.
     """
     if form == "text":
         import tensorflow_text  # noqa: F401  registers the op of the tokenizer
     folder = path if os.path.exists(os.path.join(path, "saved_model.pb")) else latest_version(os.path.join(path, form))
     loaded = tf.saved_model.load(folder)
-    signature = loaded.signatures["serving_default"]
-    inputs = signature.structured_input_signature[1]
+    return ModelFunction(loaded.signatures["serving_default"], loaded, folder)
 
-    def answer(**values: Any) -> dict[str, Any]:
-        if missing := sorted(set(inputs) ^ set(values)):
-            raise ValueError(f"{folder}: expected the inputs {sorted(inputs)}; wrong: {missing}")
-        tensors = {name: tf.constant(value, inputs[name].dtype) for name, value in values.items()}
-        return {name: value.numpy() for name, value in signature(**tensors).items()}
 
-    answer.inputs = inputs  # type: ignore[attr-defined]
-    answer.loaded = loaded  # type: ignore[attr-defined]  # its variables live as long as it does
-    return answer
+def function_of(served: ServedModel) -> ModelFunction:
+    """The `text` form of a served model that is not exported."""
+    graph = tf.function(lambda **tensors: served.answer_text(tensors), autograph=False)
+    return ModelFunction(graph.get_concrete_function(**served.text_inputs), served, "this model")

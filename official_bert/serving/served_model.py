@@ -1,25 +1,29 @@
-"""What a served model answers, from text or from ids: tokenizer, packing, model and post-processing in one graph.
+"""What a served model is: tokenizer, packing, model and post-processing in one graph that answers text, or ids.
 
-A class for each kind of head. Both of its SavedModels call the same model and the same post-processing, so a text gives
-what its ids give. Names of inputs and outputs are those of the records and of docs/serving_models.md.
+A class for each kind of answer, in the folder of the tasks that give it; embeddings, which any encoder gives, are here. Both SavedModels
+of a served model call the same model and the same post-processing, so a text gives what its ids give. Names of inputs and outputs are
+those of the records and of docs/serving_models.md.
 
-B texts, S tokens, M blanks, C choices.
+B texts, S tokens, D hidden size.
 """
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import keras
 import tensorflow as tf
 
+from official_bert.config import check_length
 from official_bert.serving import post_processing
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
+from official_bert.text.vocab import check_size
+from official_bert.training.task import TaskBase
 
 Tensors = Mapping[str, tf.Tensor]
 ROWS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
-MASK = "[MASK]"
 
 
 def texts(*names: str) -> dict[str, tf.TensorSpec]:
@@ -27,14 +31,41 @@ def texts(*names: str) -> dict[str, tf.TensorSpec]:
     return {name: tf.TensorSpec([None], tf.string, name) for name in names}
 
 
+def _read_by(readers: str) -> Any:
+    """An option that only some served models read; None if it is not given."""
+    return dataclasses.field(default=None, metadata={"readers": readers})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServingOptions:
+    """What a user may choose about a served model. The classes that read an option have its default."""
+
+    head: Literal["", "embeddings"] = ""  # "": that of the task
+    max_seq_length: int = 0  # 0: as in training
+    top_k: int | None = _read_by("fill-mask models")  # words for each blank
+    pooling: Literal["cls", "mean"] | None = _read_by("embeddings (--head=embeddings)")
+    pretokenized: bool | None = _read_by("taggers")  # words stand between spaces
+    threshold: float | None = _read_by("classifiers of several labels")  # probability from which a label is given
+
+    def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
+        """Returns those of the options `names` that are given; ValueError if another is, which `reader` does not read."""
+        given = {field: value for field in dataclasses.fields(self) if field.metadata and (value := getattr(self, field.name)) is not None}
+        if unread := [field for field in given if field.name not in names]:
+            raise ValueError(f"--{unread[0].name}: read by {unread[0].metadata['readers']} alone, got {reader}")
+        return {field.name: value for field, value in given.items()}
+
+
 class ServedModel(tf.Module, abc.ABC):
     """A model with what stands before and behind it. `max_seq_length` is the longest row that it takes.
 
-    `ids_inputs` and `text_inputs` are the signatures of its two SavedModels.
+    `ids_inputs` and `text_inputs` are the signatures of its two SavedModels, `outputs` the names that its `text` SavedModel gives,
+    `reads` the `ServingOptions` that its constructor takes.
     """
 
     ids_inputs: Mapping[str, tf.TensorSpec] = ROWS
     text_inputs: Mapping[str, tf.TensorSpec] = texts("text")
+    outputs: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
     labels: Sequence[str] = ()
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int):
@@ -44,6 +75,18 @@ class ServedModel(tf.Module, abc.ABC):
         self.max_seq_length = max_seq_length
         self.special = {name: tokenizer.special_id(f"[{name}]") for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
 
+    @classmethod
+    def make(cls, task: TaskBase, model: keras.Model, options: ServingOptions, **settings: Any) -> Self:
+        """Makes the served model of a task's trained model; `settings` are further arguments of the constructor.
+
+        Raises ValueError for an option that is given and not read, for a vocabulary that is larger than the model's, and for a length
+        that the model lacks.
+        """
+        read = options.read(cls.reads, f"a model that gives {', '.join(cls.outputs)}")
+        tokenizer = GraphTokenizer(task.config.tokenizer.vocab_file, task.config.tokenizer.do_lower_case)
+        check_size(tokenizer.vocab_file, len(tokenizer.vocab), task.config.model.vocab_size)
+        return cls(model, tokenizer, _max_seq_length(task, options), **settings, **read)
+
     @abc.abstractmethod
     def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Outputs of the `ids` SavedModel for inputs of `ids_inputs`."""
@@ -51,6 +94,11 @@ class ServedModel(tf.Module, abc.ABC):
     @abc.abstractmethod
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Outputs of the `text` SavedModel for inputs of `text_inputs`."""
+
+    @staticmethod
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
+        """The answer to a row of inputs as lines for a person."""
+        return [f"  {answer}"]
 
     def run(self, inputs: Tensors, **more: tf.Tensor) -> Any:
         """The model's outputs for rows [B,S]; a row that is too long is refused by name."""
@@ -67,93 +115,11 @@ class ServedModel(tf.Module, abc.ABC):
         return layout.features(), truncated
 
 
-class FillMask(ServedModel):
-    """The words that may stand at each [MASK] of a text: the masked-LM head of pre-training."""
-
-    ids_inputs = {**ROWS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
-
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, top_k: int = 5):
-        super().__init__(model, tokenizer, max_seq_length)
-        self.top_k = min(top_k, len(tokenizer.vocab))
-        self.words = tf.constant(list(tokenizer.vocab))
-
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`logits` [B,M,V] at `masked_lm_positions` [B,M]."""
-        return {"logits": self.run(inputs, masked_lm_positions=inputs["masked_lm_positions"])["mlm_logits"]}
-
-    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order, and `truncated` [B]."""
-        features, truncated = self.pack(self._tokenize(inputs["text"]))
-        blanks = tf.equal(features["input_ids"], self.special["MASK"])
-        places = tf.RaggedTensor.from_value_rowids(tf.where(blanks)[:, 1], tf.where(blanks)[:, 0],
-                                                   nrows=tf.shape(blanks, tf.int64)[0], validate=False)
-        positions = tf.cast(places.to_tensor(), tf.int32)                             # [B,M]
-        present = tf.sequence_mask(places.row_lengths(), tf.shape(positions)[1])
-        logits = self.answer_ids({**features, "masked_lm_positions": positions})["logits"]
-        return {**post_processing.best_words(logits, present, self.words, self.top_k), "truncated": truncated}
-
-    def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Ids of texts with [MASK] in them, which the tokenizer alone would split into `[`, `mask` and `]`."""
-        parts = tf.strings.split(text, MASK)                                          # [B,(M+1)]
-        ids = self.tokenizer.tokenize(parts.values)
-        ends_text = tf.scatter_nd(parts.row_splits[1:, None] - 1, tf.ones_like(parts.row_splits[1:]),
-                                  tf.shape(parts.values, tf.int64))
-        masks = tf.RaggedTensor.from_row_lengths(
-            tf.fill([tf.size(ends_text) - tf.size(parts.row_splits) + 1], self.special["MASK"]), 1 - ends_text,
-            validate=False)
-        joined = tf.concat([ids, masks], axis=1)
-        return tf.RaggedTensor.from_row_splits(joined.values, tf.gather(joined.row_splits, parts.row_splits),
-                                               validate=False)
-
-
-class Classifier(ServedModel):
-    """One label of several, several labels at once, or a score, for one text or two."""
-
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *,
-                 kind: Literal["classifier", "multi_label", "regression"] = "classifier", labels: Sequence[str] = (),
-                 pairs: bool = False, threshold: float = 0.5):
-        super().__init__(model, tokenizer, max_seq_length)
-        self.kind, self.labels, self.threshold = kind, tuple(labels), threshold
-        self.text_inputs = texts("text", "text_pair") if pairs else texts("text")
-
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`label` [B] or `labels` [B,most], `probabilities`, `logits` [B,C]; or `score` [B]."""
-        logits = self.run(inputs)["logits"]
-        if self.kind == "regression":
-            return {"score": tf.reshape(logits, [-1])}
-        if self.kind == "multi_label":
-            return post_processing.several_labels(logits, self.labels, self.threshold)
-        return post_processing.one_label(logits, self.labels)
-
-    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """What `answer_ids` gives, and `truncated` [B]."""
-        second = self.tokenizer.tokenize(inputs["text_pair"]) if "text_pair" in self.text_inputs else None
-        features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]), second)
-        return {**self.answer_ids(features), "truncated": truncated}
-
-
-class Choice(ServedModel):
-    """Which of several continuations follows a text (SWAG)."""
-
-    ids_inputs = {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in ROWS}
-    text_inputs = {**texts("text"), "choices": tf.TensorSpec([None, None], tf.string, "choices")}
-
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`choice` [B], `probabilities` [B,C] of rows [B,C,S]."""
-        logits = self.run(inputs)["logits"]
-        return {"choice": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": tf.nn.softmax(logits)}
-
-    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """What `answer_ids` gives for `text` [B] before each of `choices` [B,C]; `truncated` [B] where any was cut."""
-        batch, count = tf.unstack(tf.shape(inputs["choices"]))
-        first = tf.gather(self.tokenizer.tokenize(inputs["text"]), tf.repeat(tf.range(batch), count))
-        features, truncated = self.pack(first, self.tokenizer.tokenize(tf.reshape(inputs["choices"], [-1])))
-        rows = {name: tf.reshape(value, [batch, count, tf.shape(value)[1]]) for name, value in features.items()}
-        return {**self.answer_ids(rows), "truncated": tf.reduce_any(tf.reshape(truncated, [batch, count]), axis=1)}
-
-
-class Embeddings(ServedModel):
+class ServedEmbeddings(ServedModel):
     """A vector for a text: the encoder's last row of [CLS], or the mean of all rows."""
+
+    outputs = ("embedding", "truncated")
+    reads = ("pooling",)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int,
                  pooling: Literal["cls", "mean"] = "mean"):
@@ -172,3 +138,23 @@ class Embeddings(ServedModel):
         """What `answer_ids` gives, and `truncated` [B]."""
         features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]))
         return {**self.answer_ids(features), "truncated": truncated}
+
+    @staticmethod
+    def describe(row, answer):
+        """The numbers."""
+        return ["  " + " ".join(f"{number:.4f}" for number in answer["embedding"])]
+
+
+def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
+    """The served model of a task and its trained model, or of the model's encoder; ValueError as `ServedModel.make` raises it."""
+    if options.head == "embeddings":
+        return ServedEmbeddings.make(task, model.encoder, options)
+    return task.served(model, options)
+
+
+def _max_seq_length(task: TaskBase, options: ServingOptions) -> int:
+    """The longest row that is served: the longest of training, unless another is asked for."""
+    most = task.config.model.max_position_embeddings
+    length = options.max_seq_length or min(task.options.max_seq_length, most)
+    check_length(length, task.config.model, "--max_seq_length", least=3)
+    return length

@@ -22,11 +22,16 @@ MODULES: Mapping[str, str] = types.MappingProxyType({
     "ner": "official_bert.tasks.tagging.task"})
 
 
+def task_class(name: str, where: str = "config.task") -> type[TaskBase]:
+    """Returns the class of the task of a name; ValueError listing the names if there is none."""
+    if name not in MODULES:
+        raise ValueError(f"{where}: expected one of {sorted(MODULES)}, got {name!r}")
+    return importlib.import_module(MODULES[name]).Task
+
+
 def load_task(config: Config, files: DataFiles | None = None) -> TaskBase:
-    """Returns the task that `config.task` names; ValueError listing the names if there is none."""
-    if config.task not in MODULES:
-        raise ValueError(f"config.task: expected one of {sorted(MODULES)}, got {config.task!r}")
-    return importlib.import_module(MODULES[config.task]).Task(config, files)
+    """Returns the task that `config.task` names; ValueError if there is none."""
+    return task_class(config.task)(config, files)
 
 
 def restore_for_inference(path: str) -> tuple[TaskBase, keras.Model]:

@@ -59,6 +59,7 @@ class TaskBase(abc.ABC):
 
     Options: ClassVar[type]
     head: Head
+    served_classes: ClassVar[tuple[type, ...]] = ()  # of its models, whatever its options; their outputs and how answers read
 
     def __init__(self, config: Config, files: DataFiles | None = None):
         self.config = config
@@ -126,11 +127,6 @@ class TaskBase(abc.ABC):
         """The batches to predict (a test set), in file order, or None where there is none."""
         return None
 
-    def encode(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Raw-text rows (the `text` SavedModel's input names) as unpadded features of one model input each."""
-        raise ValueError(f"task {self.config.task} takes no raw text")
-
-    def decode(self, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
-               predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """One answer a row (the `text` SavedModel's output names) from the predictions of its features."""
-        raise ValueError(f"task {self.config.task} takes no raw text")
+    def served(self, model: keras.Model, options: Any) -> Any:
+        """The `ServedModel`, one of `served_classes`, of the task's trained model; `options` are `ServingOptions`."""
+        raise ValueError(f"task {self.config.task} is not served")

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from official_bert.config import Config, TokenizerConfig
-from official_bert.serving import export, served_model
+from official_bert.serving import export
+from official_bert.tasks.texts.served import ServedClassifier
 
 MINUTES = float(os.environ.get("LOAD_TEST_MINUTES", "30"))
 WARM_UP = 0.15  # of the time: thread pools, arenas and caches come to their size
@@ -27,7 +28,7 @@ def anonymous_memory(pid):
 
 @pytest.mark.slow
 def test_memory_stays_what_it_is_under_mixed_load(root, classifier, graph_tokenizer, small_config, golden, tmp_path):
-    served = served_model.Classifier(classifier(2), graph_tokenizer, 32, labels=("no", "yes"))
+    served = ServedClassifier(classifier(2), graph_tokenizer, 32, labels=("no", "yes"))
     config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
     export.export(served, config, export.ExportOptions(output=str(tmp_path / "model"), batch_sizes=(1, 8, 32)))
     server = subprocess.Popen([sys.executable, "-m", "official_bert.serve", f"--model_base_path={tmp_path}/model/text",

@@ -8,13 +8,14 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models.pretrainer import make_pretrainer
-from official_bert.serving import example_signature, export, served_model, warmup
+from official_bert.serving import example_signature, export, warmup
 from official_bert.serving.loading import latest_version, load_model
+from official_bert.tasks.pretraining.served import ServedFillMask
 
 
 @pytest.fixture(scope="module")
 def served(graph_tokenizer, small_config):
-    return served_model.FillMask(make_pretrainer(small_config), graph_tokenizer, 32)
+    return ServedFillMask(make_pretrainer(small_config), graph_tokenizer, 32)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_vocabulary_and_configuration_travel_with_the_model(exported, config, go
 @pytest.mark.parametrize("form", ["text", "ids"])
 def test_warm_up_has_a_request_that_works_for_each_signature_and_batch_size(exported, form):
     folder = os.path.join(exported[0], form, "1")
-    model = load_model(exported[0], form).loaded
+    model = load_model(exported[0], form).owner
     seen = []
     for record in tf.data.TFRecordDataset(os.path.join(folder, warmup.FILE)):
         request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request

@@ -13,9 +13,12 @@ from official_bert.config import Config, TokenizerConfig
 from official_bert.layers.crf import Scores, best_path
 from official_bert.models.encoder import make_encoder
 from official_bert.models.pretrainer import make_pretrainer
-from official_bert.serving import export, served_model, warmup
-from official_bert.tasks.squad.served import QuestionAnswering
-from official_bert.tasks.tagging.served import Tagger
+from official_bert.serving import export, warmup
+from official_bert.serving.served_model import ServedEmbeddings
+from official_bert.tasks.pretraining.served import ServedFillMask
+from official_bert.tasks.squad.served import ServedSpans
+from official_bert.tasks.tagging.served import ServedTagger
+from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
 
 # What runs without us: the arguments are the form, then folders, each with its inputs.npz and wanted.npz beside.
 SCRIPT = '''
@@ -65,17 +68,17 @@ def served_models(graph_tokenizer, small_config, classifier, choice_classifier, 
     encoder = make_encoder(small_config)
     common = (graph_tokenizer, 32)
     return {
-        "fill_mask": served_model.FillMask(make_pretrainer(small_config), *common),
-        "classifier": served_model.Classifier(classifier(3), *common, labels=["no", "ja", "être"]),
-        "pairs": served_model.Classifier(classifier(2), *common, labels=["0", "1"], pairs=True),
-        "multi_label": served_model.Classifier(classifier(3), *common, kind="multi_label", labels=["a", "b", "c"]),
-        "regression": served_model.Classifier(classifier(1), *common, kind="regression"),
-        "choice": served_model.Choice(choice_classifier, *common),
-        "question_answering": QuestionAnswering(span_model, *common, doc_stride=8, max_query_length=8),
-        "tagger": Tagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], doc_stride=8),
-        "crf": Tagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], decode=viterbi),
-        "cls": served_model.Embeddings(encoder, *common, "cls"),
-        "mean": served_model.Embeddings(encoder, *common, "mean"),
+        "fill_mask": ServedFillMask(make_pretrainer(small_config), *common),
+        "classifier": ServedClassifier(classifier(3), *common, labels=["no", "ja", "être"]),
+        "pairs": ServedClassifier(classifier(2), *common, labels=["0", "1"], pairs=True),
+        "multi_label": ServedMultiLabel(classifier(3), *common, labels=["a", "b", "c"]),
+        "regression": ServedRegression(classifier(1), *common),
+        "choice": ServedChoice(choice_classifier, *common),
+        "question_answering": ServedSpans(span_model, *common, doc_stride=8, max_query_length=8),
+        "tagger": ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], doc_stride=8),
+        "crf": ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], decode=viterbi),
+        "cls": ServedEmbeddings(encoder, *common, "cls"),
+        "mean": ServedEmbeddings(encoder, *common, "mean"),
     }
 
 

@@ -11,6 +11,7 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.files import find_files
 from official_bert.models.pretrainer import make_pretrainer
+from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.training import losses
 from official_bert.training.task import TaskBase
 
@@ -29,6 +30,7 @@ class Task(TaskBase):
 
     Options = Options
     head = "fill_mask"
+    served_classes = (ServedFillMask,)
 
     def build_model(self):
         """Encoder with both heads."""
@@ -57,6 +59,10 @@ class Task(TaskBase):
         if not self.files.eval_file:
             return None
         return self._source(self.files.eval_file, self.config.training.eval_batch_size, shuffle=False)
+
+    def served(self, model, options):
+        """Words for blanks."""
+        return ServedFillMask.make(self, model, options)
 
     def batch_spec(self, batch_size):
         """The features of masked records."""

@@ -3,7 +3,6 @@
 B questions, R rows (a passage longer than the model has several windows), S tokens, K positions looked at.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import keras
@@ -23,13 +22,14 @@ class Spans(NamedTuple):
     score: tf.Tensor  # sum of the start's and the end's logit, float64; -inf where there is no span
 
 
-class QuestionAnswering(ServedModel):
+class ServedSpans(ServedModel):
     """The answer to a question in its context. Settings as the flags of 2018's `run_squad.py`.
 
     Raises ValueError where a question may fill the whole row.
     """
 
-    text_inputs: Mapping[str, tf.TensorSpec] = texts("question", "context")
+    text_inputs = texts("question", "context")
+    outputs = ("answer", "start", "end", "score", "null_score", "truncated")
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, doc_stride: int = 128,
                  max_query_length: int = 64, max_answer_length: int = 30, n_best_size: int = 20,
@@ -79,6 +79,11 @@ class QuestionAnswering(ServedModel):
         return {"answer": tf.strings.substr(context, start, end - start, unit="UTF8_CHAR"), "start": start, "end": end,
                 "score": tf.cast(score, tf.float32), "null_score": tf.cast(null_score, tf.float32),
                 "truncated": truncated}
+
+    @staticmethod
+    def describe(row, answer):
+        """The answer, its place and its score."""
+        return [f"  {answer['answer'] or '(no answer)'}  [{answer['start']}:{answer['end']}]  score {answer['score']:.2f}"]
 
     @staticmethod
     def _windows(question: graph_packing.Slices, ids: tf.RaggedTensor,

@@ -18,8 +18,8 @@ from official_bert.models.span_predictor import make_span_predictor
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
-from official_bert.tasks.squad.oracle import RawFeature, answer_slice, raw_features
 from official_bert.tasks.squad.reading import SquadFile, read_squad
+from official_bert.tasks.squad.served import ServedSpans
 from official_bert.training import losses
 from official_bert.training.task import TaskBase
 
@@ -46,6 +46,7 @@ class Task(TaskBase):
 
     Options = Options
     head = "span"
+    served_classes = (ServedSpans,)
 
     def __init__(self, config, files=None):
         super().__init__(config, files)
@@ -128,20 +129,12 @@ class Task(TaskBase):
         self._decode(self.files.predict_file or self._path("eval_file", 1), predictions)
         return write_answers(self.decoded, output_dir, self.options.version_2_with_negative)
 
-    def encode(self, rows):
-        """Questions and contexts as the features of every window; answers will be slices of the context."""
-        maker = self._maker()
-        return [feature.as_dict() for index, row in enumerate(rows)
-                for feature in raw_features(maker, self.tokenizer, index, row["question"], row["context"])]
-
-    def decode(self, rows, features, predictions):
-        """`answer` (context[start:end]), `start`, `end`, `score`, `null_score`, `truncated` of each question."""
-        found = [([], []) for _ in rows]
-        for values, prediction in zip(features, predictions, strict=True):
-            feature = RawFeature(**values)
-            found[feature.row][0].append(feature)
-            found[feature.row][1].append(_logits(prediction, len(feature.input_ids)))
-        return [answer_slice(row["context"], own, logits, self.rules) for row, (own, logits) in zip(rows, found)]
+    def served(self, model, options):
+        """Answers by the rules of evaluation."""
+        asked = self.options
+        return ServedSpans.make(self, model, options, doc_stride=asked.doc_stride, max_query_length=asked.max_query_length,
+                                max_answer_length=asked.max_answer_length, n_best_size=asked.n_best_size,
+                                no_answer=asked.version_2_with_negative, null_score_diff_threshold=asked.null_score_diff_threshold)
 
     def check_same_rows(self, other: TaskBase, where: str) -> None:
         """Raises ValueError where another run's model cannot answer the rows that this task makes."""

@@ -3,17 +3,20 @@
 B texts, R rows (a text longer than the model has several windows), S tokens of a row, T tokens in all, W words, C tags.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.serving.served_model import ServedModel, Tensors, texts
+from official_bert.layers import crf
+from official_bert.serving.served_model import ServedModel, Tensors
+from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
 from official_bert.text.tokenization import CJK_RANGES
+from official_bert.training.task import TaskBase
 
 OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
 PREFIXES = {"O": OUTSIDE, "I": INSIDE, "B": BEGIN, "E": END, "L": END, "S": SINGLE, "U": SINGLE}
@@ -29,13 +32,14 @@ class Entities(NamedTuple):
     kind: tf.Tensor  # index of the type
 
 
-class Tagger(ServedModel):
+class ServedTagger(ServedModel):
     """Entities of texts. `decode` finds the tags of a sequence of words; None takes the likeliest of each.
 
     `pretokenized`: words are what stands between spaces, as in CoNLL files; else punctuation around a word is set apart.
     """
 
-    text_inputs: Mapping[str, tf.TensorSpec] = texts("text")
+    outputs = ("entities", "types", "starts", "ends", "scores", "truncated")
+    reads = ("pretokenized",)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str],
                  decode: Decode | None = None, doc_stride: int = 128, pretokenized: bool = False):
@@ -87,6 +91,13 @@ class Tagger(ServedModel):
         rows = {name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor()
                 for name, value in columns.items()}
         return {**rows, "truncated": tf.zeros(tf.shape(text), tf.bool)}
+
+    @staticmethod
+    def describe(row, answer):
+        """The entities with their types, places and probabilities."""
+        found = zip(answer["types"], answer["entities"], answer["starts"], answer["ends"], answer["scores"])
+        return [f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})" for kind, entity, start, end, score in found
+                if kind] or ["  (no entity)"]
 
     def _begins_word(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.Tensor) -> tf.Tensor:
         """Whether each token [T] is the first of a word.
@@ -166,7 +177,7 @@ class Tagger(ServedModel):
                          np.int32))
 
 
-class FeatureTagger(Tagger):
+class ServedFeatureTagger(ServedTagger):
     """The same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM together."""
 
     def _row_logits(self, inputs, begins):
@@ -176,6 +187,17 @@ class FeatureTagger(Tagger):
         features = tf.gather(self._of_tokens(ids, self.model.features), first_tokens)  # [W,N,D], N layers of D numbers
         padded, real = _by_text(features, lengths)
         return tf.boolean_mask(self.model.tag(padded, real), real)
+
+
+def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
+    """The best path by the scores of a tagging task's CRF, of legal tags, or both; None: each word's likeliest tag."""
+    if not (task.options.crf or task.options.constrain):
+        return None
+
+    def decode(logits, real):
+        chain = zip(CHAIN, model.crf.scores()) if task.options.crf else ()
+        return crf.best_path(logits, real, task.scores({"logits": logits, **dict(chain)}))[0]
+    return decode
 
 
 def _by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

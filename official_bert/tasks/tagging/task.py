@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import scipy.special
 import tensorflow as tf
 from absl import logging
 
@@ -18,7 +17,7 @@ from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Columns, Scheme, Sentence
 from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
 from official_bert.tasks.tagging.frozen_features import WordFeatures
-from official_bert.tasks.tagging.oracle import Word, entities_of, split_text
+from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, chain_scores, make_crf_tagger, make_feature_tagger
 from official_bert.training import losses
 from official_bert.training.task import TaskBase
@@ -70,6 +69,7 @@ class Task(TaskBase):
 
     Options = Options
     head = "tagger"
+    served_classes = (ServedTagger,)
 
     def __init__(self, config, files=None):
         super().__init__(config, files)
@@ -169,32 +169,11 @@ class Task(TaskBase):
         conll.write_columns(path, sentences, found, self.options.separator)
         return [path]
 
-    def encode(self, rows):
-        """Raw texts as the rows of every window; words are those of `split_text`."""
-        maker = self._maker()
-        encoded = []
-        for number, row in enumerate(rows):
-            words = [self.tokenizer.convert_tokens_to_ids(word.pieces) for word in split_text(self.tokenizer, row["text"])]
-            for feature in maker.windows(number, words):
-                values = feature.row()
-                encoded.append({**{name: values[name] for name in ("input_ids", "input_mask", "segment_ids")},
-                                "first_pieces": feature.first_pieces, "feature": feature})
-        return encoded
-
-    def decode(self, rows, features, predictions):
-        """`entities`, `types`, `starts`, `ends`, `scores` of each text, `entities` slices of it; `truncated` is never true."""
-        words: list[list[Word]] = [split_text(self.tokenizer, row["text"]) for row in rows]
-        lengths = [len(part) for part in words]
-        if not features:
-            return [entities_of(row["text"], [], [], []) | {"truncated": False} for row in rows]
-        logits = gather_words([row["feature"] for row in features], [row["logits"] for row in predictions], lengths)
-        tags = self.decode_tags(logits, predictions[0])
-        answers = []
-        for row, own, one, found in zip(rows, words, logits, tags):
-            chances = scipy.special.softmax(one, axis=-1)
-            names = [self.options.labels[tag] for tag in found]
-            answers.append(entities_of(row["text"], own, names, chances[np.arange(len(found)), found]) | {"truncated": False})
-        return answers
+    def served(self, model, options):
+        """Entities by the tags of evaluation."""
+        kind = ServedFeatureTagger if self.options.features else ServedTagger
+        return kind.make(self, model, options, labels=self.options.labels, decode=decoder(self, model),
+                         doc_stride=self.options.doc_stride)
 
     def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
         """What decoding adds to logits, from a model's outputs (or a row of `predictions`); None: each word's likeliest tag."""

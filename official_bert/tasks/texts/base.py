@@ -20,6 +20,7 @@ from official_bert.files import written_whole
 from official_bert.models.classifier import make_classifier
 from official_bert.tasks.texts import labelled_texts, metrics
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training import losses
 from official_bert.training.task import TaskBase
 
@@ -41,6 +42,7 @@ class TextClassification(TaskBase):
     `options` are `TextOptions` with `labels` (empty for scores) and `pairs`; `head` says which of the three it is.
     """
 
+    served_classes = (ServedClassifier, ServedMultiLabel, ServedRegression)
     metrics: Sequence[str]  # of task_metrics; the first chooses among checkpoints and runs
 
     def __init__(self, config, files=None):
@@ -168,16 +170,10 @@ class TextClassification(TaskBase):
             paths.append(path)
         return paths
 
-    def encode(self, rows):
-        """`text`, and `text_pair` of tasks with pairs -> features."""
-        check_length(self.options.max_seq_length, self.config.model)
-        second = [row["text_pair"] for row in rows] if self.options.pairs else None
-        features = self.make_features(LabelledTexts("raw text", [row["text"] for row in rows], second), {})
-        return [features[index] for index in range(len(features))]
-
-    def decode(self, rows, features, predictions):
-        """`label`, or `labels` of a probability of at least a half, likeliest first, with `probabilities`; or `score`."""
-        return [self.answer(row["logits"]) for row in predictions]
+    def served(self, model, options):
+        """One label, several, or a score."""
+        kind = {"multi_label": ServedMultiLabel, "regression": ServedRegression}.get(self.head, ServedClassifier)
+        return kind.make(self, model, options, labels=self.options.labels, pairs=self.options.pairs)
 
     def answer(self, logits: np.ndarray) -> dict[str, Any]:
         """What logits [K] say, under the names of the served model."""

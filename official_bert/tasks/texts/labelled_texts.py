@@ -1,6 +1,5 @@
 """Texts, or pairs of them, with what is to be said about each: a label, several labels, a score; checked row by row."""
 
-import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -156,18 +155,3 @@ def check_held_out(train: LabelledTexts, held_out: LabelledTexts) -> None:
     if same >= SAME_SHARE * len(held_out):
         raise ValueError(f"{held_out.path}: expected held-out data, but {same} of its {len(held_out)} rows stand in the training "
                          f"data {train.path} too")
-
-
-def describe(data: LabelledTexts, labels: Sequence[str]) -> str:
-    """Rows, and how often each label comes, in a few words."""
-    if data.targets is None:
-        return f"{len(data):,} rows without labels"
-    if data.targets.ndim == 2:
-        counts = {label: int(column.sum()) for label, column in zip(labels, data.targets.T)}
-    elif data.targets.dtype == np.float32:
-        return f"{len(data):,} rows, scores {data.targets.min():g} to {data.targets.max():g}, mean {data.targets.mean():.3f}"
-    else:
-        numbers = collections.Counter(data.targets.tolist())
-        counts = {label: numbers[number] for number, label in enumerate(labels)}
-    shown = ", ".join(f"{label}: {count:,}" for label, count in list(counts.items())[:8])
-    return f"{len(data):,} rows ({shown}{' ...' if len(counts) > 8 else ''})"

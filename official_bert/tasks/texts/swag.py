@@ -16,6 +16,7 @@ from official_bert.models.classifier import make_choice_classifier
 from official_bert.tasks.texts import labelled_texts
 from official_bert.tasks.texts.base import ROWS, TextClassification, TextOptions
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+from official_bert.tasks.texts.served import ServedChoice
 
 CHOICES = 4
 ENDINGS = tuple(f"ending{number}" for number in range(CHOICES))
@@ -33,6 +34,7 @@ class Task(TextClassification):
 
     Options = Options
     head = "choice"
+    served_classes = (ServedChoice,)
     metrics = ("accuracy",)
     num_outputs = CHOICES
 
@@ -78,14 +80,9 @@ class Task(TextClassification):
         return rows | {"label_ids": tf.TensorSpec((batch_size,), tf.int32),
                        "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
-    def encode(self, rows):
-        """`text` and `choices` -> features; ValueError where there are not four."""
-        for number, row in enumerate(rows, 1):
-            if len(row["choices"]) != CHOICES:
-                raise ValueError(f"row {number}: expected {CHOICES} choices, got {len(row['choices'])}")
-        data = LabelledTexts("raw text", [row["text"] for row in rows], choices=[tuple(row["choices"]) for row in rows])
-        features = self.make_features(data, {})
-        return [features[index] for index in range(len(features))]
+    def served(self, model, options):
+        """Any number of endings."""
+        return ServedChoice.make(self, model, options)
 
     def answer(self, logits):
         """`choice` from 0 and `probabilities`."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_bert.tasks.squad.decoding import DecodingRules, Logits, best_spans, by_example
 from official_bert.tasks.squad.features import FeatureMaker
 from official_bert.tasks.squad.reading import read_squad
-from official_bert.tasks.squad.served import QuestionAnswering, best_of_questions
+from official_bert.tasks.squad.served import ServedSpans, best_of_questions
 from official_bert.tasks.squad.served import best_spans as best_spans_of_rows
 from official_bert.text import packing
 from official_bert.text.tokenization import FullTokenizer
@@ -86,8 +86,8 @@ def test_an_answer_is_the_slice_of_the_context_that_the_steps_of_2018_select(gol
     wanted = [plain_answer(plain, span_model, question, context, 28) for question, context in zip(questions, contexts)]
     threshold = float(np.median([null - score for _, _, _, score, null in wanted]))
     for no_answer in (False, True):
-        served = QuestionAnswering(span_model, graph_tokenizer, 28, **SETTINGS, no_answer=no_answer,
-                                                      null_score_diff_threshold=threshold)
+        served = ServedSpans(span_model, graph_tokenizer, 28, **SETTINGS, no_answer=no_answer,
+                             null_score_diff_threshold=threshold)
         answer = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)])
         found = {name: value.numpy() for name, value in
                  answer({"question": tf.constant(questions), "context": tf.constant(contexts)}).items()}
@@ -100,7 +100,7 @@ def test_an_answer_is_the_slice_of_the_context_that_the_steps_of_2018_select(gol
 
 
 def test_a_context_without_tokens_has_an_empty_answer(graph_tokenizer, span_model):
-    served = QuestionAnswering(span_model, graph_tokenizer, 28, **SETTINGS)
+    served = ServedSpans(span_model, graph_tokenizer, 28, **SETTINGS)
     found = served.answer_text({"question": tf.constant(["what", "what"]), "context": tf.constant(["", " \n"])})
     assert found["answer"].numpy().tolist() == [b"", b""]
     assert found["start"].numpy().tolist() == found["end"].numpy().tolist() == [0, 0]
@@ -108,7 +108,7 @@ def test_a_context_without_tokens_has_an_empty_answer(graph_tokenizer, span_mode
 
 
 def test_an_answer_does_not_depend_on_the_rest_of_the_batch(graph_tokenizer, span_model):
-    served = QuestionAnswering(span_model, graph_tokenizer, 28, **SETTINGS)
+    served = ServedSpans(span_model, graph_tokenizer, 28, **SETTINGS)
     contexts = [WORDS, "the price", WORDS * 4]
     together = served.answer_text({"question": tf.constant(["who"] * 3), "context": tf.constant(contexts)})
     for index, context in enumerate(contexts):
@@ -118,7 +118,7 @@ def test_an_answer_does_not_depend_on_the_rest_of_the_batch(graph_tokenizer, spa
 
 
 def test_bytes_that_are_no_utf8_do_not_shift_the_answer(graph_tokenizer, span_model):
-    served = QuestionAnswering(span_model, graph_tokenizer, 28, **SETTINGS)
+    served = ServedSpans(span_model, graph_tokenizer, 28, **SETTINGS)
     context = b"the \xff\xfe price of \xc3 nobody"
     found = served.answer_text({"question": tf.constant(["who"]), "context": tf.constant([context])})
     start, end = int(found["start"][0]), int(found["end"][0])
@@ -127,7 +127,7 @@ def test_bytes_that_are_no_utf8_do_not_shift_the_answer(graph_tokenizer, span_mo
 
 def test_questions_that_may_fill_the_row_are_refused(graph_tokenizer, span_model):
     with pytest.raises(ValueError, match="expected more than max_query_length \\+ 3 = 67, got 32"):
-        QuestionAnswering(span_model, graph_tokenizer, 32)
+        ServedSpans(span_model, graph_tokenizer, 32)
 
 
 def test_the_span_is_the_one_that_evaluation_selects(golden, graph_tokenizer, span_model):
@@ -142,7 +142,7 @@ def test_the_span_is_the_one_that_evaluation_selects(golden, graph_tokenizer, sp
     sizes = [len(feature.input_ids) for feature in features]
     logits = [Logits(*(outputs[name].numpy()[number, :size].astype(float) for name in ("start_logits", "end_logits")))
               for number, size in enumerate(sizes)]
-    served = QuestionAnswering(span_model, graph_tokenizer, max_answer_length=7, n_best_size=9, **lengths)
+    served = ServedSpans(span_model, graph_tokenizer, max_answer_length=7, n_best_size=9, **lengths)
     found = served.answer_text({"question": tf.constant([example.question for example in examples]),
                                 "context": tf.constant([example.passage.context for example in examples])})
     rules = DecodingRules(n_best_size=9, max_answer_length=7)

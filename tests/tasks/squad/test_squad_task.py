@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from oracles import squad as oracle
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig, TrainingConfig
 from official_bert.tasks.loading import load_task
@@ -118,12 +119,12 @@ def test_answers_to_raw_text_are_slices_of_the_context(golden):
     task = make_task(golden, max_seq_length=40, doc_stride=8, max_query_length=10)
     context = "  The quartermaster repainted the café's\u00a0espresso machine, although nobody had asked. " * 3
     rows = [{"question": "What was repainted?", "context": context}, {"question": "Who?", "context": ""}]
-    features = task.encode(rows)
+    features = oracle.encode(task, rows)
     assert len([feature for feature in features if feature["row"] == 0]) > 2
     model = task.build_model()
     predictions = [{name: value.numpy()[0] for name, value in model(
         {key: feature[key][None] for key in ("input_ids", "input_mask", "segment_ids")}).items()} for feature in features]
-    first, second = task.decode(rows, features, predictions)
+    first, second = oracle.decode(task, rows, features, predictions)
     assert first["answer"] == context[first["start"]:first["end"]] and first["answer"].strip() == first["answer"] != ""
     assert (second["answer"], second["start"], second["end"], second["score"]) == ("", 0, 0, 0.0)
     assert not first["truncated"]
@@ -132,17 +133,17 @@ def test_answers_to_raw_text_are_slices_of_the_context(golden):
 def test_the_best_span_of_raw_text_is_where_its_logits_are_highest(golden):
     context = "Señora Núñez misplaced the harbour ledger."
     task = make_task(golden, max_seq_length=60, max_query_length=10)
-    (feature,) = task.encode([{"question": "Who misplaced it?", "context": context}])
+    (feature,) = oracle.encode(task, [{"question": "Who misplaced it?", "context": context}])
     begin, end = context.index("Núñez"), context.index("Núñez") + 5
     start_logits, end_logits = np.zeros((2, len(feature["input_ids"])))
     start_logits[list(feature["starts"]).index(begin)] = 5.0
     end_logits[list(feature["ends"]).index(end)] = 4.0
     row = {"question": "Who misplaced it?", "context": context}
-    (answer,) = task.decode([row], [feature], [{"start_logits": start_logits, "end_logits": end_logits}])
+    (answer,) = oracle.decode(task, [row], [feature], [{"start_logits": start_logits, "end_logits": end_logits}])
     assert answer == {"answer": "Núñez", "start": begin, "end": end, "score": 9.0, "null_score": 0.0, "truncated": False}
     negative = make_task(golden, max_seq_length=60, max_query_length=10, version_2_with_negative=True)
     start_logits[0] = 20.0
-    (nothing,) = negative.decode([row], [feature], [{"start_logits": start_logits, "end_logits": end_logits}])
+    (nothing,) = oracle.decode(negative, [row], [feature], [{"start_logits": start_logits, "end_logits": end_logits}])
     assert (nothing["answer"], nothing["null_score"]) == ("", 20.0)
 
 

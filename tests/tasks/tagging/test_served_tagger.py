@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
 from official_bert.layers.crf import Scores, best_path
-from official_bert.tasks.tagging.served import Tagger
+from official_bert.tasks.tagging.served import ServedTagger
 from official_bert.text import packing
 from official_bert.text.tokenization import FullTokenizer
 
@@ -28,7 +28,7 @@ def plain(golden):
 
 
 def make_tagger(model, graph_tokenizer, labels=LABELS, **options):
-    return Tagger(model, graph_tokenizer, 20, labels=labels, doc_stride=5, **options)
+    return ServedTagger(model, graph_tokenizer, 20, labels=labels, doc_stride=5, **options)
 
 
 def spaced_words(plain, text):

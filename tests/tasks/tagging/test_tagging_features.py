@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.tagging import Word, entities_of, split_text
 
 from official_bert.tasks.tagging.features import TaggingFeatureMaker, gather_words
-from official_bert.tasks.tagging.oracle import Word, entities_of, split_text
 from official_bert.text.tokenization import FullTokenizer
 
 

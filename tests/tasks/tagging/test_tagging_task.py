@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import tensorflow as tf
+from oracles.answers import answers_of
 
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
 from official_bert.layers import crf
@@ -144,10 +145,7 @@ def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_
         assert len(list((tmp_path / "cache").iterdir())) == 3  # words of the training, evaluation and test data
         assert np.allclose(model.encoder.get_weights()[0], task._model.encoder.get_weights()[0])
     texts = [{"text": "it rained in Brno while the pilot keeper borrowed it"}, {"text": ""}]
-    encoded = restored.encode(texts)
-    rows = [{name: value.numpy()[0] if name == "logits" else value.numpy() for name, value in model(
-        {key: row[key][None] for key in ("input_ids", "input_mask", "segment_ids", "first_pieces")}).items()} for row in encoded]
-    answers = restored.decode(texts, encoded, rows)
+    answers = answers_of(restored, model, texts)
     assert answers[0]["entities"] == ["Brno", "pilot keeper"] and answers[0]["types"] == ["LOC", "PER"]
     assert (answers[0]["starts"], answers[0]["ends"]) == ([13, 28], [17, 40]) and answers[1]["entities"] == []
 

@@ -71,10 +71,3 @@ def test_parts_are_joined_in_their_order():
     whole = labelled_texts.joined([Part("", first), Part("_b", second)])
     assert (whole.text, whole.text_pair, whole.targets.tolist()) == (["1", "3", "4"], ["2", "5", "6"], [0, 1, 0])
     assert labelled_texts.joined([Part("", first), Part("", LabelledTexts("c", ["7"], ["8"]))]).targets is None
-
-
-def test_data_are_described_in_a_few_words():
-    labelled = LabelledTexts("a", ["x"] * 3, None, np.array([0, 1, 1], np.int32))
-    assert labelled_texts.describe(labelled, ["no", "yes"]) == "3 rows (no: 1, yes: 2)"
-    scored = LabelledTexts("a", ["x"] * 2, None, np.array([1.0, 4.0], np.float32))
-    assert labelled_texts.describe(scored, ()) == "2 rows, scores 1 to 4, mean 2.500"

@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 from made_finetuning import SWAG, make_config, make_task
+from oracles import texts as oracle
 
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
@@ -44,7 +45,7 @@ def test_wrong_labels_and_missing_columns_are_told(tmp_path):
     with pytest.raises(ValueError, match="expected training data: --train_file, or --data_dir with train.csv"):
         make_task(make_config("swag")).train_source()
     with pytest.raises(ValueError, match="row 1: expected 4 choices, got 2"):
-        make_task(make_config("swag")).encode([{"text": "a", "choices": ["b", "c"]}])
+        oracle.encode(make_task(make_config("swag")), [{"text": "a", "choices": ["b", "c"]}])
 
 
 def test_a_rule_is_learned_from_csv_files(tmp_path):

@@ -1,11 +1,13 @@
 """Entities of raw text: its words with their places, and tagged words back as slices of the text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.special
 
 from official_bert.tasks.tagging.conll import read_chunks
+from official_bert.tasks.tagging.features import TaggingFeatureMaker, gather_words
 from official_bert.text.tokenization import FullTokenizer, is_cjk, is_punctuation
 
 
@@ -59,3 +61,31 @@ def entities_of(text: str, words: Sequence[Word], tags: Sequence[str], probabili
         for name, value in zip(found, values):
             found[name].append(value)
     return found
+
+
+def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Raw texts as the rows of every window; words are those of `split_text`."""
+    maker = TaggingFeatureMaker(task.tokenizer, task.options.max_seq_length, task.options.doc_stride)
+    encoded = []
+    for number, row in enumerate(rows):
+        words = [task.tokenizer.convert_tokens_to_ids(word.pieces) for word in split_text(task.tokenizer, row["text"])]
+        for feature in maker.windows(number, words):
+            values = feature.row()
+            encoded.append({**{name: values[name] for name in ("input_ids", "input_mask", "segment_ids")},
+                            "first_pieces": feature.first_pieces, "feature": feature})
+    return encoded
+
+
+def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
+           predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`entities`, `types`, `starts`, `ends`, `scores` of each text, `entities` slices of it; `truncated` is never true."""
+    words = [split_text(task.tokenizer, row["text"]) for row in rows]
+    if not features:
+        return [entities_of(row["text"], [], [], []) | {"truncated": False} for row in rows]
+    logits = gather_words([row["feature"] for row in features], [row["logits"] for row in predictions], [len(part) for part in words])
+    answers = []
+    for row, own, one, found in zip(rows, words, logits, task.decode_tags(logits, predictions[0])):
+        chances = scipy.special.softmax(one, axis=-1)
+        names = [task.options.labels[tag] for tag in found]
+        answers.append(entities_of(row["text"], own, names, chances[np.arange(len(found)), found]) | {"truncated": False})
+    return answers

@@ -1,6 +1,7 @@
 """Questions about any text: answers as slices of it, with their places in code points, instead of 2018's realigned words."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,3 +74,22 @@ def answer_slice(context: str, features: list[RawFeature], logits: list[Logits],
     start, end = (best[1], best[2]) if best is not None and answered else (0, 0)
     return {"answer": context[start:end], "start": start, "end": end, "score": best[0] if best is not None else 0.0,
             "null_score": null_score, "truncated": any(feature.truncated for feature in features)}
+
+
+def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Questions and contexts as the features of every window; answers will be slices of the context."""
+    maker = FeatureMaker(task.tokenizer, task.options.max_seq_length, task.options.doc_stride, task.options.max_query_length)
+    return [feature.as_dict() for index, row in enumerate(rows)
+            for feature in raw_features(maker, task.tokenizer, index, row["question"], row["context"])]
+
+
+def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
+           predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`answer` (context[start:end]), `start`, `end`, `score`, `null_score`, `truncated` of each question."""
+    found = [([], []) for _ in rows]
+    for values, prediction in zip(features, predictions, strict=True):
+        feature = RawFeature(**values)
+        found[feature.row][0].append(feature)
+        length = len(feature.input_ids)
+        found[feature.row][1].append(Logits(*(np.asarray(prediction[name][:length], np.float64) for name in ("start_logits", "end_logits"))))
+    return [answer_slice(row["context"], own, logits, task.rules) for row, (own, logits) in zip(rows, found)]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from official_bert.config import Config, OptimizerConfig, TokenizerConfig, save_config
-from official_bert.from_task import ServingOptions, make_served_model
 from official_bert.models import checkpoints
 from official_bert.models.pretrainer import make_pretrainer
 from official_bert.serving.loading import load_model
+from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 
 

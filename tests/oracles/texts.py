@@ -1,0 +1,27 @@
+"""Raw texts, pairs or choices as features, and answers from logits, in plain Python."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
+
+
+def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`text`, and `text_pair` or `choices` of tasks with such -> features."""
+    choices = task.num_outputs if task.head == "choice" else 1
+    first, second = [row["text"] for row in rows for _ in range(choices)], None
+    if task.head == "choice":
+        for number, row in enumerate(rows, 1):
+            if len(row["choices"]) != choices:
+                raise ValueError(f"row {number}: expected {choices} choices, got {len(row['choices'])}")
+        second = [choice for row in rows for choice in row["choices"]]
+    elif task.options.pairs:
+        second = [row["text_pair"] for row in rows]
+    features = TextFeatures(make_features(first, second, task.tokenizer, task.options.max_seq_length))
+    return list(ChoiceFeatures(features, choices, {}) if choices > 1 else features)
+
+
+def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
+           predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The task's own answer to each row of logits, as it writes it into prediction files."""
+    return [task.answer(row["logits"]) for row in predictions]

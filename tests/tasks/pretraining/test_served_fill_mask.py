@@ -1,0 +1,45 @@
+"""Filled blanks against the same steps taken with the plain tokenizer and the model itself."""
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.models.pretrainer import make_pretrainer
+from official_bert.tasks.pretraining.served import ServedFillMask
+from official_bert.text.tokenization import FullTokenizer
+
+
+def test_fill_mask_gives_the_words_that_the_model_gives_at_the_masks(golden, graph_tokenizer, small_config, softmax):
+    plain = FullTokenizer(str(golden / "vocab_uncased.txt"))
+    model = make_pretrainer(small_config)
+    served = ServedFillMask(model, graph_tokenizer, 32, top_k=3)
+    found = served.answer_text({"text": tf.constant(["the [MASK] of[MASK][MASK]x", "no blank", "[MASK] é"])})
+    mask = plain.special_id("[MASK]")
+
+    def ids(*pieces):
+        return plain.convert_tokens_to_ids([token for piece in pieces for token in plain.tokenize(piece)])
+
+    cls, sep = plain.special_id("[CLS]"), plain.special_id("[SEP]")
+    rows = [[cls, *ids("the"), mask, *ids("of"), mask, mask, *ids("x"), sep], [cls, *ids("no blank"), sep],
+            [cls, mask, *ids("é"), sep]]
+    for index, row in enumerate(rows):
+        places = [place for place, token in enumerate(row) if token == mask]
+        inputs = {"input_ids": [row], "input_mask": [[1] * len(row)], "segment_ids": [[0] * len(row)],
+                  "masked_lm_positions": [places or [0]]}
+        logits = model({name: np.array(value, "int32") for name, value in inputs.items()})["mlm_logits"].numpy()[0]
+        for blank in range(3):
+            tokens = found["tokens"].numpy()[index, blank].tolist()
+            if blank >= len(places):
+                assert tokens == [b"", b"", b""] and not found["probabilities"].numpy()[index, blank].any()
+                continue
+            best = np.argsort(-logits[blank])[:3]
+            assert [token.decode() for token in tokens] == plain.convert_ids_to_tokens(best)
+            np.testing.assert_allclose(found["probabilities"].numpy()[index, blank], softmax(logits[blank])[best],
+                                       rtol=1e-4)
+    assert found["truncated"].numpy().tolist() == [False, False, False]
+
+
+def test_a_mask_that_is_cut_off_is_no_blank_and_the_text_is_marked(graph_tokenizer, small_config):
+    served = ServedFillMask(make_pretrainer(small_config), graph_tokenizer, 16)
+    found = served.answer_text({"text": tf.constant(["the [MASK] " + "the " * 20 + "[MASK]"])})
+    assert found["truncated"].numpy().tolist() == [True]
+    assert found["tokens"].shape == [1, 1, 5]
