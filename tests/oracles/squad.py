@@ -90,6 +90,6 @@ def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[s
     for values, prediction in zip(features, predictions, strict=True):
         feature = RawFeature(**values)
         found[feature.row][0].append(feature)
-        length = len(feature.input_ids)
-        found[feature.row][1].append(Logits(*(np.asarray(prediction[name][:length], np.float64) for name in ("start_logits", "end_logits"))))
+        found[feature.row][1].append(Logits(*(np.asarray(prediction[name][:len(feature.input_ids)], np.float64)
+                                              for name in ("start_logits", "end_logits"))))
     return [answer_slice(row["context"], own, logits, task.rules) for row, (own, logits) in zip(rows, found)]

@@ -1,5 +1,6 @@
 """A task's served model answers what the same steps in plain Python answer, from the same weights."""
 
+
 import keras
 import numpy as np
 import pytest
@@ -11,9 +12,13 @@ from official_bert.models.encoder import make_encoder
 from official_bert.predictor import Predictor, plain
 from official_bert.serving import export
 from official_bert.serving.loading import function_of
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task
+from official_bert.tasks.pretraining.served import ServedFillMask
+from official_bert.tasks.squad.served import ServedSpans
+from official_bert.tasks.tagging.served import ServedTagger
 from official_bert.tasks.tagging.word_tagger import CHAIN
+from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
 
 SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
                     max_position_embeddings=48, initializer_range=0.5)
@@ -76,7 +81,9 @@ def check_equal(found, wanted):
 @pytest.mark.parametrize("name", CASES)
 def test_the_graph_answers_as_the_steps_in_plain_python_do(make, name):
     task, model, rows = make(name)
-    answer = function_of(make_served_model(task, model, ServingOptions()))
+    served = make_served_model(task, model, ServingOptions())
+    answer = function_of(served)
+    assert isinstance(served, task.served_classes) and sorted(answer.outputs) == sorted(served.outputs)
     batch = answer(**{name: [row[name] for row in rows] for name in rows[0]})
     wanted = answers_of(task, model, rows)
     for index, one in enumerate(wanted):
@@ -85,6 +92,44 @@ def test_the_graph_answers_as_the_steps_in_plain_python_do(make, name):
         assert sum(len(answer["entities"]) for answer in wanted) > 5
     if "answer" in wanted[0]:
         assert {bool(answer["answer"]) for answer in wanted} == {False, True}
+
+
+@pytest.mark.parametrize(("name", "options", "told"), [
+    ("squad", {"top_k": 3}, "--top_k: read by fill-mask models alone, got a model that gives answer, start, end, score, null_score"),
+    ("glue", {"pooling": "mean"}, r"--pooling: read by embeddings \(--head=embeddings\) alone, got a model that gives label"),
+    ("glue", {"threshold": 0.0}, "--threshold: read by classifiers of several labels alone, got a model that gives label"),
+    ("glue regression", {"pretokenized": False}, "--pretokenized: read by taggers alone, got a model that gives score"),
+    ("ner", {"head": "embeddings", "pretokenized": True}, "--pretokenized: read by taggers alone, got a model that gives embedding")])
+def test_an_option_that_the_head_does_not_read_is_refused(make, name, options, told):
+    task, model, _ = make(name)
+    with pytest.raises(ValueError, match=told):
+        make_served_model(task, model, ServingOptions(**options))
+
+
+def test_an_option_that_the_head_reads_is_used(make):
+    task, model, rows = make("classification several")
+    texts = {"text": [row["text"] for row in rows]}
+    all_labels, none = (function_of(make_served_model(task, model, ServingOptions(threshold=threshold)))(**texts)["labels"]
+                        for threshold in (0.0, 1.0))
+    assert all_labels.shape == (len(rows), 3) and none.shape == (len(rows), 0)
+
+
+ENTITY = {"entities": ["Brno", ""], "types": ["LOC", ""], "starts": [3, 0], "ends": [7, 0], "scores": [0.5, 0.0]}
+
+
+@pytest.mark.parametrize(("kind", "row", "answer", "lines"), [
+    (ServedFillMask, {}, {"tokens": [["a", "b"], ["", ""]], "probabilities": [[0.75, 0.25], [0.0, 0.0]]}, ["0.750  a", "0.250  b"]),
+    (ServedClassifier, {}, {"label": "yes", "probabilities": [0.25, 0.75]}, ["yes  (0.750)"]),
+    (ServedMultiLabel, {}, {"labels": ["a", "c", ""]}, ["a, c"]), (ServedMultiLabel, {}, {"labels": [""]}, ["(none)"]),
+    (ServedRegression, {}, {"score": 2.5}, ["2.5000"]),
+    (ServedChoice, {"choices": ["ran", "sat"]}, {"choice": 1, "probabilities": [0.25, 0.75]}, ["1: sat  (0.750)"]),
+    (ServedSpans, {}, {"answer": "Ada", "start": 2, "end": 5, "score": 1.5}, ["Ada  [2:5]  score 1.50"]),
+    (ServedSpans, {}, {"answer": "", "start": 0, "end": 0, "score": 1.5}, ["(no answer)  [0:0]  score 1.50"]),
+    (ServedTagger, {}, ENTITY, ["LOC  Brno  [3:7]  (0.500)"]),
+    (ServedTagger, {}, {name: [] for name in ENTITY}, ["(no entity)"]),
+    (ServedEmbeddings, {}, {"embedding": [0.5, -1.0]}, ["0.5000 -1.0000"])])
+def test_an_answer_reads_as_lines(kind, row, answer, lines):
+    assert kind.describe(row, answer) == [f"  {line}" for line in lines]
 
 
 def test_words_beyond_one_window_reach_a_feature_based_tagger_as_in_training(make, golden, tmp_path):
@@ -135,3 +180,21 @@ def test_an_exported_crf_loads_and_answers_the_same(make, tmp_path):
     wanted = answers_of(task, model, rows)
     for found, answer in zip(Predictor(str(tmp_path / "tags")).answer(rows), wanted, strict=True):
         check_equal(found, answer)
+
+
+def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(make, tmp_path):
+    task, model, _ = make("ner")
+    folder, assets = str(tmp_path / "tags"), tmp_path / "tags/text/1/assets"
+    export.export(make_served_model(task, model, ServingOptions()), task.config, export.ExportOptions(output=folder, batch_sizes=()))
+    predictor = Predictor(folder)
+    assert predictor.describe is ServedTagger.describe and sorted(predictor.outputs) == sorted(ServedTagger.outputs)
+    written = (assets / "config.yaml").read_text()
+    for other in ("squad", "not_here.tags"):  # whose answers have other names; that cannot be imported
+        (assets / "config.yaml").write_text(written.replace("task: ner", f"task: {other}"))
+        assert Predictor(folder).describe is ServedModel.describe
+    (assets / "config.yaml").unlink()
+    assert Predictor(folder).describe is ServedModel.describe
+    with pytest.raises(ValueError, match="--pretokenized: read by taggers alone, got .*tags, an exported model, which answers as it was"):
+        Predictor(folder, ServingOptions(pretokenized=True))
+    with pytest.raises(ValueError, match=r"expected a model that takes text .* got one of \['input_ids', 'input_mask', 'segment_ids'\]"):
+        Predictor(f"{folder}/ids/1")

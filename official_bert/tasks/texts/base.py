@@ -7,7 +7,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.special
@@ -42,7 +42,7 @@ class TextClassification(TaskBase):
     `options` are `TextOptions` with `labels` (empty for scores) and `pairs`; `head` says which of the three it is.
     """
 
-    served_classes = (ServedClassifier, ServedMultiLabel, ServedRegression)
+    served_classes: ClassVar[tuple[type, ...]] = (ServedClassifier, ServedMultiLabel, ServedRegression)
     metrics: Sequence[str]  # of task_metrics; the first chooses among checkpoints and runs
 
     def __init__(self, config, files=None):

@@ -4,6 +4,7 @@ B texts, S tokens, C classes or choices.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -16,7 +17,7 @@ from official_bert.text.graph import GraphTokenizer
 class ServedClassifier(ServedModel):
     """One label of several, for one text or two."""
 
-    outputs = ("label", "probabilities", "logits", "truncated")
+    outputs: ClassVar[tuple[str, ...]] = ("label", "probabilities", "logits", "truncated")
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str] = (),
                  pairs: bool = False):
