@@ -51,17 +51,23 @@ def overrides() -> list[str]:
             f"training.epochs={FLAGS.epochs}", f"options.max_seq_length={FLAGS.max_seq_length}", "training.log_every=1000000", *FLAGS.set]
 
 
-def make_task(*more: str):
-    """The task with the settings of the flags."""
+def given_files():
+    """The data that the flags name."""
+    from official_bert.training.task import DataFiles
+    return DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file)
+
+
+def resolve(*more: str):
+    """The task with the settings of the flags, its data and its model."""
     from official_bert.config import load_config, merge
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import dataset_name
     from official_bert.training import runs
-    from official_bert.training.task import DataFiles
+    from official_bert.training.task import TRAIN_AND_EVALUATE
     defaults = merge(runs.DEFAULTS, runs.defaults_from(FLAGS.init_checkpoint))
     named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
     config = load_config(None, overrides=[*named, *overrides(), *more], defaults=defaults)
-    return load_task(config, DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file))
+    return load_task(config).resolve(given_files(), TRAIN_AND_EVALUATE)
 
 
 def run_ours(seed: int) -> dict:
@@ -84,11 +90,11 @@ def run_ours(seed: int) -> dict:
     return {"seconds": marks["step"] - marks["initialised"], "command": time.monotonic() - began, "metrics": found}
 
 
-def run_theirs(seed: int, task) -> dict:
+def run_theirs(seed: int, resolved) -> dict:
     """Hugging Face's loop: seconds of its training steps; metrics by the same functions as ours."""
     run = {"seed": seed, "threads": len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size, "learning_rate": FLAGS.learning_rate,
            "epochs": FLAGS.epochs, "max_seq_length": FLAGS.max_seq_length}
-    measure = of_rows(run, task) if FLAGS.task in KINDS else of_texts(run, task)
+    measure = of_rows(run, resolved) if FLAGS.task in KINDS else of_texts(run, resolved)
     path = os.path.join(FLAGS.work_dir, "run.json")
     pathlib.Path(path).write_text(json.dumps(run), encoding="utf-8")
     began = time.monotonic()
@@ -96,21 +102,22 @@ def run_theirs(seed: int, task) -> dict:
     return {"seconds": found["seconds"], "command": time.monotonic() - began, "metrics": measure(found["logits"])}
 
 
-def of_texts(run: dict, task):
+def of_texts(run: dict, resolved):
     """Adds texts and labels to what the peer is told; gives the function from its logits to metrics."""
     from official_bert.tasks.texts import metrics
-    train, held_out = task.train_data(), task.held_out_parts()[0].data
+    task, held_out = resolved.task, resolved.held_out.sets[0].data
+    _, train = task.read_train(given_files())
     run |= {"kind": "texts", "num_labels": task.num_outputs,
             "train": {"texts": [train.text, train.text_pair], "labels": train.targets.tolist()},
             "eval": {"texts": [held_out.text, held_out.text_pair]}}
     return lambda logits: metrics.measure(task.metrics, held_out.targets, np.array(logits), "")
 
 
-def of_rows(run: dict, task):
+def of_rows(run: dict, resolved):
     """The same for tasks whose rows are made here: ids, and the tag of each first piece or where answers begin and end."""
-    train, held_out = task.train_source(), task.eval_source()
+    train, held_out = resolved.train, resolved.held_out.source
     names = ("start_positions", "end_positions") if FLAGS.task == "squad" else ("labels",)
-    run |= {"kind": KINDS[FLAGS.task], "num_labels": 2 if FLAGS.task == "squad" else len(task.options.labels),
+    run |= {"kind": KINDS[FLAGS.task], "num_labels": 2 if FLAGS.task == "squad" else len(resolved.task.options.labels),
             "train": inputs_of(train.examples), "eval": inputs_of([held_out.examples[i] for i in np.concatenate(held_out.plan(0))])}
     # -100: PyTorch's mark of what has no loss.
     answers = {name: [np.where(row["tag_mask"] > 0, row["tags"], -100).tolist() if name == "labels" else int(row[name])
@@ -120,7 +127,7 @@ def of_rows(run: dict, task):
 
     def measure(logits):
         rows = [np.array(row, np.float32) for row in logits]
-        return task.evaluate([dict(zip(outputs, row.T)) if FLAGS.task == "squad" else {"logits": row} for row in rows])
+        return resolved.held_out.evaluate([dict(zip(outputs, row.T)) if FLAGS.task == "squad" else {"logits": row} for row in rows])
     return measure
 
 
@@ -141,11 +148,11 @@ def ask_peer(*arguments: str):
 
 def compare() -> None:
     """Both sides by turns; prints a table in Markdown."""
-    task = make_task() if FLAGS.theirs else None
+    resolved = resolve() if FLAGS.theirs else None
     runs: dict[str, list[dict]] = {"official_bert": []} | ({"Hugging Face PyTorch": []} if FLAGS.theirs else {})
     for seed in range(1, FLAGS.seeds + 1):
         for name, found in runs.items():
-            found.append(run_ours(seed) if name == "official_bert" else run_theirs(seed, task))
+            found.append(run_ours(seed) if name == "official_bert" else run_theirs(seed, resolved))
             print(f"seed {seed}, {name}: {found[-1]}", file=sys.stderr, flush=True)
     common = set.intersection(*(set(found[0]["metrics"]) for found in runs.values()))
     names = [name for name in runs["official_bert"][0]["metrics"] if name in common]
@@ -175,11 +182,12 @@ def prove() -> None:
     from official_bert.training import optimization
     from official_bert.training.distribution import Placement, make_strategy
     from official_bert.training.trainer import Trainer
-    task = make_task("optimizer.name=adamw_bias_corrected", "options.dropout=0.0", "model.hidden_dropout_prob=0.0",
-                     "model.attention_probs_dropout_prob=0.0")
-    source = task.train_source()
+    strategy = make_strategy(Placement())
+    resolved = resolve("optimizer.name=adamw_bias_corrected", "options.dropout=0.0", "model.hidden_dropout_prob=0.0",
+                       "model.attention_probs_dropout_prob=0.0")
+    task, source = resolved.task, resolved.train
     total = max(STEPS_COMPARED, int(source.batches_per_epoch * FLAGS.epochs))
-    trainer = Trainer(task, make_strategy(Placement()), total)
+    trainer = Trainer(task, resolved.model, strategy, total)
     checkpoints.initialize_from(trainer.model, FLAGS.init_checkpoint)
     weights = {name: value.numpy() for name, value in ours.named_weights(trainer.model).items()}
     folder = os.path.join(FLAGS.work_dir, "beginning")

@@ -42,12 +42,13 @@ def main(_) -> None:
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
     from official_bert.training.distribution import Placement, make_strategy
-    from official_bert.training.task import DataFiles
+    from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.training.trainer import Trainer
     config = load_config(FLAGS.config, overrides=FLAGS.set)
-    task = load_task(config, DataFiles(train_file=FLAGS.input_file))
-    source = task.train_source()
-    trainer = Trainer(task, make_strategy(Placement()), 1000)
+    strategy = make_strategy(Placement())
+    resolved = load_task(config).resolve(DataFiles(train_file=FLAGS.input_file), TRAIN_AND_EVALUATE)
+    source = resolved.train
+    trainer = Trainer(resolved.task, resolved.model, strategy, 1000)
     batches, iterator = iter(source.dataset()), iter(source.dataset())
     read(batches, 1.0)
     train(trainer, iterator, 2)

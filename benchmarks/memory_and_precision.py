@@ -64,7 +64,8 @@ def measure(overrides: list[str]) -> None:
         f"training.batch_size={FLAGS.batch_size}", f"options.max_seq_length={FLAGS.max_seq_length}",
         f"options.max_predictions_per_seq={max(1, FLAGS.max_seq_length * 15 // 100)}", *overrides])
     distribution.set_precision(config.training.precision)
-    trainer = Trainer(load_task(config), make_strategy(Placement()), 1000)
+    strategy, task = make_strategy(Placement()), load_task(config)
+    trainer = Trainer(task, task.build_model(), strategy, 1000)
     batch = made_batch(FLAGS.batch_size, FLAGS.max_seq_length, config.model.vocab_size)
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
     before = resident("VmRSS")

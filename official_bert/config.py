@@ -20,6 +20,11 @@ T = TypeVar("T")
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
 
 
+def changeable(default: Any) -> Any:
+    """A field with this default, of which a run may be resumed with another value; every other field makes it another run."""
+    return dataclasses.field(default=default, metadata={"changeable": True})
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The encoder's size, under the keys of 2018's `bert_config.json`; the defaults are BERT-base, uncased."""
@@ -54,7 +59,7 @@ BERT_BASE = ModelConfig()  # what the constructors of layers and models take by 
 class TokenizerConfig:
     """The vocabulary and whether text is lower-cased (and stripped of accents) before it is split."""
 
-    vocab_file: str = ""  # one WordPiece a line
+    vocab_file: str = changeable("")  # one WordPiece a line
     do_lower_case: bool = True
 
 
@@ -81,19 +86,19 @@ class TrainingConfig:
     """How long, in which batches and in which precision a run trains, and what it keeps."""
 
     batch_size: int = 32  # sequences a step over all replicas and accumulation steps
-    eval_batch_size: int = 32
-    steps: int = 0  # optimizer steps; 0 where epochs says it
-    epochs: float = 0.0  # passes over the training data (fine-tuning)
+    eval_batch_size: int = changeable(32)
+    steps: int = changeable(0)  # optimizer steps; 0 where epochs says it
+    epochs: float = changeable(0.0)  # passes over the training data (fine-tuning)
     accumulation_steps: int = 1  # micro-batches a step
-    steps_per_loop: int = 100  # at most so many steps before the host regains control
+    steps_per_loop: int = changeable(100)  # at most so many steps before the host regains control
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     xla: bool = False  # compile the step with XLA
     recompute: bool = False  # activation checkpointing: less memory, about a third more work
-    save_every: int = 1000  # steps between checkpoints
-    keep_checkpoints: int = 3  # the last so many; the best one is kept besides
-    eval_every: int = 0  # steps between evaluations; 0: at the end only
-    eval_steps: int = 0  # batches of one evaluation; 0: all
-    log_every: int = 50  # steps between lines of the log
+    save_every: int = changeable(1000)  # steps between checkpoints
+    keep_checkpoints: int = changeable(3)  # the last so many; the best one is kept besides
+    eval_every: int = changeable(0)  # steps between evaluations; 0: at the end only
+    eval_steps: int = changeable(0)  # batches of one evaluation; 0: all
+    log_every: int = changeable(50)  # steps between lines of the log
     skip_gradient_norm: float = 0.0  # steps whose global gradient norm exceeds it are skipped and counted; 0: none
 
 
@@ -111,7 +116,7 @@ class PhaseConfig:
 class Config:
     """Everything that says what a run does; where it runs and where its files lie are flags."""
 
-    task: str = "pretraining"  # a file in official_bert/tasks/
+    task: str = "pretraining"  # a name in tasks/loading.py, or a dotted module
     seed: int = 12345  # data order, initial weights, dropout
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
@@ -285,13 +290,34 @@ def save_config(config: Config, path: str) -> None:
         yaml.safe_dump(to_dict(config), file, sort_keys=False, allow_unicode=True)
 
 
-def differences(old: Mapping, new: Mapping, where: str = "") -> list[str]:
-    """The dotted keys in which two plain configurations differ, as `key: old -> new`."""
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A dotted key of which two configurations have different values."""
+
+    key: str
+    before: Any
+    after: Any
+
+    def describe(self) -> str:
+        """`key: before -> after`."""
+        return f"{self.key}: {self.before!r} -> {self.after!r}"
+
+
+def differences(old: Mapping, new: Mapping, where: str = "") -> list[Difference]:
+    """The dotted keys in which two plain configurations differ."""
     found = []
     for key in dict.fromkeys([*old, *new]):
         name, before, after = f"{where}{key}", old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             found += differences(before, after, f"{name}.")
         elif before != after:
-            found.append(f"{name}: {before!r} -> {after!r}")
+            found.append(Difference(name, before, after))
     return found
+
+
+def may_change(key: str) -> bool:
+    """Whether a run may be resumed with another value of a dotted key of `Config`: it may be made longer or shorter, say."""
+    section, _, name = key.rpartition(".")
+    kind = typing.get_type_hints(Config).get(section, Config if not section else None)
+    fields = {field.name: field for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
+    return name in fields and fields[name].metadata.get("changeable", False)

@@ -81,7 +81,7 @@ def make_encoder(config, checkpoint: str):
     from official_bert.models.encoder import BertEncoder, encoder_settings
     encoder = BertEncoder(**encoder_settings(config.model), return_layers=True, name="bert")
     encoder.build()
-    print(f"initialised: {checkpoints.initialize_from(encoder, checkpoint)}")
+    print(f"initialised: {checkpoints.initialize_from(encoder, checkpoint).describe()}")
     return encoder
 
 

@@ -8,6 +8,7 @@
 """
 
 import os
+from typing import Any
 
 from absl import flags
 
@@ -39,20 +40,22 @@ def main(_) -> None:
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training import runs
     from official_bert.training.distribution import Placement
-    from official_bert.training.task import DataFiles
-    steps = runs.Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
+    from official_bert.training.task import DataFiles, Steps
+    steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
     placement = Placement(**command_line.placement_values(FLAGS))
-    task = load_task(_config(dataset), DataFiles(data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, evaluates=FLAGS.do_eval))
+    task, files = load_task(_config(dataset)), DataFiles(data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir)
     if steps.train or steps.evaluate:
-        metrics = runs.run(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
-                                 runs.Steps(train=steps.train, evaluate=steps.evaluate))
+        metrics = runs.run(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
+                           Steps(train=steps.train, evaluate=steps.evaluate))
         if steps.evaluate:
             runs.write_results(_results_of_2018(metrics), FLAGS.output_dir)
     if steps.predict:
-        folder = runs.trained_folder(FLAGS.output_dir, FLAGS.init_checkpoint)
-        for path in task.write_probabilities(runs.predict(task, folder), FLAGS.output_dir):
+        resolved = runs.resolve_answers(task, files)
+        tests: Any = resolved.tests  # of the task: its `TextSets`
+        rows = runs.predict(resolved, tests.source, runs.trained_folder(FLAGS.output_dir, FLAGS.init_checkpoint))
+        for path in tests.write_probabilities(rows, FLAGS.output_dir):
             print(f"wrote {path}")
 
 

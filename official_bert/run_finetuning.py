@@ -4,7 +4,8 @@
     python -m official_bert.run_finetuning --config=reviews.yaml --train_file=train.csv --eval_file=dev.csv \
         --predict_file=new.csv --init_checkpoint=uncased_L-12 --output_dir=runs/reviews
 
-Tasks are the files of official_bert/tasks; the data sets of `glue` are tasks by their own names too. The same command again
+Tasks are those of official_bert/tasks/loading.py and, by a dotted name, modules of your own; the data sets of `glue` are tasks by
+their own names too. The same command again
 goes on where the run stopped.
 """
 
@@ -44,16 +45,15 @@ def main(_) -> None:
     from official_bert.tasks.loading import load_task
     from official_bert.training import runs, search
     from official_bert.training.distribution import Placement
-    from official_bert.training.task import DataFiles
+    from official_bert.training.task import DataFiles, Steps
     placement = Placement(**command_line.placement_values(FLAGS))
-    steps = runs.Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
-                             predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
+    steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
+                  predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
     config = _config()
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
-                      predict_file=FLAGS.predict_file, cache_dir=os.path.expanduser(FLAGS.cache_dir), evaluates=FLAGS.do_eval)
+                      predict_file=FLAGS.predict_file, cache_dir=os.path.expanduser(FLAGS.cache_dir))
     if not (FLAGS.grid or FLAGS.vary or FLAGS.seeds > 1):
-        task = load_task(config, files)
-        metrics = runs.run(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best)
+        metrics = runs.run(load_task(config), files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best)
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
         print(f"checkpoints, configuration, log and results: {os.path.join(FLAGS.output_dir, '')}")
         return
@@ -62,16 +62,18 @@ def main(_) -> None:
         raise ValueError("--grid, --vary and --seeds: expected --do_train and --do_eval beside them")
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
-        return runs.run(load_task(one, files), folder, placement, FLAGS.init_checkpoint)
+        return runs.run(load_task(one), files, folder, placement, FLAGS.init_checkpoint)
 
-    metric = load_task(config, files).best_metric()
+    metric = load_task(config).best_metric()
     grid = (dict(search.PAPER_GRID) if FLAGS.grid else {}) | search.parse_vary(FLAGS.vary)
     outcomes, best = search.search(config, grid, FLAGS.seeds, FLAGS.output_dir, metric, train_one)
     print("\n".join(search.describe(outcomes, metric)))
     print(f"best run: {best}")
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)
-        runs.run(load_task(config, files), best, placement, "", only, FLAGS.predict_best)
+        trained = runs.stored_config(best, [])  # with its own values, and the labels that it found
+        assert trained is not None
+        runs.run(load_task(trained), files, best, placement, "", only, FLAGS.predict_best)
 
 
 def _config() -> Config:

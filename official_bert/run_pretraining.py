@@ -43,15 +43,15 @@ def main(_) -> None:
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          overrides=FLAGS.set)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
-    task = load_task(config, DataFiles(train_file=FLAGS.input_file, eval_file=eval_file))
+    task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file)
     if not FLAGS.do_train and not FLAGS.do_eval:
         raise ValueError("--do_train and --do_eval: expected at least one of them")
     if FLAGS.mode == "eval_continuous":
-        metrics = evaluation.evaluate_continuously(task, FLAGS.output_dir, placement, FLAGS.idle_seconds)
+        metrics = evaluation.evaluate_continuously(task, files, FLAGS.output_dir, placement, FLAGS.idle_seconds)
     elif FLAGS.mode == "eval" or not FLAGS.do_train:
-        metrics = evaluation.evaluate(task, FLAGS.output_dir, placement)
+        metrics = evaluation.evaluate(task, files, FLAGS.output_dir, placement)
     else:
-        metrics = loop.train(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps)
+        metrics = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps).metrics
     print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
     if FLAGS.do_eval and is_first_worker(placement):
         runs.write_results(metrics, FLAGS.output_dir)

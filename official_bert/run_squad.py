@@ -9,6 +9,7 @@ A second fine-tuning gives the folder of the first as --init_checkpoint.
 """
 
 import os
+from typing import Any
 
 from absl import flags
 
@@ -53,12 +54,12 @@ def train(placement) -> None:
     """Fine-tunes into --output_dir, or goes on with what was begun there."""
     from official_bert.tasks.loading import load_task
     from official_bert.training import loop
-    from official_bert.training.task import DataFiles
+    from official_bert.training.task import DataFiles, Steps
     config = _config()
-    evaluates = config.training.eval_every > 0
-    task = load_task(config, DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file if evaluates else "",
-                                       predict_file=FLAGS.predict_file, cache_dir=FLAGS.cache_dir))
-    loop.train(task, FLAGS.output_dir, placement, FLAGS.init_checkpoint)
+    files = DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
+                      cache_dir=FLAGS.cache_dir)
+    steps = Steps(evaluate=config.training.eval_every > 0)
+    loop.train(load_task(config), files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps)
 
 
 def predict() -> None:
@@ -67,24 +68,27 @@ def predict() -> None:
     from official_bert.tasks.squad.task import average_logits
     from official_bert.training.evaluation import predict as predict_rows
     from official_bert.training.runs import write_results
-    from official_bert.training.task import DataFiles
-    task, found = None, []
+    from official_bert.training.task import DataFiles, Steps
+    questions: Any = None  # of the task: its `Questions`
+    found = []
     for folder in [folder for folder in FLAGS.ensemble.split(",") if folder] or [FLAGS.output_dir]:
         trained, model = _trained(folder)
         _check_task(trained.config)
-        if task is None:
+        if questions is None:
             config = to_dict(trained.config)
             flagged = nest({key: value for key, value in given_flags(FLAGS).items() if key != "tokenizer.vocab_file"})
             for values in (flagged, *map(parse_override, _overrides())):
                 config = merge(config, values)
-            task = load_task(build(Config, config), DataFiles(eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file))
+            task = load_task(build(Config, config))
+            files = DataFiles(predict_file=FLAGS.predict_file)
+            questions = task.resolve(files, Steps(train=False, evaluate=False, predict=True), model).tests
         task.check_same_rows(trained, folder)
-        found.append(predict_rows(task, model, task.predict_source()))  # type: ignore[arg-type]
+        found.append(predict_rows(task, model, questions.source))
     rows = average_logits(found)
-    for path in task.write_predictions(rows, FLAGS.output_dir):  # type: ignore[union-attr]
+    for path in questions.write(rows, FLAGS.output_dir):
         print(path)
-    if task.eval_source():  # type: ignore[union-attr]
-        metrics = task.evaluate(rows)  # type: ignore[union-attr]
+    if questions.have_gold_answers:
+        metrics = questions.evaluate(rows)
         write_results(metrics, FLAGS.output_dir)
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
 
@@ -99,7 +103,7 @@ def _trained(folder: str):
         return restore_for_inference(folder)
     task = load_task(_config())
     model = task.build_model()
-    print(initialize_from(model, FLAGS.init_checkpoint))
+    print(initialize_from(model, FLAGS.init_checkpoint).describe())
     return task, model
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from official_bert.config import Config, build, merge
 from official_bert.tasks.loading import load_task
 from official_bert.text.vocab import load_vocab
-from official_bert.training.task import DataFiles, TaskBase
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps, TaskBase
 
 ROOT = pathlib.Path(__file__).parent
 VOCAB = str(ROOT / "golden" / "vocab_uncased.txt")
@@ -27,15 +27,24 @@ def make_config(task: str, **sections) -> Config:
     return build(Config, merge(values, sections))
 
 
-def make_task(config: Config, **files) -> TaskBase:
-    """The task on these files."""
-    return load_task(config, DataFiles(**{name: str(path) for name, path in files.items()}))
+def data_files(**files) -> DataFiles:
+    """These files."""
+    return DataFiles(**{name: str(path) for name, path in files.items()})
+
+
+def resolve(config: Config, steps: Steps = TRAIN_AND_EVALUATE, **files) -> Resolved:
+    """The task of a configuration with these files."""
+    return load_task(config).resolve(data_files(**files), steps)
 
 
 def fixture_task(dataset: str, **options) -> TaskBase:
-    """A task of GLUE or XNLI on the rows of tests/fixtures."""
-    config = make_config("glue", options={"dataset": dataset, **options}, training={"eval_batch_size": 2, "batch_size": 2})
-    return make_task(config, data_dir=GLUE)
+    """A task of GLUE or XNLI, for the rows of tests/fixtures."""
+    return load_task(make_config("glue", options={"dataset": dataset, **options}, training={"eval_batch_size": 2, "batch_size": 2}))
+
+
+def fixture_data(dataset: str, **options) -> Resolved:
+    """The same with these rows to train and evaluate on and to answer."""
+    return fixture_task(dataset, **options).resolve(DataFiles(data_dir=GLUE), Steps(predict=True))
 
 
 def perfect(source, classes: int, key: str = "label_ids") -> list[dict[str, np.ndarray]]:

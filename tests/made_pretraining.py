@@ -5,7 +5,7 @@ import numpy as np
 from official_bert.config import Config, build, merge
 from official_bert.data import records
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import DataFiles
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 
 S, P, V = 16, 3, 40
 
@@ -48,6 +48,11 @@ def make_config(**sections) -> Config:
     return build(Config, merge(values, sections))
 
 
-def make_task(config, train_file, eval_file=""):
-    """The pre-training task on these records."""
-    return load_task(config, DataFiles(train_file=str(train_file), eval_file=str(eval_file)))
+def data_files(train_file, eval_file=""):
+    """These records."""
+    return DataFiles(train_file=str(train_file), eval_file=str(eval_file))
+
+
+def resolve(config, train_file, eval_file=""):
+    """The pre-training task with these records."""
+    return load_task(config).resolve(data_files(train_file, eval_file), TRAIN_AND_EVALUATE)

@@ -8,7 +8,7 @@ import sys
 import keras
 import numpy as np
 import tensorflow as tf
-from made_pretraining import make_config, make_task
+from made_pretraining import make_config, resolve
 
 from official_bert.training import distribution
 from official_bert.training.distribution import Placement
@@ -30,10 +30,11 @@ def replicas_of(count):
 def train(records, strategy, accumulation):
     """Losses of 20 steps and the weights after them."""
     config = make_config(model=NO_DROPOUT, training={"accumulation_steps": accumulation})
-    task = make_task(config, records)
     keras.utils.set_random_seed(config.seed)
-    trainer = Trainer(task, strategy, 20)
-    iterator = iter(distribution.distribute(task.train_source(), strategy))
+    with strategy.scope():
+        resolved = resolve(config, records)
+    trainer = Trainer(resolved.task, resolved.model, strategy, 20)
+    iterator = iter(distribution.distribute(resolved.train, strategy))
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(10)).numpy() for _ in range(2)])
     weights = {variable.path.partition("/")[2]: variable.numpy() for variable in trainer.model.trainable_variables}
     return {"losses": rows[:, 0], "replicas": strategy.num_replicas_in_sync} | weights
@@ -41,10 +42,10 @@ def train(records, strategy, accumulation):
 
 def dropped_outputs(records, strategy):
     """What two replicas give for the same rows in training: with Keras' own seeds, and with ours."""
-    task = make_task(make_config(model={"hidden_dropout_prob": 0.5}), records)
     with strategy.scope():
-        model = task.build_model()
-    batch = next(iter(task.train_source().dataset()))
+        resolved = resolve(make_config(model={"hidden_dropout_prob": 0.5}), records)
+    model = resolved.model
+    batch = next(iter(resolved.train.dataset()))
 
     def keras_seeds():
         return model(dict(batch), training=True)["nsp_logits"]

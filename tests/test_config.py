@@ -5,7 +5,18 @@ import yaml
 
 from official_bert import command_line
 from official_bert import config as configuration
-from official_bert.config import Config, ModelConfig, build, differences, load_config, merge, save_config, to_dict
+from official_bert.config import (
+    Config,
+    Difference,
+    ModelConfig,
+    build,
+    differences,
+    load_config,
+    may_change,
+    merge,
+    save_config,
+    to_dict,
+)
 
 
 def write(path, text):
@@ -79,7 +90,14 @@ def test_saved_yaml_gives_the_same_config_again(tmp_path):
 
 def test_differences_name_the_keys():
     changed = merge(to_dict(Config()), {"training": {"steps": 9}})
-    assert differences(to_dict(Config()), changed) == ["training.steps: 0 -> 9"]
+    assert differences(to_dict(Config()), changed) == [Difference("training.steps", 0, 9)]
+    assert Difference("training.steps", 0, 9).describe() == "training.steps: 0 -> 9"
+
+
+def test_a_run_may_be_made_longer_but_not_another():
+    assert all(may_change(key) for key in ("training.steps", "training.epochs", "training.eval_steps", "tokenizer.vocab_file"))
+    assert not any(may_change(key) for key in ("training.batch_size", "training", "tokenizer.do_lower_case", "options.labels",
+                                               "options", "model.hidden_size", "seed", "phases", "task", "training.unknown"))
 
 
 def test_every_2018_flag_leads_to_a_key():

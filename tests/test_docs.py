@@ -31,9 +31,9 @@ def test_the_task_of_the_guide_trains_and_answers(golden, tmp_path):
                                       max_position_embeddings=32, initializer_range=0.1),
                     options={"max_seq_length": 16})
     (tmp_path / "dev.txt").write_text("was rained atlas?\nthat neighbour rained.\nwas neighbour her?\nthat rained atlas.\n")
-    task = module.Task(config, DataFiles(data_dir=str(tmp_path)))
-    metrics = loop.train(task, str(tmp_path / "run"), Placement(), report=lambda _: None)
-    assert metrics["accuracy"] == 1.0
+    task = module.Task(config)
+    trained = loop.train(task, DataFiles(data_dir=str(tmp_path)), str(tmp_path / "run"), Placement(), report=lambda _: None)
+    assert trained.metrics["accuracy"] == 1.0
     assert oracle.encode(task, [{"text": "was it"}])[0]["input_ids"].shape == (4,)
 
 

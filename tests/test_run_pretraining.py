@@ -152,7 +152,7 @@ def test_mistakes_are_told_before_anything_is_written(files, tmp_path, train, ov
     (files / "empty.tfrecord").write_bytes(b"")
     config = load_config(str(files / "config.yaml"), overrides=[override] if override else [])
     with pytest.raises(ValueError) as error:
-        loop.train(load_task(config, DataFiles(train_file=f"{files}/{train}")), str(tmp_path / "out"), Placement())
+        loop.train(load_task(config), DataFiles(train_file=f"{files}/{train}"), str(tmp_path / "out"), Placement())
     assert told in str(error.value)
     assert [path.name for path in (tmp_path / "out").glob("*")] == [".lock"]
 
@@ -195,6 +195,6 @@ def test_a_command_line_of_2018_works(files, tmp_path):
 
 
 def test_two_runs_on_one_folder_are_refused(files, tmp_path):
-    task = load_task(load_config(str(files / "config.yaml")), DataFiles(train_file=f"{files}/train-*.tfrecord"))
+    task = load_task(load_config(str(files / "config.yaml")))
     with checkpointing.locked(str(tmp_path)), pytest.raises(ValueError, match="another run is writing to this folder"):
-        loop.train(task, str(tmp_path), Placement())
+        loop.train(task, DataFiles(train_file=f"{files}/train-*.tfrecord"), str(tmp_path), Placement())

@@ -1,21 +1,43 @@
 """Weights on disk: our own checkpoints, and initial weights from whatever format a path holds."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from official_bert.config import to_dict
+from official_bert import config
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats, tf1
 from official_bert.models.interchange.formats import find_prefix as newest_checkpoint
 from official_bert.models.interchange.ours import named_weights
 from official_bert.models.interchange.stored import StoredModel
 
-__all__ = ["initialize_from", "model_values", "named_weights", "newest_checkpoint", "restore_model", "weights_checkpoint"]
-# Heads of as many rows as a task has classes: another task's is no mistake, it is made anew.
+__all__ = ["Initialization", "initialize_from", "model_values", "named_weights", "newest_checkpoint", "restore_model",
+           "weights_checkpoint"]
+# Heads of as many rows as a task has classes: one of another size is re-initialised.
 TASK_HEADS = ("classifier/", "tagger/", "span/")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Initialization:
+    """What `initialize_from` found and did."""
+
+    origin: str  # what was found, in words, with its path
+    taken: int  # variables of the model that got a weight
+    new: tuple[str, ...]  # variables that got none
+    unused: tuple[str, ...]  # weights without a place in the model
+    notes: tuple[str, ...]  # what a user should know of how the files were understood
+    differences: tuple[config.Difference, ...]  # settings by which the model computes otherwise than the one that was trained
+
+    def describe(self) -> str:
+        """All of it in a sentence; of many names the first six."""
+        parts = [f"{self.origin}: {self.taken} of {self.taken + len(self.new)} variables taken"]
+        parts += [f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
+                  for what, names in (("new", self.new), ("not used", self.unused)) if names]
+        return "; ".join([*parts, *self.notes, *(f"{one.key} is {one.before} there and {one.after} here"
+                                                 for one in self.differences)])
 
 
 def weights_checkpoint(model: keras.Model, **more) -> tf.train.Checkpoint:
@@ -30,16 +52,15 @@ def restore_model(path: str) -> keras.Model:
 
 def model_values(path: str) -> dict[str, Any]:
     """The `model:` part of a configuration for the model at a path; empty where its files do not say."""
-    config = formats.read(path).config
-    return {} if config is None else to_dict(config)
+    stored = formats.read(path).config
+    return {} if stored is None else config.to_dict(stored)
 
 
-def initialize_from(model: keras.Model, path: str) -> str:
-    """Takes weights, and only weights, from a checkpoint of any format; returns a sentence that says what was found, how much of
-    it was taken, what is new in the model, and what in the checkpoint the model has no use for.
+def initialize_from(model: keras.Model, path: str) -> Initialization:
+    """Takes weights, and only weights, from a checkpoint of any format.
 
-    Raises ValueError where there is no checkpoint, or where it is one of another size: it names the first weights that do
-    not fit.
+    Raises ValueError, naming the first weights that do not fit, if the checkpoint is of a model of another size, and if there
+    is no checkpoint.
     """
     try:
         found = formats.read(path)
@@ -48,27 +69,28 @@ def initialize_from(model: keras.Model, path: str) -> str:
     variables = weights_by_name(model)
     if found.table is tf1.TABLE and "tagger/output_bias" in variables:
         found = formats.as_head(found, "tagger")
-    taken = {name: weight for name, weight in found.weights.items() if name in variables}
     wrong = formats.misfits(found, variables)
-    for name in [name for name in taken if name.startswith(TASK_HEADS)]:
-        if taken[name].shape != tuple(variables[name].shape):
-            del taken[name]
-            wrong = [text for text in wrong if not text.startswith(f"{found.table.theirs(name) or name}:")]
-    _check_size(model, found, taken, wrong)
+    other_heads = {name for name, weight in found.weights.items() if name in variables and name.startswith(TASK_HEADS)
+                   and weight.shape != tuple(variables[name].shape)}
+    taken = {name: weight for name, weight in found.weights.items() if name in variables and name not in other_heads}
+    _check_size(model, found, taken, [misfit for misfit in wrong if misfit.name not in other_heads])
     for name, weight in taken.items():
         variables[name].assign(weight.reshape(variables[name].shape))
-    return _sentence(found, variables, taken) + _differences(model, found)
+    return Initialization(
+        origin=found.origin, taken=len(taken), new=tuple(sorted(set(variables) - set(taken))),
+        unused=(*sorted(set(found.weights) - set(taken)), *found.unknown), notes=tuple(found.notes),
+        differences=_differences(model, found))
 
 
-def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: list[str]) -> None:
-    """ValueError where the checkpoint is that of a model of another size, or of none of BERT's kind."""
+def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: Sequence[formats.Misfit]) -> None:
+    """Raises ValueError if the checkpoint is of a model of another size, or not of BERT's kind."""
     where = f"--init_checkpoint={found.origin}"
     encoder = getattr(model, "encoder", model)
     inside = [name for name in weights_by_name(encoder) if not name.startswith("pooler/")]
     if not taken:
         raise ValueError(f"{where}: holds no variable of this model; it has {sorted(found.weights)[:5]}")
     if wrong:
-        raise ValueError(f"{where}: a model of another size: {'; '.join(wrong[:3])}")
+        raise ValueError(f"{where}: a model of another size: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
     if missing := [found.table.theirs(name) or name for name in inside if name not in taken]:
         raise ValueError(f"{where}: a model of another size: {', '.join(missing[:3])} missing in it")
     layers = [name for name in found.weights if name.startswith("layer_") and name not in taken]
@@ -80,19 +102,10 @@ def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: l
                          f"{encoder.settings['num_attention_heads']}, got {heads}")
 
 
-def _sentence(found: StoredModel, variables: Mapping, taken: Mapping) -> str:
-    new = sorted(set(variables) - set(taken))
-    unused = [*sorted(set(found.weights) - set(taken)), *found.unknown]
-    parts = [f"{found.origin}: {len(taken)} of {len(variables)} variables taken"]
-    parts += [f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
-              for what, names in (("new", new), ("not used", unused)) if names]
-    return "; ".join([*parts, *found.notes])
-
-
-def _differences(model: keras.Model, found: StoredModel) -> str:
-    """How the model will compute otherwise than the one that was trained."""
+def _differences(model: keras.Model, found: StoredModel) -> tuple[config.Difference, ...]:
+    """The settings of the encoder by which it computes otherwise than the one that was trained."""
     settings = getattr(model, "encoder", model).settings
     if found.config is None:
-        return ""
-    return "".join(f"; {key} is {getattr(found.config, key)} there and {settings[key]} here"
-                   for key in ("hidden_act", "layer_norm_epsilon") if getattr(found.config, key) != settings[key])
+        return ()
+    return tuple(config.Difference(key, getattr(found.config, key), settings[key]) for key in ("hidden_act", "layer_norm_epsilon")
+                 if getattr(found.config, key) != settings[key])

@@ -10,7 +10,7 @@ import keras
 from official_bert.config import Config, load_config
 from official_bert.models import checkpoints
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
-from official_bert.training.task import DataFiles, TaskBase
+from official_bert.training.task import TaskBase
 
 # The names that configurations hold, and the modules of their `Task`.
 MODULES: Mapping[str, str] = types.MappingProxyType({
@@ -23,15 +23,27 @@ MODULES: Mapping[str, str] = types.MappingProxyType({
 
 
 def task_class(name: str, where: str = "config.task") -> type[TaskBase]:
-    """Returns the class of the task of a name; ValueError listing the names if there is none."""
-    if name not in MODULES:
-        raise ValueError(f"{where}: expected one of {sorted(MODULES)}, got {name!r}")
-    return importlib.import_module(MODULES[name]).Task
+    """Returns the `Task` of a name of `MODULES`, or of a module of the user's own, given by its dotted name.
+
+    Raises ValueError for another name, a module that cannot be imported, and one without a task.
+    """
+    if name in MODULES:
+        return importlib.import_module(MODULES[name]).Task
+    if "." not in name or not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"{where}: expected one of {sorted(MODULES)}, or a module of yours as in my_project.my_task, got {name!r}")
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"{where}: {name} cannot be imported ({error}); is its folder the current one or in PYTHONPATH?") from None
+    found = getattr(module, "Task", None)
+    if not (isinstance(found, type) and issubclass(found, TaskBase) and hasattr(found, "Options")):
+        raise ValueError(f"{where}: {name}: expected a class Task, derived from TaskBase, with its Options, and found none")
+    return found
 
 
-def load_task(config: Config, files: DataFiles | None = None) -> TaskBase:
+def load_task(config: Config) -> TaskBase:
     """Returns the task that `config.task` names; ValueError if there is none."""
-    return task_class(config.task)(config, files)
+    return task_class(config.task)(config)
 
 
 def restore_for_inference(path: str) -> tuple[TaskBase, keras.Model]:

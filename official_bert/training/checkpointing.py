@@ -12,17 +12,11 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import Config, differences, load_config, save_config, to_dict
+from official_bert.config import Config, Difference, differences, load_config, may_change, save_config, to_dict
 from official_bert.files import written_beside, written_whole
-from official_bert.training.task import TaskBase
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
 BEST_FOLDER, METRIC_FILE = "best", "metric.json"
-# A run may go on with other values of these; every other key is what makes it this run. A run can be made longer or shorter:
-# its schedule then ends at the new last step.
-FREE_KEYS = ("training.steps:", "training.epochs:", "training.eval_batch_size", "training.steps_per_loop", "training.save_every",
-             "training.keep_checkpoints", "training.eval_every", "training.eval_steps", "training.log_every",
-             "tokenizer.vocab_file")
 
 
 @contextlib.contextmanager
@@ -37,28 +31,29 @@ def locked(output_dir: str) -> Iterator[None]:
         yield
 
 
-def check_same_run(config: Config, output_dir: str, sections: tuple[str, ...] = ("",)) -> list[str]:
-    """What has changed, and may, since the run in the folder began; ValueError, naming the keys, where it is another run.
+def check_same_run(config: Config, output_dir: str, section: str = "") -> list[Difference]:
+    """The values that have changed, as they may, since the run in the folder began.
 
-    Keys count that begin with one of `sections`.
+    `section` says which keys count (all by default). Raises ValueError, naming the keys, if it is another run.
     """
     path = os.path.join(output_dir, CONFIG_FILE)
     if not os.path.exists(path):
         return []
     every = differences(to_dict(load_config(path)), to_dict(config))
-    if changed := [text for text in every if text.startswith(sections) and not text.startswith(FREE_KEYS)]:
-        raise ValueError(f"--output_dir={output_dir} holds a run with another configuration ({'; '.join(changed)}); "
-                         "give another folder, or the same values to resume it")
+    wrong = [one for one in every if one.key.startswith(section) and not may_change(one.key)]
+    if wrong:
+        raise ValueError(f"--output_dir={output_dir} holds a run with another configuration "
+                         f"({'; '.join(one.describe() for one in wrong)}); give another folder, or the same values to resume it")
     return every
 
 
-def write_run_files(task: TaskBase, output_dir: str) -> None:
+def write_run_files(config: Config, output_dir: str) -> None:
     """The resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
-    vocab = task.config.tokenizer.vocab_file
+    vocab = config.tokenizer.vocab_file
     if vocab and os.path.abspath(vocab) != os.path.abspath(os.path.join(output_dir, VOCAB_FILE)):
         with written_beside(os.path.join(output_dir, VOCAB_FILE)) as temporary:
             shutil.copyfile(vocab, temporary)
-    save_config(task.config, os.path.join(output_dir, CONFIG_FILE))
+    save_config(config, os.path.join(output_dir, CONFIG_FILE))
 
 
 def restore_newest(checkpoint: tf.train.Checkpoint, manager: tf.train.CheckpointManager) -> str | None:

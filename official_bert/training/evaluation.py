@@ -16,13 +16,13 @@ from official_bert.training.checkpointing import EVAL_LOG_FILE
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import task_at, total_steps
 from official_bert.training.run_log import BOARD_FOLDER, Watcher
-from official_bert.training.task import BatchSource, TaskBase
+from official_bert.training.task import BatchSource, DataFiles, Steps, TaskBase
 from official_bert.training.trainer import Trainer, real_rows
 
 POLL_SECONDS = 2.0
 
 
-def evaluate(task: TaskBase, output_dir: str, placement: Placement) -> dict[str, float]:
+def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement) -> dict[str, float]:
     """Metrics of the newest readable checkpoint of a run's folder on the task's evaluation data.
 
     Raises ValueError where there is no evaluation data or no checkpoint.
@@ -31,10 +31,10 @@ def evaluate(task: TaskBase, output_dir: str, placement: Placement) -> dict[str,
     manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=None)
     if checkpointing.restore_newest(trainer.checkpoint, manager) is None:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
-    return _measure(trainer, task)
+    return _measure(trainer, task, files)
 
 
-def evaluate_continuously(task: TaskBase, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
+def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
                           report: Callable[[str], None] = print) -> dict[str, float]:
     """Evaluates each checkpoint that a run beside this one writes, in order, until its last step; gives the last metrics.
 
@@ -50,7 +50,7 @@ def evaluate_continuously(task: TaskBase, output_dir: str, placement: Placement,
         for prefix in _new_checkpoints(output_dir, int(metrics.get("step", -1)), total, idle_seconds):
             if not checkpointing.restore(trainer.checkpoint, prefix):
                 continue  # removed or damaged meanwhile; a warning has been given
-            metrics = _measure(trainer, task)
+            metrics = _measure(trainer, task, files)
             watcher.evaluation(int(metrics["step"]), {name: value for name, value in metrics.items() if name != "step"})
     if not metrics:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint came within {idle_seconds:.0f} s")
@@ -68,22 +68,22 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
 
 
 def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:
-    checkpointing.check_same_run(task.config, output_dir, ("model.",))
+    checkpointing.check_same_run(task.config, output_dir, "model.")
     guards.check_vocabulary(task.config)
     strategy = distribution.make_strategy(placement)
     distribution.set_precision(task.config.training.precision)
-    return Trainer(task, strategy, max(total_steps(task.config), 1))
+    with strategy.scope():
+        model = task.build_model()
+    return Trainer(task, model, strategy, max(total_steps(task.config), 1))
 
 
-def _measure(trainer: Trainer, task: TaskBase) -> dict[str, float]:
+def _measure(trainer: Trainer, task: TaskBase, files: DataFiles) -> dict[str, float]:
     """Metrics of the restored weights, on the data of the phase that they stand in."""
     step = trainer.steps_done
-    own = task_at(task, step)
-    held_out = own.eval_source()
-    if held_out is None:
-        raise ValueError(f"task {task.config.task}: no evaluation data given")
-    metrics, rows = trainer.evaluate(held_out, task.config.training.eval_steps)
-    return {"step": float(step)} | metrics | own.evaluate(rows)
+    held_out = task_at(task, step).resolve(files, Steps(train=False), trainer.model).held_out
+    assert held_out is not None
+    metrics, rows = trainer.evaluate(held_out.source, task.config.training.eval_steps)
+    return {"step": float(step)} | metrics | held_out.evaluate(rows)
 
 
 def _new_checkpoints(output_dir: str, after: int, total: int, idle_seconds: float) -> Iterator[str]:

@@ -52,7 +52,7 @@ def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, mi
     for name, value in [*zip((f"weight {name}" for name in names), weights), *batch.items()]:
         if not is_finite(value):
             return name
-    totals, _ = step.loss_weights(weights, batch)
+    totals = step.task.loss_weights(batch)
     for place in range(micro_batches):
         rows = next(iter(batch.values())).shape[0] // micro_batches
         part = {key: value[place * rows:(place + 1) * rows] for key, value in batch.items()}

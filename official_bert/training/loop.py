@@ -1,6 +1,7 @@
 """Training from the first step to the last: phases, logs, evaluations, checkpoints, stops, resume."""
 
 import contextlib
+import dataclasses
 import signal
 import time
 from collections.abc import Callable
@@ -9,13 +10,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.config import Config
 from official_bert.models import checkpoints
 from official_bert.training import checkpointing, distribution, guards
 from official_bert.training.checkpointing import BestCheckpoint
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import Phase, plan
 from official_bert.training.run_log import Profile, Watcher
-from official_bert.training.task import TaskBase
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps, TaskBase
 from official_bert.training.trainer import Trainer
 
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)
@@ -24,43 +26,56 @@ WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.Can
                tf.errors.DeadlineExceededError)
 
 
-def train(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "", profile_steps: str = "",
-          report: Callable[[str], None] = print) -> dict[str, float]:
-    """Trains (or goes on training) a task into a folder and returns the metrics of the last evaluation.
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a training gave: the metrics of its last evaluation, and its (last phase's) task, data and model."""
 
-    Says first whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Raises ValueError for whatever
-    of configuration, data or folder does not fit, before the first step; SystemExit with status 75 after SIGTERM, the run saved.
+    metrics: dict[str, float]
+    resolved: Resolved
+
+
+def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
+          profile_steps: str = "", steps: Steps = TRAIN_AND_EVALUATE, report: Callable[[str], None] = print) -> Trained:
+    """Trains (or goes on training) a task into a folder.
+
+    Says first whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. `steps` says which data besides
+    the training data is opened before the first step. Raises ValueError for a configuration, data or a folder that does not fit,
+    before the first step; SystemExit with status 75 after SIGTERM, the run saved.
     """
     profile = Profile.parse(profile_steps, output_dir)
     guards.check_vocabulary(task.config)
     strategy = distribution.make_strategy(placement)
     chief = distribution.is_chief(strategy)
     with checkpointing.locked(output_dir) if chief else contextlib.nullcontext():
-        return _train(task, output_dir, strategy, init_checkpoint, profile, report if chief else lambda _: None)
+        distribution.set_precision(task.config.training.precision)
+        keras.utils.set_random_seed(task.config.seed)
+        with strategy.scope():
+            phases = plan(task, files, steps)
+        # The run's own, with what its data told: labels.
+        config = task.config if task.config.phases else phases[0].resolved.task.config
+        metrics = _train(phases, config, output_dir, strategy, init_checkpoint, profile, report if chief else lambda _: None)
+        return Trained(metrics, phases[-1].resolved)
 
 
-def _train(task: TaskBase, output_dir: str, strategy: tf.distribute.Strategy, init_checkpoint: str, profile: Profile,
-           report: Callable[[str], None]) -> dict[str, float]:
-    settings = task.config.training
-    distribution.set_precision(settings.precision)
-    phases = plan(task)
-    changed = checkpointing.check_same_run(task.config, output_dir)
-    keras.utils.set_random_seed(task.config.seed)
-    trainer = Trainer(phases[0].task, strategy, phases[-1].last)
-    manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=settings.keep_checkpoints)
+def _train(phases: list[Phase], config: Config, output_dir: str, strategy: tf.distribute.Strategy, init_checkpoint: str,
+           profile: Profile, report: Callable[[str], None]) -> dict[str, float]:
+    changed = checkpointing.check_same_run(config, output_dir)
+    first = phases[0].resolved
+    trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
+    manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=config.training.keep_checkpoints)
     restored = checkpointing.restore_newest(trainer.checkpoint, manager)
     if not trainer.steps_agree():
         raise ValueError(f"--output_dir={output_dir}: expected a folder that all workers share, found different checkpoints")
     if restored:
         report(f"resumed: {restored} at step {trainer.steps_done} of {phases[-1].last}; weights, optimizer, schedule, position in "
-               "the data" + "".join(f"; {text}" for text in changed))
+               "the data" + "".join(f"; {one.describe()}" for one in changed))
     elif init_checkpoint:
-        report(f"initialised (weights only): {checkpoints.initialize_from(trainer.model, init_checkpoint)}")
+        report(f"initialised (weights only): {checkpoints.initialize_from(trainer.model, init_checkpoint).describe()}")
     else:
-        report(f"fresh: weights are random (seed {task.config.seed})")
+        report(f"fresh: weights are random (seed {config.seed})")
     chief = distribution.is_chief(strategy)
     if chief:
-        checkpointing.write_run_files(task, output_dir)
+        checkpointing.write_run_files(config, output_dir)
     with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
         return Run(trainer, manager, watcher, phases, profile).go()
 
@@ -71,9 +86,9 @@ class Run:
     def __init__(self, trainer: Trainer, manager: tf.train.CheckpointManager, watcher: Watcher, phases: list[Phase],
                  profile: Profile):
         self.trainer, self.manager, self.watcher, self.phases, self.profile = trainer, manager, watcher, phases, profile
-        self.settings = phases[0].task.config.training
+        self.settings = phases[0].resolved.task.config.training
         self.total = phases[-1].last
-        self.best = BestCheckpoint(manager.directory, phases[0].task.best_metric())
+        self.best = BestCheckpoint(manager.directory, phases[0].resolved.task.best_metric())
         self.terminated = False
         self.pending: list[np.ndarray] = []
         self.logged, self.logged_at = 0, 0.0
@@ -101,10 +116,10 @@ class Run:
 
     def _enter(self, phase: Phase) -> None:
         if phase.number:
-            self.trainer.enter(phase.task)
+            self.trainer.enter(phase.resolved.task)
         if len(self.phases) > 1:
             self.watcher.say(f"phase {phase.number + 1} of {len(self.phases)}: steps {phase.first} to {phase.last}, "
-                             f"{phase.task.config.options}")
+                             f"{phase.resolved.task.config.options}")
 
     def _steps(self, phase: Phase) -> None:
         step = self.trainer.steps_done
@@ -160,7 +175,7 @@ class Run:
         """Which tensor of the step numbered `step` (from 0) was the first that is not finite."""
         batch = next(iter(phase.source.dataset(step - phase.first)))
         weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
-        parts = self.trainer.strategy.num_replicas_in_sync * phase.task.config.training.accumulation_steps
+        parts = self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
         found = guards.first_bad_tensor(self.trainer.step, weights, batch, step, parts)
         return f"step {step + 1}: {found} is not finite; the checkpoints before it are intact"
 
@@ -172,18 +187,18 @@ class Run:
         metrics = dict(zip(names, rows.mean(axis=0).tolist()))
         metrics["learning_rate"] = float(rows[-1, names.index("learning_rate")])
         metrics["skipped"] = float(rows[:, names.index("skipped")].sum())
-        metrics |= {"sequences_per_second": steps_per_second * phase.task.config.training.batch_size,
+        metrics |= {"sequences_per_second": steps_per_second * phase.resolved.task.config.training.batch_size,
                     "tokens_per_second": steps_per_second * metrics.pop("tokens"),
                     "model_flops_per_second": steps_per_second * metrics.pop("flops")}
         metrics.pop("finite")
         self.watcher.training(step, metrics, steps_per_second)
 
     def _evaluate(self, phase: Phase, step: int) -> dict[str, float]:
-        """Metrics on the held-out data, where there is some; the best checkpoint so far is kept."""
-        if not phase.held_out:
+        """Metrics on the held-out data, if there is some; the best checkpoint so far is kept."""
+        if (held_out := phase.resolved.held_out) is None:
             return {}
-        metrics, rows = self.trainer.evaluate(phase.held_out, self.settings.eval_steps)
-        metrics |= phase.task.evaluate(rows)
+        metrics, rows = self.trainer.evaluate(held_out.source, self.settings.eval_steps)
+        metrics |= held_out.evaluate(rows)
         self.watcher.evaluation(step, metrics)
         if self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics):
             self.watcher.say(f"best so far: {self.best.describe()}")

@@ -3,44 +3,47 @@
 import dataclasses
 
 from official_bert.config import Config, PhaseConfig, merge
-from official_bert.training.task import BatchSource, TaskBase
+from official_bert.training.task import BatchSource, DataFiles, Resolved, Steps, TaskBase
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Steps first + 1 to last of a run, on the batches of `task`; batch 0 of `source` is the first of them."""
+    """Steps first + 1 to last of a run, on the batches of `resolved`; batch 0 of its training batches is the first of them."""
 
     number: int
     first: int
     last: int
-    task: TaskBase
-    source: BatchSource
-    held_out: BatchSource | None
+    resolved: Resolved
+
+    @property
+    def source(self) -> BatchSource:
+        """The training batches."""
+        assert self.resolved.train is not None
+        return self.resolved.train
 
 
-def plan(task: TaskBase) -> list[Phase]:
-    """The run's phases; one where the configuration names none. ValueError where it does not say how long they are."""
+def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
+    """The run's phases with their data and their one model; one phase if the configuration names none.
+
+    Raises ValueError for data that does not fit, and if the configuration does not say how long the phases are.
+    """
     config = task.config
     if not config.phases:
-        source, held_out = task.train_source(), _held_out(task)
-        settings = task.config.training  # only now: a task may resolve its configuration from the data
-        if (total := settings.steps or int(settings.epochs * source.batches_per_epoch)) < 1:
+        whole = Phase(0, 0, config.training.steps, task.resolve(files, steps))
+        total = config.training.steps or int(config.training.epochs * whole.source.batches_per_epoch)
+        if total < 1:
             raise ValueError("config.training: expected steps or epochs above 0, got neither")
-        return [Phase(0, 0, total, task, source, held_out)]
+        return [dataclasses.replace(whole, last=total)]
     if config.training.steps or config.training.epochs:
         raise ValueError("config.training.steps and epochs: expected neither, config.phases says how many steps a run has")
     phases: list[Phase] = []
     for number, phase in enumerate(config.phases):
         if phase.steps < 1:
             raise ValueError(f"config.phases[{number}].steps: expected at least 1, got {phase.steps}")
-        first = phases[-1].last if phases else 0
-        own = type(task)(phase_config(config, phase), task.files)
-        phases.append(Phase(number, first, first + phase.steps, own, own.train_source(), _held_out(own)))
+        first, model = (phases[-1].last, phases[0].resolved.model) if phases else (0, None)
+        resolved = type(task)(phase_config(config, phase)).resolve(files, steps, model)
+        phases.append(Phase(number, first, first + phase.steps, resolved))
     return phases
-
-
-def _held_out(task: TaskBase) -> BatchSource | None:
-    return task.eval_source() if task.files.evaluates else None
 
 
 def phase_config(config: Config, phase: PhaseConfig) -> Config:
@@ -58,7 +61,7 @@ def task_at(task: TaskBase, step: int) -> TaskBase:
     for phase in task.config.phases:
         last += phase.steps
         if step < last or phase is task.config.phases[-1]:
-            return type(task)(phase_config(task.config, phase), task.files)
+            return type(task)(phase_config(task.config, phase))
     return task
 
 

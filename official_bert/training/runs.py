@@ -1,4 +1,4 @@
-"""One fine-tuning from its configuration to its answers: train, evaluate, predict. What the fine-tuning commands share."""
+"""Runs one fine-tuning: trains, evaluates and predicts as asked. The fine-tuning commands share it."""
 
 import dataclasses
 import os
@@ -12,23 +12,18 @@ from official_bert.models.interchange import formats
 from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, METRIC_FILE, VOCAB_FILE
 from official_bert.training.distribution import Placement, is_first_worker, set_precision
-from official_bert.training.task import TaskBase
+from official_bert.training.task import (
+    TRAIN_AND_EVALUATE,
+    BatchSource,
+    ConstantAnswers,
+    DataFiles,
+    Resolved,
+    Steps,
+    TaskBase,
+)
 
 RESULTS_FILE = "eval_results.txt"
 DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {"training": {"keep_checkpoints": 1}})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Steps:
-    """What is done of a fine-tuning."""
-
-    train: bool = True
-    evaluate: bool = True
-    predict: bool = False
-
-    def __post_init__(self):
-        if not (self.train or self.evaluate or self.predict):
-            raise ValueError("expected at least one of --do_train, --do_eval and --do_predict")
 
 
 def defaults_from(init_checkpoint: str) -> dict[str, Any]:
@@ -71,59 +66,54 @@ def require_vocabulary(config: Config) -> None:
         raise ValueError(f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")
 
 
-def run(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "", steps: Steps | None = None,
-        best: bool = False, report: Callable[[str], None] = print) -> dict[str, float]:
+def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
+        steps: Steps = TRAIN_AND_EVALUATE, best: bool = False, report: Callable[[str], None] = print) -> dict[str, float]:
     """Trains, evaluates and predicts as `steps` say, and returns the metrics; `best`: predicts with the best checkpoint.
 
-    Without training, the folder's newest checkpoint counts, or `init_checkpoint` where the folder has none. Of several
+    Without training, the folder's newest checkpoint counts, or `init_checkpoint` if the folder has none. Of several
     workers all train and evaluate, and the first one alone predicts and writes.
     """
-    steps = steps or Steps()
     require_vocabulary(task.config)
     first = is_first_worker(placement)
-    if first and (answered := _without_model(task, output_dir, steps, report)) is not None:
-        return answered
+    if first and (constant := task.constant_answers(files, steps)):
+        return _write_constant(constant, output_dir, report)
     metrics: dict[str, float] = {}
+    resolved = None
     if steps.train:
-        metrics = loop.train(task, output_dir, placement, init_checkpoint, report=report)
+        opened = dataclasses.replace(steps, predict=steps.predict and first)
+        trained = loop.train(task, files, output_dir, placement, init_checkpoint, steps=opened, report=report)
+        metrics, resolved = trained.metrics, trained.resolved
     elif steps.evaluate:
-        metrics = _evaluate(task, output_dir, placement, init_checkpoint)
+        metrics = _evaluate(task, files, output_dir, placement, init_checkpoint)
     if first and steps.evaluate and metrics:
         write_results(metrics, output_dir)
     if first and steps.predict:
-        predictions = predict(task, trained_folder(output_dir, init_checkpoint, best))
+        resolved = resolved or resolve_answers(task, files)
+        assert resolved.tests is not None
+        predictions = predict(resolved, resolved.tests.source, trained_folder(output_dir, init_checkpoint, best))
         os.makedirs(output_dir, exist_ok=True)
-        report(f"wrote {', '.join(task.write_predictions(predictions, output_dir))}")
+        report(f"wrote {', '.join(resolved.tests.write(predictions, output_dir))}")
     return metrics
 
 
-def _without_model(task: TaskBase, output_dir: str, steps: Steps, report: Callable[[str], None]) -> dict[str, float] | None:
-    """The metrics of answers that need no model, and their files; None for a task that needs one."""
-    if type(task).constant_predictions is TaskBase.constant_predictions:
-        return None  # and no data is read yet: labels may have to be found in the training data first
-    held_out = task.eval_source() if steps.evaluate else None
-    tests = task.predict_source() if steps.predict else None
-    source = held_out or tests
-    if source is None or (predictions := task.constant_predictions(source)) is None:
-        return None
+def _write_constant(constant: ConstantAnswers, output_dir: str, report: Callable[[str], None]) -> dict[str, float]:
     os.makedirs(output_dir, exist_ok=True)
     report("no model is trained: every row gets the same answer")
-    metrics = task.evaluate(predictions) if held_out else {}
-    if metrics:
-        write_results(metrics, output_dir)
-    if tests and (answers := task.constant_predictions(tests)):
-        report(f"wrote {', '.join(task.write_predictions(answers, output_dir))}")
-    return metrics
+    if constant.metrics:
+        write_results(constant.metrics, output_dir)
+    if constant.write:
+        report(f"wrote {', '.join(constant.write(output_dir))}")
+    return constant.metrics
 
 
-def _evaluate(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str) -> dict[str, float]:
+def _evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str) -> dict[str, float]:
     folder = trained_folder(output_dir, init_checkpoint)
     if os.path.exists(os.path.join(folder, CONFIG_FILE)):
-        return evaluation.evaluate(task, folder, placement)
-    model = _model_of(task, folder)
-    if (source := task.eval_source()) is None:
-        raise ValueError(f"task {task.config.task}: no evaluation data given")
-    return task.evaluate(evaluation.predict(task, model, source))
+        return evaluation.evaluate(task, files, folder, placement)
+    set_precision(task.config.training.precision)
+    resolved = task.resolve(files, Steps(train=False))
+    assert resolved.held_out is not None
+    return resolved.held_out.evaluate(predict(resolved, resolved.held_out.source, folder))
 
 
 def trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) -> str:
@@ -137,21 +127,21 @@ def trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) ->
     return init_checkpoint
 
 
-def _model_of(task: TaskBase, path: str):
-    """The task's model with the weights at a path, none of them new. ValueError where some are missing."""
+def resolve_answers(task: TaskBase, files: DataFiles) -> Resolved:
+    """The task, its model and the data to answer. ValueError if there is none."""
     set_precision(task.config.training.precision)
-    model = task.build_model()
-    said = checkpoints.initialize_from(model, path)
-    if "; new: " in said:
-        raise ValueError(f"--init_checkpoint={said}: expected a fine-tuned checkpoint, with every weight of the model")
-    return model
+    return task.resolve(files, Steps(train=False, evaluate=False, predict=True))
 
 
-def predict(task: TaskBase, folder: str) -> list[dict[str, Any]]:
-    """What the weights in a folder say about each row of the task's test data."""
-    if (source := task.predict_source()) is None:
-        raise ValueError(f"task {task.config.task}: no data to predict given")
-    return evaluation.predict(task, _model_of(task, folder), source)
+def predict(resolved: Resolved, source: BatchSource, path: str) -> list[dict[str, Any]]:
+    """The predictions for each row of a source, after the model has got the weights at a path.
+
+    Raises ValueError if the model has variables that the path has no weights for.
+    """
+    found = checkpoints.initialize_from(resolved.model, path)
+    if found.new:
+        raise ValueError(f"--init_checkpoint={found.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
+    return evaluation.predict(resolved.task, resolved.model, source)
 
 
 def write_results(metrics: Mapping[str, float], output_dir: str) -> None:

@@ -22,6 +22,7 @@ EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's 
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
 FIRST_SCALE = 2.0 ** 15
 TOTALS = ("tokens", "flops")  # of a step, not means: real tokens, operations of the model
+FACTS = ("learning_rate", "gradient_norm", "parameter_norm", "finite", "skipped", "loss_scale")  # of an update
 Tensors = list[tf.Tensor]
 AllReduce = Callable[[Tensors], Tensors]
 
@@ -61,14 +62,15 @@ def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
 
 
 class Step:
-    """The step functions of a task and its model. `names` are those of the row of metrics that `train` gives."""
+    """The step functions of a task and its model. `names` are those of the row of metrics that `train` gives, in its order."""
 
     def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1):
         self.task, self.model, self.config = task, model, config
         self.total_steps, self.num_replicas = total_steps, num_replicas
         self.scales_loss = config.training.precision == "float16"
         self.decayed = [optimization.is_decayed(variable.path) for variable in model.trainable_variables]
-        self.names: list[str] = []
+        each = () if tuple(task.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in task.loss_names)
+        self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
         # An update touches a weight's numbers many times: compiled, it reads and writes them once. Weights of one shape share
         # a function, so that a few small ones are compiled.
         self.compiled_updates = {key: tf.function(functools.partial(self._update_one, decayed=key[1]), jit_compile=True)
@@ -80,39 +82,25 @@ class Step:
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
               all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
         """New state and the row of metrics (float32, `names`) after one replica's part of a global batch."""
-        weights_of, counted = self.loss_weights(state.weights, batch)
+        weights_of = self.task.loss_weights(batch)
         totals = dict(zip(weights_of, all_reduce(list(weights_of.values()))))
-        gradients, sums, counts = self._accumulate(state, batch, totals, counted, step, replica)
+        gradients, sums, counts = self._accumulate(state, batch, totals, step, replica)
         reduced = all_reduce([*gradients, *sums.values(), *(value for pair in counts.values() for value in pair)])
         gradients, rest = reduced[:len(gradients)], reduced[len(gradients):]
         losses = {name: value / (totals[name] + EPSILON) for name, value in zip(sums, rest)}
-        pairs = rest[len(sums):]
-        measured = {name: tf.math.divide_no_nan(pairs[2 * index], pairs[2 * index + 1])
-                    for index, name in enumerate(counts) if name not in TOTALS}
-        work = {name: pairs[2 * list(counts).index(name)] for name in TOTALS}
-        state, facts = self._update(state, gradients, tf.add_n(list(losses.values())), step)
-        row = {"loss": tf.add_n(list(losses.values()))} | {f"{name}_loss": value for name, value in losses.items()}
-        row |= measured | facts | work
-        if len(losses) == 1 and "loss" in losses:
-            row.pop("loss_loss")
-        self.names = list(row)
-        return state, tf.stack([tf.cast(value, tf.float32) for value in row.values()])
-
-    def loss_weights(self, weights: Tensors, batch: Batch) -> tuple[dict[str, tf.Tensor], list[str]]:
-        """The weights of the losses by name, and the names of counters.
-
-        They depend on the batch alone, so that the graph keeps nothing of the forward pass made here.
-        """
-        outputs, _ = self.model.stateless_call(weights, self._others(), dict(batch), training=False)
-        return ({name: weight for name, (_, weight) in self.task.losses(outputs, batch).items()},
-                [*self.task.counters(outputs, batch), *TOTALS])
+        pairs = dict(zip(counts, zip(rest[len(sums)::2], rest[len(sums) + 1::2])))
+        loss = tf.add_n(list(losses.values()))
+        state, facts = self._update(state, gradients, loss, step)
+        row = {f"{name}_loss": value for name, value in losses.items()} | {"loss": loss} | facts
+        row |= {name: count if name in TOTALS else tf.math.divide_no_nan(count, weight) for name, (count, weight) in pairs.items()}
+        return state, tf.stack([tf.cast(row[name], tf.float32) for name in self.names])
 
     def _others(self) -> Tensors:
         """What training does not change, where no dropout looks at its seed."""
         return [tf.zeros(variable.shape, variable.dtype) if is_seed(variable) else tf.convert_to_tensor(variable.value)
                 for variable in self.model.non_trainable_variables]
 
-    def _accumulate(self, state: State, batch: Batch, totals: dict, counted: list[str], step: tf.Tensor, replica: tf.Tensor):
+    def _accumulate(self, state: State, batch: Batch, totals: dict, step: tf.Tensor, replica: tf.Tensor):
         """Sums of gradients, losses and counters over a replica's micro-batches, one after the other."""
         count = self.config.training.accumulation_steps
 
@@ -123,7 +111,7 @@ class Step:
             return measure(0, batch)
         pieces = {key: _cut(value, count) for key, value in batch.items()}
         zeros = ([tf.zeros_like(weight) for weight in state.weights], {name: tf.constant(0.0) for name in totals},
-                 {name: (tf.constant(0.0), tf.constant(0.0)) for name in counted})
+                 {name: (tf.constant(0.0), tf.constant(0.0)) for name in (*self.task.counter_names, *TOTALS)})
 
         def add(index, sums):
             made = measure(index, {key: value[index] for key, value in pieces.items()})

@@ -1,12 +1,13 @@
 """The interface that a task fulfils: its data, its model, its losses and what becomes of the model's outputs.
 
-A task is one file, `official_bert/tasks/<name>.py`, with a class `Task(TaskBase)`. `load_task` imports it by name.
+A task is a module with a class `Task(TaskBase)` and its `Options`; `tasks/loading.py` imports it by name.
 """
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import keras
 import tensorflow as tf
@@ -16,6 +17,7 @@ from official_bert.text.tokenization import FullTokenizer
 
 Batch = Mapping[str, tf.Tensor]
 Outputs = Mapping[str, tf.Tensor]
+Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only the loop divides, over the global batch
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger"]
 
@@ -29,7 +31,22 @@ class DataFiles:
     eval_file: str = ""
     predict_file: str = ""
     cache_dir: str = ""  # tokenized features are kept here between runs; "" keeps nothing
-    evaluates: bool = True  # whether a training run looks for evaluation data
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What is done of a fine-tuning."""
+
+    train: bool = True
+    evaluate: bool = True
+    predict: bool = False
+
+    def __post_init__(self):
+        if not (self.train or self.evaluate or self.predict):
+            raise ValueError("expected at least one of --do_train, --do_eval and --do_predict")
+
+
+TRAIN_AND_EVALUATE = Steps()
 
 
 class BatchSource(Protocol):
@@ -47,36 +64,113 @@ class BatchSource(Protocol):
         """Batches start, start + 1, ... as dicts of tensors; of each, block `shard` of `num_shards` of its rows."""
 
     def explain(self, message: str) -> str | None:
-        """What in the data an error of TensorFlow's, raised while reading, is about; None where the data is not."""
+        """What in the data is the cause of an error of TensorFlow's, raised while reading; None if the data is not."""
 
 
-class TaskBase(abc.ABC):
-    """What training, evaluation, prediction and export need to know of a task.
-
-    `config` is the resolved one: what a task finds in its data (its labels, say) it puts into `config.options`, so
-    that an output folder's `config.yaml`, `vocab.txt` and checkpoint are all that prediction and export need.
-    """
-
-    Options: ClassVar[type]
-    head: Head
-    served_classes: ClassVar[tuple[type, ...]] = ()  # of its models, whatever its options; their outputs and how answers read
-
-    def __init__(self, config: Config, files: DataFiles | None = None):
-        self.config = config
-        self.files = files or DataFiles()
-        self.options: Any = build(self.Options, config.options, "config.options")
-
-    def resolve(self, **found: Any) -> None:
-        """Puts what was found in the data (`labels=[...]`) into the options and into the config that is saved."""
-        self.options = dataclasses.replace(self.options, **found)
-        self.config = dataclasses.replace(self.config, options=to_dict(self.options))
+class HeldOut(Protocol):
+    """Data to evaluate on."""
 
     @property
+    def source(self) -> BatchSource:
+        """The batches of one evaluation."""
+
+    def evaluate(self, predictions: Predictions) -> dict[str, float]:
+        """Official metrics from one prediction a row of `source` (filler rows removed), in its order."""
+
+
+class ToAnswer(Protocol):
+    """Data to answer: a test set."""
+
+    @property
+    def source(self) -> BatchSource:
+        """The batches to predict."""
+
+    def write(self, predictions: Predictions, output_dir: str) -> list[str]:
+        """Writes the task's prediction files from one prediction a row of `source`, and returns their paths."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A task with everything that its files tell: its labels, its model, its batches."""
+
+    task: "TaskBase"  # its config holds what the files told, so that prediction and export need the output folder alone
+    model: keras.Model
+    train: BatchSource | None = None
+    held_out: HeldOut | None = None
+    tests: ToAnswer | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantAnswers:
+    """Every row gets the same answer, and no model is trained."""
+
+    metrics: dict[str, float]  # {} if there is nothing to evaluate on
+    write: Callable[[str], list[str]] | None  # writes the prediction files into a folder, returns their paths; None: nothing to answer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TaskBase(abc.ABC):
+    """What training, evaluation, prediction and export need to know of a task: a function of its configuration, never changed.
+
+    `resolve` is the one step that reads data.
+    """
+
+    config: Config
+    Options: ClassVar[type]
+
+    def __post_init__(self):
+        self.options  # noqa: B018 (wrong ones are refused at once)
+
+    @functools.cached_property
+    def options(self) -> Any:
+        """The task's own options, an `Options`."""
+        return build(self.Options, self.config.options, "config.options")
+
+    @property
+    @abc.abstractmethod
+    def head(self) -> Head:
+        """The kind of model."""
+
+    @property
+    def loss_names(self) -> Sequence[str]:
+        """The names that `losses` gives for a training batch, in their order."""
+        return ("loss",)
+
+    @property
+    def counter_names(self) -> Sequence[str]:
+        """The names that `counters` gives, in their order."""
+        return ()
+
+    @functools.cached_property
     def tokenizer(self) -> FullTokenizer:
         """The tokenizer of `config.tokenizer`."""
-        if not hasattr(self, "_tokenizer"):
-            self._tokenizer = FullTokenizer(self.config.tokenizer.vocab_file, self.config.tokenizer.do_lower_case)
-        return self._tokenizer
+        return FullTokenizer(self.config.tokenizer.vocab_file, self.config.tokenizer.do_lower_case)
+
+    def with_options(self, **found: Any) -> Self:
+        """The same task with what was found in the data (`labels=[...]`) in its options and in the config that is saved."""
+        options = to_dict(dataclasses.replace(self.options, **found))
+        return type(self)(dataclasses.replace(self.config, options=options))
+
+    def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:
+        """Opens and checks the files of all `steps`, finds the labels, builds the model unless one is given, makes the batches.
+
+        In this order, and within the scope of the strategy. Raises ValueError if a step lacks its data; a training run may lack
+        data to evaluate on.
+        """
+        resolved = self.read(files, steps, model)
+        if steps.evaluate and not steps.train and resolved.held_out is None:
+            raise ValueError(f"task {self.config.task}: no evaluation data given")
+        if steps.predict and resolved.tests is None:
+            raise ValueError(f"task {self.config.task}: no data to predict given")
+        return resolved
+
+    @abc.abstractmethod
+    def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
+        """What `resolve` gives; a step that lacks its data (training apart) leaves None."""
+
+    def constant_answers(self, files: DataFiles, steps: Steps) -> ConstantAnswers | None:
+        """The answers of a task that needs no model (always the most frequent label); None is the usual case."""
+        return None
 
     @abc.abstractmethod
     def build_model(self) -> keras.Model:
@@ -86,6 +180,10 @@ class TaskBase(abc.ABC):
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """(sum, weight) by name, pure and in float32; the training loss is the sum over names of sum / weight."""
 
+    def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """The weights that `losses` gives for a training batch, from the batch alone; by default the number of real rows."""
+        return {name: tf.reduce_sum(batch["example_weights"]) for name in self.loss_names}
+
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Names, static shapes and types of a batch at its full length, as a TPU would get it."""
         raise ValueError(f"task {self.config.task} has batches of no fixed shape")
@@ -94,38 +192,14 @@ class TaskBase(abc.ABC):
         """Cheap metrics computed inside the step (accuracies), as (sum, weight) by name."""
         return {}
 
-    @abc.abstractmethod
-    def train_source(self) -> BatchSource:
-        """The training batches."""
-
-    @abc.abstractmethod
-    def eval_source(self) -> BatchSource | None:
-        """The batches of one evaluation, in file order, or None where there is no evaluation data."""
-
     def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
-        """What of the outputs, row by row, the host needs for `evaluate` and `decode`; nothing by default."""
-        return {}
-
-    def evaluate(self, predictions: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Official metrics from one prediction a row of `eval_source` (filler rows removed), in its order."""
+        """The outputs, row by row, that `evaluate` and `write` need; none by default."""
         return {}
 
     def best_metric(self) -> str:
         """The key of `evaluate` or of the evaluation losses by which the best checkpoint is kept; `-` in front: less is
         better."""
         return "-loss"
-
-    def write_predictions(self, predictions: Sequence[Mapping[str, Any]], output_dir: str) -> list[str]:
-        """Writes the task's prediction files for the rows of `predict_source` and returns their paths."""
-        raise ValueError(f"task {self.config.task} writes no prediction files")
-
-    def constant_predictions(self, source: BatchSource) -> list[dict[str, Any]] | None:
-        """Predictions for the rows of a source that need no model (always the most frequent label), or None: the usual case."""
-        return None
-
-    def predict_source(self) -> BatchSource | None:
-        """The batches to predict (a test set), in file order, or None where there is none."""
-        return None
 
     def served(self, model: keras.Model, options: Any) -> Any:
         """The `ServedModel`, one of `served_classes`, of the task's trained model; `options` are `ServingOptions`."""

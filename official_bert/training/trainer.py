@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -16,15 +17,14 @@ EXACT_SHAPES = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=F
 
 
 class Trainer:
-    """What a run changes, and the compiled functions that change it. All of it is made under the strategy."""
+    """What a run changes, and the compiled functions that change it. All of it, `model` too, is made under the strategy."""
 
-    def __init__(self, task: TaskBase, strategy: tf.distribute.Strategy, total_steps: int):
-        self.strategy, self.total_steps = strategy, total_steps
+    def __init__(self, task: TaskBase, model: keras.Model, strategy: tf.distribute.Strategy, total_steps: int):
+        self.model, self.strategy, self.total_steps = model, strategy, total_steps
         self.several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         with strategy.scope():
-            self.model = task.build_model()
-            trainable = [variable.value for variable in self.model.trainable_variables]
-            names = [variable.path.partition("/")[2] for variable in self.model.trainable_variables]
+            trainable = [variable.value for variable in model.trainable_variables]
+            names = [variable.path.partition("/")[2] for variable in model.trainable_variables]
             self.first, self.second = ([tf.Variable(tf.zeros_like(weight), trainable=False) for weight in trainable]
                                        for _ in range(2))
             self.scale = tf.Variable(FIRST_SCALE, trainable=False)
@@ -32,7 +32,7 @@ class Trainer:
             self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.weights = trainable
         self.checkpoint = checkpoints.weights_checkpoint(
-            self.model, first=dict(zip(names, self.first)), second=dict(zip(names, self.second)), scale=self.scale,
+            model, first=dict(zip(names, self.first)), second=dict(zip(names, self.second)), scale=self.scale,
             finite_steps=self.finite_steps, step=self.done)
         # Workers stop at the same step: one's wish reaches the others with the step's own sums.
         self.stop_wanted, self.stop_agreed = tf.Variable(0.0, trainable=False), tf.Variable(0.0, trainable=False)

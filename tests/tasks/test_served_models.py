@@ -19,6 +19,7 @@ from official_bert.tasks.squad.served import ServedSpans
 from official_bert.tasks.tagging.served import ServedTagger
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
+from official_bert.training.task import DataFiles, Steps
 
 SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
                     max_position_embeddings=48, initializer_range=0.5)
@@ -136,9 +137,9 @@ def test_words_beyond_one_window_reach_a_feature_based_tagger_as_in_training(mak
     task, model, _ = make("ner features crf", max_seq_length=20)
     path = tmp_path / "long.conll"
     path.write_text("\n".join(f"{word}\tO" for word in WORDS * 6))
-    trained = load_task(task.config, type(task.files)(predict_file=str(path)))
-    trained._model = model
-    batch = {key: tf.constant(value) for key, value in trained.predict_source().batch(0).items()}
+    trained = load_task(task.config)
+    data = trained.resolve(DataFiles(predict_file=str(path)), Steps(train=False, evaluate=False, predict=True), model)
+    batch = {key: tf.constant(value) for key, value in data.tests.source.batch(0).items()}
     part = {key: batch[key][:1] for key in ("word_features", "input_mask")}
     logits = model(part, training=False)["logits"].numpy()[0][:60]
     (tags,) = trained.decode_tags([logits], {name: value.numpy() for name, value in zip(CHAIN, model.crf.scores())})

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from local_ports import free_ports
-from made_pretraining import S, make_config, make_task, write_records
+from made_pretraining import S, data_files, make_config, resolve, write_records
 
-from official_bert.tasks.loading import restore_for_inference
+from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, distribution, evaluation, guards, loop
 from official_bert.training.distribution import Placement
 from official_bert.training.trainer import Trainer
@@ -28,8 +28,13 @@ def held_out(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("records") / "held_out.tfrecord", 40, seed=1)
 
 
-def train(task, folder, lines=None):
-    return loop.train(task, str(folder), Placement(), report=(lines if lines is not None else []).append)
+def given(config, *records):
+    """The first two arguments of training and evaluation."""
+    return load_task(config), data_files(*records)
+
+
+def train(what, folder, lines=None):
+    return loop.train(*what, str(folder), Placement(), report=(lines if lines is not None else []).append)
 
 
 def logged(folder, name, file="log.jsonl"):
@@ -45,7 +50,7 @@ def test_phases_go_through_in_one_run_whenever_it_was_stopped(records, tmp_path,
                          phases=[{"steps": 6, "options": {"max_seq_length": 12}}, {"steps": 5, "batch_size": 16}])
 
     def task():
-        return make_task(config, f"{short},{records}")
+        return given(config, f"{short},{records}")
     train(task(), tmp_path / "whole")
     wanted = logged(tmp_path / "whole", "train/loss")
     assert list(wanted) == list(range(1, 12))
@@ -71,14 +76,14 @@ def test_phases_go_through_in_one_run_whenever_it_was_stopped(records, tmp_path,
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, tmp_path):
     config = make_config(optimizer={"learning_rate": 0.02, "schedule": "constant"},
                          training={"steps": 24, "eval_every": 2, "save_every": 2, "eval_batch_size": 8, "keep_checkpoints": 3})
-    train(make_task(config, records, held_out), tmp_path)
+    train(given(config, records, held_out), tmp_path)
     losses = logged(tmp_path, "eval/loss")
     best = min(losses, key=losses.get)
     assert json.loads((tmp_path / "best" / checkpointing.METRIC_FILE).read_text()) == {
         "metric": "loss", "value": losses[best], "step": best}
     assert len(list(tmp_path.glob("ckpt-*.index"))) == 3 and len(list((tmp_path / "best").glob("ckpt-*.index"))) == 1
     task, model = restore_for_inference(str(tmp_path / "best"))
-    source = make_task(config, records, held_out).eval_source()
+    source = resolve(config, records, held_out).held_out.source
     sums = {"mlm": [0, 0], "nsp": [0, 0]}
     for batch in source.dataset().take(source.batches_per_epoch):
         for name, (total, weight) in task.losses(model(dict(batch), training=False), batch).items():
@@ -89,25 +94,25 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, t
 
 def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_out, tmp_path):
     config = make_config(training={"steps": 9, "eval_every": 3, "save_every": 3, "eval_batch_size": 8})
-    train(make_task(config, records, held_out), tmp_path)
-    evaluation.evaluate_continuously(make_task(config, records, held_out), str(tmp_path), Placement(), 5.0, lambda _: None)
+    train(given(config, records, held_out), tmp_path)
+    evaluation.evaluate_continuously(*given(config, records, held_out), str(tmp_path), Placement(), 5.0, lambda _: None)
     own, followed = logged(tmp_path, "eval/loss"), logged(tmp_path, "eval/loss", "eval_log.jsonl")
     assert list(followed) == [3, 6, 9] and followed == pytest.approx(own, abs=1e-6)
 
 
 def test_profiled_steps_leave_a_profile(records, tmp_path):
     config = make_config(training={"steps": 6})
-    loop.train(make_task(config, records), str(tmp_path), Placement(), profile_steps="2:4", report=lambda _: None)
+    loop.train(*given(config, records), str(tmp_path), Placement(), profile_steps="2:4", report=lambda _: None)
     assert list((tmp_path / "tensorboard").glob("plugins/profile/*/*.xplane.pb"))
     with pytest.raises(ValueError, match="profile_steps"):
-        loop.train(make_task(config, records), str(tmp_path / "other"), Placement(), profile_steps="4:2")
+        loop.train(*given(config, records), str(tmp_path / "other"), Placement(), profile_steps="4:2")
 
 
 def test_numbers_that_explode_stop_the_run_and_leave_its_checkpoints(records, tmp_path):
     config = make_config(optimizer={"learning_rate": 1e17, "schedule": "constant"},
                          training={"save_every": 1, "keep_checkpoints": 50})
     with pytest.raises(ValueError, match=r"step \d+: .+ is not finite; the checkpoints before it are intact") as error:
-        train(make_task(config, records), tmp_path)
+        train(given(config, records), tmp_path)
     step = int(re.search(r"step (\d+)", str(error.value)).group(1))
     reader = tf.train.load_checkpoint(str(tmp_path / f"ckpt-{step - 1}"))
     for name, dtype in reader.get_variable_to_dtype_map().items():
@@ -115,9 +120,9 @@ def test_numbers_that_explode_stop_the_run_and_leave_its_checkpoints(records, tm
 
 
 def test_the_first_bad_tensor_is_named(records):
-    task = make_task(make_config(), records)
-    trainer = Trainer(task, distribution.make_strategy(Placement()), 20)
-    batch = next(iter(task.train_source().dataset()))
+    strategy, resolved = distribution.make_strategy(Placement()), resolve(make_config(), records)
+    trainer = Trainer(resolved.task, resolved.model, strategy, 20)
+    batch = next(iter(resolved.train.dataset()))
 
     def bad():
         return guards.first_bad_tensor(trainer.step, [tf.convert_to_tensor(weight) for weight in trainer.weights], batch, 0, 1)
@@ -140,7 +145,7 @@ WRONG = [({"next_sentence_labels": [2]}, "next-sentence label"), ({"input_mask":
 def test_a_record_that_cannot_be_learned_from_is_named(tmp_path, wrong, told):
     path = write_records(tmp_path / "bad.tfrecord", 40, **wrong)
     with pytest.raises(ValueError, match=rf"bad\.tfrecord: record 39: .*{told}"):
-        train(make_task(make_config(), path), tmp_path / "run")
+        train(given(make_config(), path), tmp_path / "run")
 
 
 def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):

@@ -4,12 +4,14 @@ import json
 import math
 import pathlib
 
+import made_pretraining
 import pytest
-from made_finetuning import GLUE, ROOT, SWAG, make_config, make_task
+from made_finetuning import GLUE, ROOT, SWAG, data_files, make_config, resolve
 
+from official_bert.tasks.loading import load_task
 from official_bert.training import runs
 from official_bert.training.distribution import Placement
-from official_bert.training.runs import Steps
+from official_bert.training.task import Steps
 
 QUESTIONS = {name: ROOT / "golden" / f"{name}.json" for name in ("squad_v1", "squad_v2")}
 WINDOWS = {"max_seq_length": 64, "doc_stride": 32, "max_query_length": 16}
@@ -50,7 +52,7 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     task_name = sections.pop("task")
     config = make_config(task_name, training={"batch_size": 2, "eval_batch_size": 2, "epochs": 1.0}, **sections)
     output = tmp_path / "run"
-    metrics = runs.run(make_task(config, **files), str(output), Placement(), steps=Steps(predict=True), report=lambda _: None)
+    metrics = runs.run(load_task(config), data_files(**files), str(output), Placement(), steps=Steps(predict=True), report=lambda _: None)
     kind = name.partition(" with")[0].partition(" on")[0]
     assert METRICS[kind] <= set(metrics) and all(math.isfinite(value) for value in metrics.values())
     if kind.startswith("squad"):
@@ -60,5 +62,27 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
         assert set(json.loads((output / "predictions.json").read_text())) == asked
     assert (output / WRITTEN[kind]).stat().st_size
     stored = runs.stored_config(str(output), [])
-    again = runs.run(make_task(stored, **files), str(output), Placement(), steps=Steps(train=False), report=lambda _: None)
+    again = runs.run(load_task(stored), data_files(**files), str(output), Placement(), steps=Steps(train=False), report=lambda _: None)
     assert {key: again[key] for key in metrics} == pytest.approx(metrics, rel=1e-5, abs=1e-5)
+
+
+def check_names_and_weights(data):
+    """The weights that a task gives from a batch alone are those of its losses, to the bit, and it gives what it names."""
+    task, batch = data.task, next(iter(data.train.dataset()))
+    outputs = data.model(dict(batch), training=False)
+    wanted = {name: float(weight) for name, (_, weight) in task.losses(outputs, batch).items()}
+    found = {name: float(weight) for name, weight in task.loss_weights(batch).items()}
+    assert found == wanted and all(weight > 0 for weight in found.values())
+    assert list(found) == list(task.loss_names) and list(task.counters(outputs, batch)) == list(task.counter_names)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_weights_of_losses_follow_from_the_batch(tmp_path, name):
+    sections, files = RUNS[name](tmp_path)
+    config = make_config(sections.pop("task"), training={"batch_size": 3}, **sections)  # an epoch's last batch has filler rows
+    check_names_and_weights(resolve(config, **files))
+
+
+def test_so_do_those_of_pre_training(tmp_path):
+    path = made_pretraining.write_records(tmp_path / "few.tfrecord", 20)  # fewer than a batch
+    check_names_and_weights(made_pretraining.resolve(made_pretraining.make_config(), path))

@@ -5,19 +5,26 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from made_pretraining import make_config, make_task, write_records
+from made_pretraining import make_config, resolve, write_records
 
 from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.models.interchange import tf1
 from official_bert.tasks.loading import load_task
-from official_bert.training import distribution
-from official_bert.training.step import fold_seeds
+from official_bert.training import distribution, guards
+from official_bert.training.step import State, fold_seeds
 from official_bert.training.trainer import Trainer
 
 
-def trainer_on(task, strategy=None, total=20):
-    return Trainer(task, strategy or tf.distribute.get_strategy(), total)
+def trainer_of(task, model, total=20):
+    return Trainer(task, model, tf.distribute.get_strategy(), total)
+
+
+def trained_on(config, path):
+    """A trainer whose weights are those of seed 1, and its batches."""
+    tf.keras.utils.set_random_seed(1)
+    resolved = resolve(config, path)
+    return trainer_of(resolved.task, resolved.model), resolved.train
 
 
 def test_six_steps_are_those_of_the_2018_code(golden):
@@ -25,7 +32,8 @@ def test_six_steps_are_those_of_the_2018_code(golden):
     base = load_config(bert_config_file=str(golden / "tf1_bert/bert_config.json"))
     config = type(base)(model=base.model, options={"max_seq_length": 24, "max_predictions_per_seq": 5},
                         optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=3), training=TrainingConfig(batch_size=4))
-    trainer = trainer_on(load_task(config), total=10)
+    task = load_task(config)
+    trainer = trainer_of(task, task.build_model(), total=10)
     checkpoints.initialize_from(trainer.model, str(golden / "tf1_bert/bert_model.ckpt"))
     batch = dict(np.load(golden / "tf1_bert/inputs.npz")) | {"example_weights": np.ones(4, "float32")}
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
@@ -35,11 +43,28 @@ def test_six_steps_are_those_of_the_2018_code(golden):
     losses = rows[:, [names.index("mlm_loss"), names.index("nsp_loss")]]
     np.testing.assert_allclose(losses, wanted["losses"], atol=1e-4)
     # The seventh step only measured the losses after the sixth: take the variables before it.
-    again = trainer_on(load_task(config), total=10)
+    again = trainer_of(task, task.build_model(), total=10)
     checkpoints.initialize_from(again.model, str(golden / "tf1_bert/bert_model.ckpt"))
     again.run_steps(iter(tf.data.Dataset.from_tensors(batch).repeat()), tf.constant(6))
     for name, variable in tf1.variables_by_name(again.model).items():
         np.testing.assert_allclose(variable.numpy().reshape(wanted[name].shape), wanted[name], atol=1e-4, err_msg=name)
+
+
+def test_a_step_holds_one_forward_pass(tmp_path):
+    path = write_records(tmp_path / "r.tfrecord", 50)
+    trainer, source = trained_on(make_config(), path)
+    batch, model = next(iter(source.dataset())), trainer.model
+    weights = [tf.convert_to_tensor(weight) for weight in trainer.weights]
+
+    def calls_of(function):
+        called = []
+        with guards.watched(model, lambda path, _: called.append(path)):
+            tf.function(function).get_concrete_function()
+        return called
+    state = State(weights, weights, weights, tf.constant(1.0), tf.constant(0))
+    step = calls_of(lambda: trainer.step.train(state, batch, tf.constant(0), tf.constant(0), list)[1])
+    forward = calls_of(lambda: model(dict(batch), training=True))
+    assert step == forward and len(forward) > 10
 
 
 def test_a_batch_cut_into_micro_batches_is_the_same_step(tmp_path):
@@ -48,10 +73,8 @@ def test_a_batch_cut_into_micro_batches_is_the_same_step(tmp_path):
     for pieces in (1, 4):
         config = make_config(model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
                              training={"accumulation_steps": pieces})
-        tf.keras.utils.set_random_seed(1)
-        task = make_task(config, path)
-        trainer = trainer_on(task)
-        rows.append(trainer.run_steps(iter(distribution.distribute(task.train_source(), trainer.strategy)), tf.constant(20)))
+        trainer, source = trained_on(config, path)
+        rows.append(trainer.run_steps(iter(distribution.distribute(source, trainer.strategy)), tf.constant(20)))
         weights.append([weight.numpy() for weight in trainer.weights])
     np.testing.assert_allclose(rows[0][:, 0], rows[1][:, 0], atol=1e-5)
     for one, other in zip(*weights):
@@ -62,10 +85,8 @@ def test_recomputed_activations_make_the_same_step_dropout_included(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 100)
     rows, weights = [], []
     for recompute in (False, True):
-        task = make_task(make_config(training={"recompute": recompute}, optimizer={"learning_rate": 1e-3}), path)
-        tf.keras.utils.set_random_seed(1)
-        trainer = trainer_on(task)
-        rows.append(trainer.run_steps(iter(task.train_source().dataset()), tf.constant(5)).numpy())
+        trainer, source = trained_on(make_config(training={"recompute": recompute}, optimizer={"learning_rate": 1e-3}), path)
+        rows.append(trainer.run_steps(iter(source.dataset()), tf.constant(5)).numpy())
         weights.append([weight.numpy() for weight in trainer.weights])
     np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4, atol=1e-5)
     for one, other in zip(*weights):
@@ -92,9 +113,8 @@ def test_toy_data_is_learned_in_every_precision(tmp_path, precision):
     config = make_config(optimizer={"learning_rate": 1e-2, "schedule": "constant"}, training={"precision": precision})
     distribution.set_precision(precision)
     try:
-        task = make_task(config, path)
-        trainer = trainer_on(task)
-        rows = trainer.run_steps(iter(task.train_source().dataset()), tf.constant(100)).numpy()
+        trainer, source = trained_on(config, path)
+        rows = trainer.run_steps(iter(source.dataset()), tf.constant(100)).numpy()
     finally:
         distribution.set_precision("float32")
     losses = rows[:, trainer.step.names.index("mlm_loss")]
@@ -104,10 +124,9 @@ def test_toy_data_is_learned_in_every_precision(tmp_path, precision):
 
 def test_an_exploding_step_is_skipped_and_counted(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 100)
-    task = make_task(make_config(training={"skip_gradient_norm": 1e-6}), path)
-    trainer = trainer_on(task)
+    trainer, source = trained_on(make_config(training={"skip_gradient_norm": 1e-6}), path)
     before = [weight.numpy() for weight in trainer.weights]
-    rows = trainer.run_steps(iter(task.train_source().dataset()), tf.constant(3)).numpy()
+    rows = trainer.run_steps(iter(source.dataset()), tf.constant(3)).numpy()
     assert rows[:, trainer.step.names.index("skipped")].tolist() == [1, 1, 1]
     for old, new in zip(before, trainer.weights):
         np.testing.assert_array_equal(old, new)
@@ -115,11 +134,10 @@ def test_an_exploding_step_is_skipped_and_counted(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 100)
-    task = make_task(make_config(), path)
-    trainer = trainer_on(task)
+    trainer, source = trained_on(make_config(), path)
     trainer.model.next_sentence.output_bias.assign([np.nan, 0.0])
     before = [weight.numpy() for weight in trainer.weights]
-    rows = trainer.run_steps(iter(task.train_source().dataset()), tf.constant(5)).numpy()
+    rows = trainer.run_steps(iter(source.dataset()), tf.constant(5)).numpy()
     assert len(rows) == 1 and rows[0, trainer.step.names.index("finite")] == 0
     for old, new in zip(before, trainer.weights):
         np.testing.assert_array_equal(old, new)

@@ -27,6 +27,20 @@ READABLE = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 WRITABLE = ("tf1", "hugging_face", "keras_hub", "ours")
 
 
+@dataclasses.dataclass(frozen=True)
+class Misfit:
+    """A weight whose shape is not that of the variable of its name."""
+
+    name: str  # ours
+    theirs: str  # in the file
+    wanted: tuple[int, ...]
+    got: tuple[int, ...]
+
+    def describe(self) -> str:
+        """Name and both shapes."""
+        return f"{self.theirs}: expected {self.wanted}, got {self.got}"
+
+
 class Format(Protocol):
     """What the module of a format that is written has."""
 
@@ -160,13 +174,13 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
     if model.unknown or extra:
         raise ValueError(f"{model.origin}: left over, with no place in a BERT model: {theirs([*extra, *model.unknown])}")
     if wrong := misfits(model, variables):
-        raise ValueError(f"{model.origin}: {_some(wrong, '; ')}")
+        raise ValueError(f"{model.origin}: {_some([misfit.describe() for misfit in wrong], '; ')}")
 
 
-def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list[str]:
-    """What is said of each weight whose shape is not that of the variable of its name: in our shape or as a matrix."""
+def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list[Misfit]:
+    """The weights that have neither the shape of the variable of their name nor that shape as a matrix."""
     shapes = {name: tuple(variables[name].shape) for name in model.weights if name in variables}
-    return [f"{model.table.theirs(name) or name}: expected {matrix_shape(name, shape)}, got {model.weights[name].shape}"
+    return [Misfit(name, model.table.theirs(name) or name, matrix_shape(name, shape), model.weights[name].shape)
             for name, shape in shapes.items() if model.weights[name].shape not in (shape, matrix_shape(name, shape))]
 
 

@@ -1,4 +1,4 @@
-"""Pre-training: masked words and next sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
+"""Pre-training: masked LM and next sentence prediction over records (paper 3.1; 2018 `run_pretraining.py`)."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from official_bert.files import find_files
 from official_bert.models.pretrainer import make_pretrainer
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.training import losses
-from official_bert.training.task import TaskBase
+from official_bert.training.task import Resolved, TaskBase
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,12 +25,25 @@ class Options:
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)  # of records made with --masking=dynamic
 
 
+@dataclasses.dataclass(frozen=True)
+class HeldOutRecords:
+    """Records to evaluate on: losses and accuracies say all."""
+
+    source: RecordSource
+
+    def evaluate(self, _):
+        """Nothing beyond losses and accuracies."""
+        return {}
+
+
 class Task(TaskBase):
     """Masked LM and next sentence from the records of `create_pretraining_data`."""
 
     Options = Options
     head = "fill_mask"
     served_classes = (ServedFillMask,)
+    loss_names = ("mlm", "nsp")
+    counter_names = ("mlm_accuracy", "nsp_accuracy")
 
     def build_model(self):
         """Encoder with both heads."""
@@ -38,27 +51,27 @@ class Task(TaskBase):
 
     def losses(self, outputs, batch):
         """Masked-LM loss over the weighted predictions, next-sentence loss over the examples."""
-        return {"mlm": losses.cross_entropy(outputs["mlm_logits"], batch["masked_lm_ids"], batch["masked_lm_weights"]
-                                            * batch["example_weights"][:, None]),
-                "nsp": losses.cross_entropy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0],
-                                            batch["example_weights"])}
+        return {"mlm": losses.cross_entropy(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch)),
+                "nsp": losses.cross_entropy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0], batch["example_weights"])}
+
+    def loss_weights(self, batch):
+        """The number of predictions, and that of examples."""
+        return {"mlm": tf.reduce_sum(_mlm_weights(batch)), "nsp": tf.reduce_sum(batch["example_weights"])}
 
     def counters(self, outputs, batch):
         """Accuracies of both."""
-        return {"mlm_accuracy": losses.accuracy(outputs["mlm_logits"], batch["masked_lm_ids"], batch["masked_lm_weights"]
-                                                * batch["example_weights"][:, None]),
+        return {"mlm_accuracy": losses.accuracy(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch)),
                 "nsp_accuracy": losses.accuracy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0],
                                                 batch["example_weights"])}
 
-    def train_source(self):
-        """The records of `--input_file`, shuffled."""
-        return self._source(self.files.train_file, self.config.training.batch_size, shuffle=True)
-
-    def eval_source(self):
-        """The records of `--eval_input_file`, in their order."""
-        if not self.files.eval_file:
-            return None
-        return self._source(self.files.eval_file, self.config.training.eval_batch_size, shuffle=False)
+    def read(self, files, steps, model):
+        """The records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
+        training = self.config.training
+        train = self._source(files.train_file, training.batch_size, shuffle=True) if steps.train else None
+        held_out = None
+        if steps.evaluate and files.eval_file:
+            held_out = HeldOutRecords(self._source(files.eval_file, training.eval_batch_size, shuffle=False))
+        return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
     def served(self, model, options):
         """Words for blanks."""
@@ -118,6 +131,11 @@ class Task(TaskBase):
             "masked position outside the sequence":
                 tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
             "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})
+
+
+def _mlm_weights(batch) -> tf.Tensor:
+    """1 for each prediction of a real row, else 0: [B,P]."""
+    return batch["masked_lm_weights"] * batch["example_weights"][:, None]
 
 
 def _other_lengths(options: Options, found: dict[str, int]) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Question answering over a passage: SQuAD 1.1 and 2.0 (paper 4.2 and 4.3; 2018 `run_squad.py`)."""
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_ar
 from official_bert.tasks.squad.reading import SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.training import losses
-from official_bert.training.task import TaskBase
+from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
 LAYOUT = 1  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
@@ -48,13 +49,16 @@ class Task(TaskBase):
     head = "span"
     served_classes = (ServedSpans,)
 
-    def __init__(self, config, files=None):
-        super().__init__(config, files)
-        self.rules = DecodingRules(**{key: getattr(self.options, key) for key in (
-            "n_best_size", "max_answer_length", "version_2_with_negative", "null_score_diff_threshold")})
-        self.decoded: dict[str, Decoded] = {}  # of the last evaluation or prediction
-        self._files: dict[str, SquadFile] = {}
-        self._held_out: dict[str, tuple[SquadFile, list[SquadFeature], ExampleSource]] = {}
+    loss_names = ("start", "end")
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.rules  # noqa: B018 (wrong ones are refused at once)
+
+    @functools.cached_property
+    def rules(self) -> DecodingRules:
+        """The options that say what is an answer."""
+        return DecodingRules(**{field.name: getattr(self.options, field.name) for field in dataclasses.fields(DecodingRules)})
 
     def build_model(self):
         """Encoder with a start and an end vector."""
@@ -80,54 +84,59 @@ class Task(TaskBase):
         answers = {name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")}
         return rows | answers | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
-    def train_source(self):
-        """The questions of the training file whose answers stand in their contexts."""
-        path = self._path("train_file", 0)
+    def read(self, files, steps, model):
+        """The questions to train on whose answers stand in their contexts; every window of those to evaluate on or to answer.
+
+        Questions to answer are those of `predict_file`, else those of evaluation; without gold answers nothing is evaluated.
+        """
+        check_length(self.options.max_seq_length, self.config.model)
+        read = functools.cache(read_squad)
+        eval_path = self._path(files.eval_file, files, 1)
+        predict_path = files.predict_file or eval_path
+        train = self._read_train(files) if steps.train else None
+        if train and predict_path:
+            _warn_of_overlap(train, read(predict_path))
+        evaluated = read(eval_path) if steps.evaluate and eval_path else None
+        evaluated = evaluated if evaluated and metrics.has_gold_answers(evaluated.articles) else None
+        answered = read(predict_path) if steps.predict and predict_path else None
+        held_out = self._questions(evaluated) if evaluated else None
+        tests = held_out if answered is evaluated else self._questions(answered) if answered else None
+        return Resolved(task=self, model=model or self.build_model(), held_out=held_out, tests=tests,
+                        train=self._train_source(train, files.cache_dir) if train else None)
+
+    def _read_train(self, files: DataFiles) -> SquadFile:
+        path = self._path(files.train_file, files, 0)
         if not path:
-            where = f"--data_dir={self.files.data_dir}: no {self._published(0)} there" if self.files.data_dir else "got neither"
+            where = f"--data_dir={files.data_dir}: no {self._published(0)} there" if files.data_dir else "got neither"
             raise ValueError(f"task squad: expected --train_file or a --data_dir with {self._published(0)}; {where}")
         file = read_squad(path, training=True, version_2=self.options.version_2_with_negative)
         if file.unfound:
             logging.warning("%s", file.warning())
-        self._warn_of_overlap(file)
-        depends_on = {"layout": LAYOUT, "data": file_digest(path), "vocab": file_digest(self.config.tokenizer.vocab_file),
+        return file
+
+    def _train_source(self, file: SquadFile, cache_dir: str) -> ExampleSource:
+        depends_on = {"layout": LAYOUT, "data": file_digest(file.path), "vocab": file_digest(self.config.tokenizer.vocab_file),
                       "do_lower_case": self.config.tokenizer.do_lower_case} | {
             key: getattr(self.options, key) for key in ("max_seq_length", "doc_stride", "max_query_length",
                                                         "version_2_with_negative")}
-        arrays = cached(self.files.cache_dir, depends_on, lambda: as_arrays(self._features(file, training=True)))
+        arrays = cached(cache_dir, depends_on, lambda: as_arrays(self._features(file, training=True)))
         answers = {name: arrays[name] for name in ("start_positions", "end_positions")}
         return ExampleSource(TextFeatures(arrays, answers), self.config.training.batch_size, self.config.seed,
                              buckets=self.options.buckets)
 
-    def eval_source(self):
-        """The windows of the questions to evaluate on, or None where there is no such file."""
-        path = self._path("eval_file", 1)
-        return self._source_of(path) if path and metrics.has_gold_answers(self._read(path).articles) else None
-
-    def predict_source(self):
-        """The windows of the questions to answer: those of `predict_file`, else those of evaluation."""
-        path = self.files.predict_file or self._path("eval_file", 1)
-        return self._source_of(path) if path else None
+    def _questions(self, file: SquadFile) -> "Questions":
+        features = self._features(file, training=False)
+        source = ExampleSource(TextFeatures(as_arrays(features)), self.config.training.eval_batch_size,
+                               shuffle=False, by_length=True, buckets=self.options.buckets)
+        return Questions(self, file, features, source)
 
     def predictions(self, outputs, batch):
         """The logits; those of padding are left out by `evaluate`."""
         return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
-    def evaluate(self, predictions):
-        """Exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
-        path = self._path("eval_file", 1)
-        file = self._decode(path, predictions)
-        asked = [self._only(article, self.decoded) for article in file.articles]
-        return metrics.evaluate(asked, self.decoded, self.options.version_2_with_negative)
-
     def best_metric(self):
         """F1."""
         return "f1"
-
-    def write_predictions(self, predictions, output_dir):
-        """Writes `predictions.json`, `nbest_predictions.json` and, with version 2, `null_odds.json`, as 2018 does."""
-        self._decode(self.files.predict_file or self._path("eval_file", 1), predictions)
-        return write_answers(self.decoded, output_dir, self.options.version_2_with_negative)
 
     def served(self, model, options):
         """Answers by the rules of evaluation."""
@@ -143,12 +152,10 @@ class Task(TaskBase):
             raise ValueError(f"{where}: its vocabulary is not that of {self.config.tokenizer.vocab_file}: the logits of other "
                              "tokens cannot be averaged")
 
-    def _path(self, which: str, index: int) -> str:
-        """A file given by itself, or the published one in `data_dir`; "" where there is neither."""
-        if path := getattr(self.files, which):
-            return path
-        published = os.path.join(self.files.data_dir, self._published(index)) if self.files.data_dir else ""
-        return published if os.path.exists(published) else ""
+    def _path(self, given: str, files: DataFiles, index: int) -> str:
+        """A file given by itself, or the published one in `data_dir`; "" if there is neither."""
+        published = os.path.join(files.data_dir, self._published(index)) if files.data_dir else ""
+        return given or (published if os.path.exists(published) else "")
 
     def _published(self, index: int) -> str:
         return FILES["2.0" if self.options.version_2_with_negative else "1.1"][index]
@@ -164,47 +171,48 @@ class Task(TaskBase):
                             maker.cut_questions, self.options.max_query_length)
         return features
 
-    def _read(self, path: str) -> SquadFile:
-        if path not in self._files:
-            self._files[path] = read_squad(path)
-        return self._files[path]
 
-    def _source_of(self, path: str) -> ExampleSource:
-        if path not in self._held_out:
-            file = self._read(path)
-            features = self._features(file, training=False)
-            source = ExampleSource(TextFeatures(as_arrays(features)), self.config.training.eval_batch_size,
-                                   shuffle=False, by_length=True, buckets=self.options.buckets)
-            self._held_out[path] = (file, features, source)
-        return self._held_out[path][2]
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """The questions of a file, in windows, and what becomes of their logits."""
 
-    def _decode(self, path: str, predictions) -> SquadFile:
-        """Fills `decoded` with the answers to those questions all of whose windows have been seen."""
-        self._source_of(path)
-        file, features, source = self._held_out[path]
-        found = source.in_order(predictions)
-        missing = {feature.example_index for feature, row in zip(features, found) if row is None}
-        kept = [(feature, row) for feature, row in zip(features, found) if feature.example_index not in missing]
+    task: Task
+    file: SquadFile
+    features: list[SquadFeature]
+    source: ExampleSource
+
+    @property
+    def have_gold_answers(self) -> bool:
+        """Whether there is something to evaluate against."""
+        return metrics.has_gold_answers(self.file.articles)
+
+    def decode(self, predictions: Predictions) -> dict[str, Decoded]:
+        """The answers, by id, to those questions all of whose windows have been seen: an evaluation may stop early."""
+        found = self.source.in_order(predictions)
+        missing = {feature.example_index for feature, row in zip(self.features, found) if row is None}
+        kept = [(feature, row) for feature, row in zip(self.features, found) if feature.example_index not in missing]
         logits = [_logits(row, len(feature.input_ids)) for feature, row in kept]
-        self.decoded = decode_all(file.examples, [feature for feature, _ in kept], logits, self.rules,
-                                  self.config.tokenizer.do_lower_case)
-        return file
+        return decode_all(self.file.examples, [feature for feature, _ in kept], logits, self.task.rules,
+                          self.task.config.tokenizer.do_lower_case)
 
-    @staticmethod
-    def _only(article: dict, answered) -> dict:
-        """An article with those of its questions that were answered: an evaluation may stop early."""
-        return {"paragraphs": [{"qas": [row for row in paragraph["qas"] if row["id"] in answered]}
-                               for paragraph in article["paragraphs"]]}
+    def evaluate(self, predictions: Predictions) -> dict[str, float]:
+        """Exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
+        decoded = self.decode(predictions)
+        asked = [{"paragraphs": [{"qas": [row for row in paragraph["qas"] if row["id"] in decoded]}
+                                 for paragraph in article["paragraphs"]]} for article in self.file.articles]
+        return metrics.evaluate(asked, decoded, self.task.options.version_2_with_negative)
 
-    def _warn_of_overlap(self, file: SquadFile) -> None:
-        """Says so where questions are both trained on and evaluated on."""
-        path = self.files.predict_file or self._path("eval_file", 1)
-        if not path:
-            return
-        known = {example.qas_id for example in self._read(path).examples}
-        if shared := [example.qas_id for example in file.examples if example.qas_id in known]:
-            logging.warning("%s: %d of its %d questions stand in %s too (%s ...): what is measured there says nothing about other "
-                            "questions", file.path, len(shared), len(file.examples), path, shared[0])
+    def write(self, predictions: Predictions, output_dir: str) -> list[str]:
+        """Writes `predictions.json`, `nbest_predictions.json` and, with version 2, `null_odds.json`, as 2018 does."""
+        return write_answers(self.decode(predictions), output_dir, self.task.options.version_2_with_negative)
+
+
+def _warn_of_overlap(train: SquadFile, other: SquadFile) -> None:
+    """Warns of questions that are both trained on and answered or evaluated on."""
+    known = {example.qas_id for example in other.examples}
+    if shared := [example.qas_id for example in train.examples if example.qas_id in known]:
+        logging.warning("%s: %d of its %d questions stand in %s too (%s ...): what is measured there says nothing about other "
+                        "questions", train.path, len(shared), len(train.examples), other.path, shared[0])
 
 
 def _logits(row, length: int) -> Logits:

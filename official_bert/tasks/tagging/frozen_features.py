@@ -3,7 +3,7 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -16,13 +16,12 @@ BATCH_TOKENS = 8192  # of one call of the encoder
 
 
 class WordFeatures:
-    """float32 [N,D,words] of each text, computed by `model.features` when the first is asked for.
+    """float32 [N,D,words] of each text, computed by `model.features` when the first is asked for: its weights must be loaded.
 
     They lie in a file of `cache_dir`, by what they depend on (the encoder's weights too), or in a temporary one.
     """
 
-    def __init__(self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: Callable[[], keras.Model],
-                 cache_dir: str = ""):
+    def __init__(self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: keras.Model, cache_dir: str = ""):
         self.features, self.lengths, self.model, self.cache_dir = features, lengths, model, cache_dir
         self.ends = np.cumsum(lengths)
         self._stored: np.ndarray | None = None
@@ -36,24 +35,40 @@ class WordFeatures:
         return self._stored[end - self.lengths[text]:end].transpose(1, 2, 0)
 
     def _load(self) -> np.ndarray:
-        model = self.model()
         if self.cache_dir:
             os.makedirs(self.cache_dir, exist_ok=True)
         else:
             self._temporary = tempfile.TemporaryDirectory(prefix="features-")
-        path = os.path.join(self.cache_dir or self._temporary.name, f"words-{self._digest(model)}.npy")  # type: ignore[union-attr]
+        path = os.path.join(self.cache_dir or self._temporary.name, f"words-{self._digest()}.npy")  # type: ignore[union-attr]
         if not os.path.exists(path):
             with written_beside(path) as temporary:
-                compute_features(model, self.features, self.ends, temporary)
+                compute_features(self.model, self.features, self.ends, temporary)
         return np.load(path, mmap_mode="r")
 
-    def _digest(self, model: keras.Model) -> str:
-        digest = hashlib.sha256(str(model.layers_used).encode())
-        for variable in model.encoder.weights:
+    def _digest(self) -> str:
+        digest = hashlib.sha256(str(self.model.layers_used).encode())
+        for variable in self.model.encoder.weights:
             digest.update(np.asarray(variable.value).tobytes())
         for feature in self.features:
             digest.update(feature.input_ids.tobytes() + feature.positions.tobytes() + feature.words.tobytes())
         return digest.hexdigest()[:32]
+
+
+class WordRow(Mapping):
+    """A text as a row of word features, which are computed when they are first asked for."""
+
+    def __init__(self, stored: WordFeatures, number: int, tags: np.ndarray):
+        self.stored, self.number = stored, number
+        self.values_by_key = {"tags": tags, "input_mask": np.ones_like(tags), "tag_mask": np.ones_like(tags)}
+
+    def __getitem__(self, key):
+        return self.stored[self.number] if key == "word_features" else self.values_by_key[key]
+
+    def __iter__(self):
+        return iter([*self.values_by_key, "word_features"])
+
+    def __len__(self):
+        return 4
 
 
 def compute_features(model: keras.Model, features: Sequence[TaggingFeature], ends: np.ndarray, path: str) -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -16,11 +17,11 @@ from official_bert.models.tagger import make_tagger
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Columns, Scheme, Sentence
 from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
-from official_bert.tasks.tagging.frozen_features import WordFeatures
+from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, chain_scores, make_crf_tagger, make_feature_tagger
 from official_bert.training import losses
-from official_bert.training.task import TaskBase
+from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
@@ -52,18 +53,6 @@ class Options:
     lstm_layers: int = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A file: its sentences, the texts that they make up (each themselves, or documents), rows and batches."""
-
-    path: str
-    sentences: list[Sentence]
-    texts: list[list[str]]  # words
-    sizes: list[list[int]]  # words of each sentence of a text
-    features: list[TaggingFeature]
-    source: ExampleSource
-
-
 class Task(TaskBase):
     """A tag for each word, at its first piece."""
 
@@ -71,10 +60,7 @@ class Task(TaskBase):
     head = "tagger"
     served_classes = (ServedTagger,)
 
-    def __init__(self, config, files=None):
-        super().__init__(config, files)
-        self._parts: dict[tuple, Part] = {}
-        self._model = None
+    counter_names = ("tag_accuracy",)
 
     def build_model(self):
         """Encoder and classifier; with a CRF; or a frozen encoder, BiLSTM and classifier."""
@@ -84,28 +70,28 @@ class Task(TaskBase):
         check_length(options.max_seq_length, model)
         crf_settings = {"boundary_scores": options.boundary_scores, "crf_rate": options.crf_rate}
         if options.features:
-            self._model = make_feature_tagger(
+            return make_feature_tagger(
                 model, len(options.labels), options.features, feature_layers=options.feature_layers, lstm_size=options.lstm_size,
                 lstm_layers=options.lstm_layers, dropout=options.dropout, crf=options.crf, **crf_settings)
-        elif options.crf:
-            self._model = make_crf_tagger(model, len(options.labels), options.dropout, **crf_settings,
-                                          recompute=self.config.training.recompute)
-        else:
-            self._model = make_tagger(model, len(options.labels), options.dropout, recompute=self.config.training.recompute)
-        return self._model
+        recompute = self.config.training.recompute
+        if options.crf:
+            return make_crf_tagger(model, len(options.labels), options.dropout, **crf_settings, recompute=recompute)
+        return make_tagger(model, len(options.labels), options.dropout, recompute=recompute)
 
     def losses(self, outputs, batch):
         """Negative log-likelihood by word: of each tag, or of the chain that a CRF makes of a row's words."""
-        words = tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
         if not self.options.crf:
-            return {"loss": losses.cross_entropy(outputs["logits"], batch["tags"], words)}
+            return {"loss": losses.cross_entropy(outputs["logits"], batch["tags"], _words(batch))}
         likelihood = crf.log_likelihood(outputs["logits"], batch["tags"], batch["tag_mask"], chain_scores(outputs))
-        return {"loss": (-tf.reduce_sum(likelihood * batch["example_weights"]), tf.reduce_sum(words))}
+        return {"loss": (-tf.reduce_sum(likelihood * batch["example_weights"]), tf.reduce_sum(_words(batch)))}
+
+    def loss_weights(self, batch):
+        """The number of words."""
+        return {"loss": tf.reduce_sum(_words(batch))}
 
     def counters(self, outputs, batch):
         """Accuracy of the likeliest tags by themselves."""
-        words = tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
-        return {"tag_accuracy": losses.accuracy(outputs["logits"], batch["tags"], words)}
+        return {"tag_accuracy": losses.accuracy(outputs["logits"], batch["tags"], _words(batch))}
 
     def predictions(self, outputs, batch):
         """Logits, and the CRF's scores, the same for every row."""
@@ -121,53 +107,42 @@ class Task(TaskBase):
             "input_ids", "input_mask", "segment_ids", "tag_mask", "tags")} | {
             "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
-    def train_source(self):
-        """The training file's texts; the types found there give the labels, where none are given."""
-        path = self._path("train", self.files.train_file)
-        if not path:
+    def read(self, files, steps, model):
+        """Texts to train on, whose types give the labels if none are given; texts held out; texts to tag, with gold tags or without.
+
+        Raises ValueError if all texts held out are training texts.
+        """
+        train_path, dev_path, test_path = (_path(which, given, files) for which, given in (
+            ("train", files.train_file), ("dev", files.eval_file), ("test", files.predict_file)))
+        if steps.train and not train_path:
             raise ValueError(f"expected training data: --train_file, or one of {', '.join(FILES['train'])} in --data_dir "
-                             f"({self.files.data_dir or 'not given'})")
-        sentences = conll.read_sentences(path, self._columns)
-        if not self.options.labels:
-            kinds = {chunk.kind for sentence in sentences for chunk in conll.read_chunks(sentence.tags)}
-            self.resolve(labels=tuple(conll.label_list(kinds, self.options.scheme)))
-        return self._part(path, sentences, shuffle=True).source
+                             f"({files.data_dir or 'not given'})")
+        columns = Columns(self.options.word_column, self.options.tag_column, self.options.separator)
+        train = conll.read_sentences(train_path, columns) if steps.train else None
+        held_out = conll.read_sentences(dev_path, columns) if steps.evaluate and dev_path else None
+        tests = (conll.read_sentences(test_path, columns, conll.has_tags(test_path, columns))
+                 if steps.predict and test_path else None)
+        if train is not None and held_out is not None:
+            _check_held_out(train_path, train, dev_path, held_out)
+        task = self._with_labels_of(train) if train is not None else self
+        model = model or task.build_model()
 
-    def eval_source(self):
-        """The texts held out, or None; ValueError where all of them are training texts."""
-        path = self._path("dev", self.files.eval_file)
-        if not path or not self.files.evaluates:
-            return None
-        sentences = conll.read_sentences(path, self._columns)
-        self._check_held_out(path, sentences)
-        return self._part(path, sentences).source
+        def tagged(path, sentences, training=False):
+            return None if sentences is None else task._tagged_file(path, sentences, model, files.cache_dir, training)
+        trained = tagged(train_path, train, training=True)
+        return Resolved(task=task, model=model, train=trained and trained.source, held_out=tagged(dev_path, held_out),
+                        tests=tagged(test_path, tests))
 
-    def predict_source(self):
-        """The texts to tag; gold tags may stand in the file or not."""
-        path = self._path("test", self.files.predict_file)
-        if not path:
-            return None
-        return self._part(path, conll.read_sentences(path, self._columns, conll.has_tags(path, self._columns))).source
+    def _with_labels_of(self, sentences: Sequence[Sentence]) -> "Task":
+        """This task with the labels of the types in the training data in its options, if none are given."""
+        if self.options.labels:
+            return self
+        kinds = {chunk.kind for sentence in sentences for chunk in conll.read_chunks(sentence.tags)}
+        return self.with_options(labels=tuple(conll.label_list(kinds, self.options.scheme)))
 
     def best_metric(self):
         """F1 of whole entities."""
         return "f1"
-
-    def evaluate(self, predictions):
-        """Precision, recall and F1 of whole entities as conlleval counts them."""
-        part = self._parts[self._path("dev", self.files.eval_file), False]
-        found = self._tag(part, predictions)
-        return conll.chunk_scores(*zip(*((sentence.tags, tags) for sentence, tags in zip(part.sentences, found) if tags is not None)))
-
-    def write_predictions(self, predictions, output_dir):
-        """`predictions.conll`: words, gold tags where the file has them, and predicted ones, both in the model's scheme."""
-        part = self._parts[self._path("test", self.files.predict_file), False]
-        sentences = [dataclasses.replace(sentence, tags=tuple(conll.convert_tags(sentence.tags, self.options.scheme)))
-                     for sentence in part.sentences]
-        path = os.path.join(output_dir, "predictions.conll")
-        found = [tags or [conll.OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self._tag(part, predictions))]
-        conll.write_columns(path, sentences, found, self.options.separator)
-        return [path]
 
     def served(self, model, options):
         """Entities by the tags of evaluation."""
@@ -201,48 +176,25 @@ class Task(TaskBase):
                 found[text] = path[:len(logits[text])]
         return found
 
-    @property
-    def _columns(self) -> Columns:
-        return Columns(self.options.word_column, self.options.tag_column, self.options.separator)
-
-    def _path(self, which: str, given: str) -> str:
-        """A file given by itself, or the first of the usual names that is in `data_dir`; "" where there is neither."""
-        if given or not self.files.data_dir:
-            return given
-        paths = (os.path.join(self.files.data_dir, name) for name in FILES[which])
-        return next(filter(os.path.isfile, paths), "")
-
     def _maker(self) -> TaggingFeatureMaker:
         return TaggingFeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride)
 
-    def _part(self, path: str, sentences: list[Sentence], shuffle: bool = False) -> Part:
-        """A file's rows and batches, made once."""
-        if (path, shuffle) not in self._parts:
-            groups = _documents(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
-            texts = [[word for sentence in group for word in sentence.words] for group in groups]
-            tags = [np.array([number for sentence in group for number in self._tag_numbers(path, sentence)], np.int32)
-                    for group in groups]
-            features = self._maker().make(texts)
-            training = self.config.training
-            rows, keys = self._rows(features, tags, texts)
-            source = ExampleSource(rows, training.batch_size if shuffle else training.eval_batch_size, self.config.seed, shuffle,
-                                   self.options.buckets, "tags", keys, by_length=not training.eval_steps)
-            sizes = [[len(sentence.words) for sentence in group] for group in groups]
-            self._parts[path, shuffle] = Part(path, sentences, texts, sizes, features, source)
-        return self._parts[path, shuffle]
-
-    def _rows(self, features: list[TaggingFeature], tags: list[np.ndarray], texts: list[list[str]]):
-        """Rows of windows or, on frozen features, of whole texts; and the keys of what is as long as a row."""
-        if not self.options.features:
-            rows = [feature.row(tags[feature.text]) for feature in features]
-            return rows, tuple(rows[0])
-        stored = WordFeatures(features, [len(words) for words in texts], self._built_model, self.files.cache_dir)
-        texts_of_words = [WordRow(stored, number, part) for number, part in enumerate(tags)]
-        return texts_of_words, tuple(texts_of_words[0])
-
-    def _built_model(self):
-        assert self._model is not None, "features are computed by the model, which has not been built"
-        return self._model
+    def _tagged_file(self, path: str, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool) -> "TaggedFile":
+        """The rows and batches of a file's sentences."""
+        groups = _documents(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
+        texts = [[word for sentence in group for word in sentence.words] for group in groups]
+        tags = [np.array([number for sentence in group for number in self._tag_numbers(path, sentence)], np.int32)
+                for group in groups]
+        features = self._maker().make(texts)
+        rows: list = [feature.row(tags[feature.text]) for feature in features]
+        if self.options.features:
+            stored = WordFeatures(features, [len(words) for words in texts], model, cache_dir)
+            rows = [WordRow(stored, number, part) for number, part in enumerate(tags)]
+        settings = self.config.training
+        source = ExampleSource(rows, settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
+                               self.options.buckets, "tags", tuple(rows[0]), by_length=not settings.eval_steps)
+        sizes = [[len(sentence.words) for sentence in group] for group in groups]
+        return TaggedFile(self, sentences, texts, sizes, features, source)
 
     def _tag_numbers(self, path: str, sentence: Sentence) -> Iterator[int]:
         """The labels of a sentence's tags in the model's scheme, 0 where it has none; ValueError naming the line of another type."""
@@ -253,54 +205,76 @@ class Task(TaskBase):
                 raise ValueError(f"{path}:{sentence.line + number}: expected a tag of one of {list(self.options.labels)}, got {tag!r}")
             yield self.options.labels.index(tag)
 
-    def _check_held_out(self, path: str, sentences: list[Sentence]) -> None:
-        """ValueError where all sentences of an evaluation are training sentences; a warning where more than half are."""
-        training = [part for (_, shuffle), part in self._parts.items() if shuffle]
-        if not training:
-            return
-        known = {sentence.words for sentence in training[0].sentences}
-        shared = sum(sentence.words in known for sentence in sentences)
-        message = f"{path}: {shared} of its {len(sentences)} sentences stand in {training[0].path} too"
-        if shared == len(sentences):
-            raise ValueError(f"{message}: expected data that the model is not trained on")
-        if shared > len(sentences) / 2:
-            logging.warning("%s: what is measured there says little about other texts", message)
 
-    def _tag(self, part: Part, predictions) -> list[list[str] | None]:
-        """The tags of each sentence; None where an evaluation that stops early did not get to all of its text."""
-        rows = part.source.in_order(predictions)
-        lengths = [len(words) for words in part.texts]
-        owners = range(len(rows)) if self.options.features else [feature.text for feature in part.features]
+@dataclasses.dataclass(frozen=True)
+class TaggedFile:
+    """A file's sentences, the texts that they make up (each themselves, or documents), and what becomes of their logits."""
+
+    task: Task
+    sentences: list[Sentence]
+    texts: list[list[str]]  # words
+    sizes: list[list[int]]  # words of each sentence of a text
+    features: list[TaggingFeature]
+    source: ExampleSource
+
+    def evaluate(self, predictions: Predictions) -> dict[str, float]:
+        """Precision, recall and F1 of whole entities as conlleval counts them."""
+        found = self.tags(predictions)
+        return conll.chunk_scores(*zip(*((sentence.tags, tags) for sentence, tags in zip(self.sentences, found) if tags is not None)))
+
+    def write(self, predictions: Predictions, output_dir: str) -> list[str]:
+        """`predictions.conll`: words, gold tags if the file has them, and predicted ones, both in the model's scheme."""
+        options = self.task.options
+        sentences = [dataclasses.replace(sentence, tags=tuple(conll.convert_tags(sentence.tags, options.scheme)))
+                     for sentence in self.sentences]
+        path = os.path.join(output_dir, "predictions.conll")
+        found = [tags or [conll.OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))]
+        conll.write_columns(path, sentences, found, options.separator)
+        return [path]
+
+    def tags(self, predictions: Predictions) -> list[list[str] | None]:
+        """The tags of each sentence; None for texts that an evaluation, stopped early, did not evaluate whole."""
+        rows = self.source.in_order(predictions)
+        lengths = [len(words) for words in self.texts]
+        options = self.task.options
+        owners = range(len(rows)) if options.features else [feature.text for feature in self.features]
         missing = {text for text, row in zip(owners, rows) if row is None}
-        if self.options.features:
+        if options.features:
             logits = [np.zeros((0, 1)) if row is None else row["logits"][:length] for row, length in zip(rows, lengths)]
         else:
-            kept = [(feature, row["logits"]) for feature, row in zip(part.features, rows) if row is not None]
+            kept = [(feature, row["logits"]) for feature, row in zip(self.features, rows) if row is not None]
             logits = gather_words([feature for feature, _ in kept], [row for _, row in kept], lengths)
-        tags = self.decode_tags(logits, next(row for row in rows if row is not None))
+        tags = self.task.decode_tags(logits, next(row for row in rows if row is not None))
         found: list[list[str] | None] = []
-        for text, (numbers, sizes) in enumerate(zip(tags, part.sizes)):
+        for text, (numbers, sizes) in enumerate(zip(tags, self.sizes)):
             ends = np.cumsum(sizes)
-            found += [None if text in missing else [self.options.labels[tag] for tag in numbers[end - size:end]]
+            found += [None if text in missing else [options.labels[tag] for tag in numbers[end - size:end]]
                       for size, end in zip(sizes, ends)]
         return found
 
 
-class WordRow(Mapping):
-    """A text as a row of word features, which are computed when they are first asked for."""
+def _words(batch) -> tf.Tensor:
+    """1 at the first piece of each word of a real row, else 0: [B,S]."""
+    return tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
 
-    def __init__(self, stored: WordFeatures, number: int, tags: np.ndarray):
-        self.stored, self.number = stored, number
-        self.values_by_key = {"tags": tags, "input_mask": np.ones_like(tags), "tag_mask": np.ones_like(tags)}
 
-    def __getitem__(self, key):
-        return self.stored[self.number] if key == "word_features" else self.values_by_key[key]
+def _path(which: str, given: str, files: DataFiles) -> str:
+    """A file given by itself, or the first of the usual names that is in `data_dir`; "" if there is neither."""
+    if given or not files.data_dir:
+        return given
+    paths = (os.path.join(files.data_dir, name) for name in FILES[which])
+    return next(filter(os.path.isfile, paths), "")
 
-    def __iter__(self):
-        return iter([*self.values_by_key, "word_features"])
 
-    def __len__(self):
-        return 4
+def _check_held_out(train_path: str, train: Sequence[Sentence], path: str, sentences: Sequence[Sentence]) -> None:
+    """Raises ValueError if all sentences of an evaluation are training sentences; warns if more than half are."""
+    known = {sentence.words for sentence in train}
+    shared = sum(sentence.words in known for sentence in sentences)
+    message = f"{path}: {shared} of its {len(sentences)} sentences stand in {train_path} too"
+    if shared == len(sentences):
+        raise ValueError(f"{message}: expected data that the model is not trained on")
+    if shared > len(sentences) / 2:
+        logging.warning("%s: what is measured there says little about other texts", message)
 
 
 def _documents(sentences: Sequence[Sentence]) -> list[list[Sentence]]:

@@ -1,6 +1,6 @@
-"""What tasks share that say something about whole texts: features, sources, losses, metrics, answers.
+"""The base of tasks that label or score whole texts: features, batches, losses, metrics, answers.
 
-A task adds which rows there are (`train_data`, `held_out_parts`, `test_parts`) and how answers are written down.
+A task adds which rows there are (`read_train`, `read_held_out`, `read_tests`) and how answers are written (`write_set`).
 """
 
 import abc
@@ -19,10 +19,10 @@ from official_bert.data.text_features import TextFeatures, make_features
 from official_bert.files import written_whole
 from official_bert.models.classifier import make_classifier
 from official_bert.tasks.texts import labelled_texts, metrics
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training import losses
-from official_bert.training.task import TaskBase
+from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
 ROWS = ("input_ids", "input_mask", "segment_ids")
 
@@ -45,27 +45,21 @@ class TextClassification(TaskBase):
     served_classes: ClassVar[tuple[type, ...]] = (ServedClassifier, ServedMultiLabel, ServedRegression)
     metrics: Sequence[str]  # of task_metrics; the first chooses among checkpoints and runs
 
-    def __init__(self, config, files=None):
-        super().__init__(config, files)
-        self._train: LabelledTexts | None = None
-        self._held_out: Any = None  # (parts, their source), once asked for
-        self._tests: Any = None
+    @abc.abstractmethod
+    def read_train(self, files: DataFiles) -> tuple["TextClassification", LabelledTexts]:
+        """The training rows, and this task with the labels that they tell."""
 
     @abc.abstractmethod
-    def train_data(self) -> LabelledTexts:
-        """The training rows; what they tell of the labels goes into `resolve`."""
+    def read_held_out(self, files: DataFiles) -> list[TextSet]:
+        """Labelled rows to evaluate on; [] if there are no such files."""
 
     @abc.abstractmethod
-    def held_out_parts(self) -> list[Part]:
-        """Labelled rows to evaluate on; none where there are no such files."""
+    def read_tests(self, files: DataFiles) -> list[TextSet]:
+        """Rows to answer; [] if there are no such files."""
 
     @abc.abstractmethod
-    def test_parts(self) -> list[Part]:
-        """Rows to answer; none where there are no such files."""
-
-    @abc.abstractmethod
-    def write_part(self, name: str, logits: np.ndarray, output_dir: str) -> str:
-        """Writes the answers for one of the `test_parts` from its logits [N,K]; the path."""
+    def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
+        """Writes the answers for one of the sets of `read_tests` from its logits [N,K]; returns the path."""
 
     @property
     def num_outputs(self) -> int:
@@ -87,9 +81,14 @@ class TextClassification(TaskBase):
         loss = losses.binary_cross_entropy if self.head == "multi_label" else losses.cross_entropy
         return {"loss": loss(logits, batch["label_ids"], weights)}
 
+    @property
+    def counter_names(self):
+        """The accuracy, if there is one label."""
+        return ("accuracy",) if self.head in ("classifier", "choice") else ()
+
     def counters(self, outputs, batch):
-        """Accuracy, where there is one label."""
-        if self.head not in ("classifier", "choice"):
+        """Accuracy, if there is one label."""
+        if not self.counter_names:
             return {}
         return {"accuracy": losses.accuracy(outputs["logits"], batch["label_ids"], batch["example_weights"])}
 
@@ -108,67 +107,43 @@ class TextClassification(TaskBase):
     def _target_key(self) -> str:
         return "scores" if self.head == "regression" else "label_ids"
 
-    def train_source(self):
-        """The training rows, bucketed by length, in an order of (seed, epoch)."""
-        if self._train is None:
-            self._train = self.train_data()
-        return self._source(self._train, self.config.training.batch_size, shuffle=True)
+    def read(self, files, steps, model):
+        """Training rows, bucketed by length, in an order of (seed, epoch); rows held out and rows to answer.
 
-    def eval_source(self):
-        """The rows held out; ValueError where they are the training rows."""
-        if self._held_out is None and (parts := self.held_out_parts()):
-            for part in parts if self._train is not None else []:
-                labelled_texts.check_held_out(self._train, part.data)
-            self._held_out = (parts, self._source(labelled_texts.joined(parts), self.config.training.eval_batch_size))
-        return self._held_out and self._held_out[1]
-
-    def predict_source(self):
-        """The rows to answer."""
-        if self._tests is None and (parts := self.test_parts()):
-            self._tests = (parts, self._source(labelled_texts.joined(parts), self.config.training.eval_batch_size))
-        return self._tests and self._tests[1]
-
-    def _source(self, data: LabelledTexts, batch_size: int, shuffle: bool = False) -> ExampleSource:
-        """Batches of rows. In evaluation, too, rows of similar length come together, unless only the first few are evaluated."""
+        Raises ValueError if nearly all rows held out are training rows.
+        """
         check_length(self.options.max_seq_length, self.config.model)
+        task, train = self.read_train(files) if steps.train else (self, None)
+        held_out = task.read_held_out(files) if steps.evaluate else []
+        for one in held_out if train is not None else []:
+            labelled_texts.check_held_out(train, one.data)
+        tests = task.read_tests(files) if steps.predict else []
+        model = model or task.build_model()
+        return Resolved(task=task, model=model, train=None if train is None else task.make_source(train, files, training=True),
+                        held_out=task.make_sets(held_out, files) if held_out else None,
+                        tests=task.make_sets(tests, files) if tests else None)
+
+    def make_sets(self, sets: Sequence[TextSet], files: DataFiles) -> "TextSets":
+        """The batches of sets, one after another."""
+        return TextSets(self, sets, self.make_source(labelled_texts.joined(sets), files))
+
+    def make_source(self, data: LabelledTexts, files: DataFiles, training: bool = False) -> ExampleSource:
+        """Batches of rows. In evaluation, too, rows of similar length come together, unless only the first few are evaluated."""
+        settings = self.config.training
         targets = {} if data.targets is None else {self._target_key: data.targets}
-        return ExampleSource(self.make_features(data, targets), batch_size, self.config.seed, shuffle, self.options.buckets,
-                             by_length=not self.config.training.eval_steps)
+        return ExampleSource(self.make_features(data, targets, files.cache_dir),
+                             settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
+                             self.options.buckets, by_length=not settings.eval_steps)
 
-    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray]) -> Sequence[Mapping[str, np.ndarray]]:
+    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray],
+                      cache_dir: str = "") -> Sequence[Mapping[str, np.ndarray]]:
         """Unpadded features of each row, with its target."""
-        return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, self.options.max_seq_length,
-                                          self.files.cache_dir), targets)
+        return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, self.options.max_seq_length, cache_dir), targets)
 
-    def evaluate(self, predictions):
-        """The task's metrics on each part held out."""
-        measured: dict[str, float] = {}
-        parts, source = self._held_out
-        for part, rows, logits in _by_part(parts, source, predictions):
-            if len(rows):
-                measured |= metrics.measure(self.metrics, part.data.targets[rows], logits, part.name)
-        return measured
 
     def best_metric(self):
         """The first of the metrics; less is better of an error."""
         return f"-{self.metrics[0]}" if self.metrics[0].endswith("error") else self.metrics[0]
-
-    def write_predictions(self, predictions, output_dir):
-        """A file for each of the `test_parts`."""
-        parts, source = self._tests
-        return [self.write_part(part.name, logits, output_dir) for part, _, logits in _by_part(parts, source, predictions)]
-
-    def write_probabilities(self, predictions: Sequence[Mapping[str, Any]], output_dir: str) -> list[str]:
-        """2018's `test_results.tsv`: probabilities, or a score, for each row; files of further parts have their names in theirs."""
-        paths = []
-        parts, source = self._tests
-        for number, (part, _, logits) in enumerate(_by_part(parts, source, predictions)):
-            path = os.path.join(output_dir, f"test_results{f'_{part.name}' if number else ''}.tsv")
-            with written_whole(path) as file:
-                for row in map(self.answer, logits):
-                    file.write("\t".join(map(str, row.get("probabilities", [row.get("score")]))) + "\n")
-            paths.append(path)
-        return paths
 
     def served(self, model, options):
         """One label, several, or a score."""
@@ -186,13 +161,44 @@ class TextClassification(TaskBase):
         return {"label": labels[int(np.argmax(logits))], "probabilities": scipy.special.softmax(logits).tolist()}
 
 
-def _by_part(parts: Sequence[Part], source: ExampleSource,
-             predictions: Sequence[Mapping[str, Any]]) -> list[tuple[Part, np.ndarray, np.ndarray]]:
-    """Each part with the numbers of its rows that were predicted, in their order, and their logits [N,K]."""
-    found = source.in_order(predictions)
-    numbers = np.array([number for number, row in enumerate(found) if row is not None])
-    logits = np.stack([row["logits"] for row in found if row is not None])
-    ends = np.cumsum([0, *(len(part.data) for part in parts)])
-    bounds = np.searchsorted(numbers, ends)
-    return [(part, numbers[low:high] - start, logits[low:high])
-            for part, low, high, start in zip(parts, bounds, bounds[1:], ends)]
+@dataclasses.dataclass(frozen=True)
+class TextSets:
+    """Sets of rows to evaluate on or to answer, one after another, and what becomes of their logits."""
+
+    task: TextClassification
+    sets: Sequence[TextSet]
+    source: ExampleSource
+
+    def evaluate(self, predictions: Predictions) -> dict[str, float]:
+        """The task's metrics on each set."""
+        measured: dict[str, float] = {}
+        for one, rows, logits in self._by_set(predictions):
+            if len(rows):
+                assert one.data.targets is not None
+                measured |= metrics.measure(self.task.metrics, one.data.targets[rows], logits, one.name)
+        return measured
+
+    def write(self, predictions: Predictions, output_dir: str) -> list[str]:
+        """A file for each set."""
+        return [self.task.write_set(one.name, logits, output_dir) for one, _, logits in self._by_set(predictions)]
+
+    def write_probabilities(self, predictions: Predictions, output_dir: str) -> list[str]:
+        """2018's `test_results.tsv`: probabilities, or a score, for each row; files of further sets have their names in theirs."""
+        paths = []
+        for number, (one, _, logits) in enumerate(self._by_set(predictions)):
+            path = os.path.join(output_dir, f"test_results{f'_{one.name}' if number else ''}.tsv")
+            with written_whole(path) as file:
+                for row in map(self.task.answer, logits):
+                    file.write("\t".join(map(str, row.get("probabilities", [row.get("score")]))) + "\n")
+            paths.append(path)
+        return paths
+
+    def _by_set(self, predictions: Predictions) -> list[tuple[TextSet, np.ndarray, np.ndarray]]:
+        """Each set with the numbers of its rows that were predicted, in their order, and their logits [N,K]."""
+        found = self.source.in_order(predictions)
+        numbers = np.array([number for number, row in enumerate(found) if row is not None])
+        logits = np.stack([row["logits"] for row in found if row is not None])
+        ends = np.cumsum([0, *(len(one.data) for one in self.sets)])
+        bounds = np.searchsorted(numbers, ends)
+        return [(one, numbers[low:high] - start, logits[low:high])
+                for one, low, high, start in zip(self.sets, bounds, bounds[1:], ends)]

@@ -13,7 +13,8 @@ from official_bert.data.tables import Format, Table, read_table
 from official_bert.files import written_whole
 from official_bert.tasks.texts import labelled_texts, metrics
 from official_bert.tasks.texts.base import TextClassification, TextOptions
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
+from official_bert.training.task import DataFiles
 
 METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}
@@ -57,36 +58,35 @@ class Task(TextClassification):
 
     Options = Options
 
-    def __init__(self, config, files=None):
-        super().__init__(config, files)
-        self.head = self.options.kind
-        self.metrics = self.options.metrics or METRICS[self.head]
+    @property
+    def head(self):
+        """What is wanted of each row."""
+        return self.options.kind
 
-    def train_data(self):
+    @property
+    def metrics(self):
+        """Those of the options, or the usual ones."""
+        return self.options.metrics or METRICS[self.head]
+
+    def read_train(self, files):
         """`--train_file`, or the training file of `--data_dir`; its labels are put into the options."""
-        path = self._path("train", self.files.train_file)
+        path = _path("train", files.train_file, files)
         if path is None:
             raise ValueError(f"expected training data: --train_file, or one of {', '.join(FILES['train'])} in --data_dir "
-                             f"({self.files.data_dir or 'not given'})")
+                             f"({files.data_dir or 'not given'})")
         table = self._table(path, labelled=True, empty=self.options.empty_text)
-        self._resolve_labels(table)
-        return self._labelled(table, labelled=True)
+        task = self._with_labels_of(table)
+        return task, task._labelled(table, labelled=True)
 
-    def held_out_parts(self):
+    def read_held_out(self, files):
         """`--eval_file`, or the development file of `--data_dir`."""
-        path = self._path("dev", self.files.eval_file)
-        return [Part("", self._labelled(self._table(path, True, self.options.empty_text), True))] if path else []
+        path = _path("dev", files.eval_file, files)
+        return [TextSet("", self._labelled(self._table(path, True, self.options.empty_text), True))] if path else []
 
-    def test_parts(self):
+    def read_tests(self, files):
         """`--predict_file`, or the test file of `--data_dir`; labels need not stand in it."""
-        path = self._path("test", self.files.predict_file)
-        return [Part("predictions", self._labelled(self._table(path, False, "keep"), False))] if path else []
-
-    def _path(self, part: str, given: str) -> str | None:
-        if given:
-            return given
-        paths = (os.path.join(self.files.data_dir, name) for name in FILES[part])
-        return next(filter(os.path.isfile, paths), None) if self.files.data_dir else None
+        path = _path("test", files.predict_file, files)
+        return [TextSet("predictions", self._labelled(self._table(path, False, "keep"), False))] if path else []
 
     def _table(self, path: str, labelled: bool, empty: labelled_texts.EmptyText) -> Table:
         options = self.options
@@ -95,11 +95,11 @@ class Task(TextClassification):
         table = read_table(path, [*texts, *labels], form=options.file_format, delimiter=options.delimiter)
         return labelled_texts.without_empty(table, texts, empty, logging.warning)
 
-    def _resolve_labels(self, table: Table) -> None:
-        """Puts the labels of the training data into the options, where none are given."""
+    def _with_labels_of(self, table: Table) -> "Task":
+        """This task with the labels of the training data in its options, if none are given."""
         options = self.options
         if options.labels or options.kind == "regression":
-            return
+            return self
         if options.label_columns:
             found = options.label_columns
         elif options.kind == "multi_label":
@@ -113,7 +113,7 @@ class Task(TextClassification):
         if len(found) > len(table) / 2 and len(found) > 20:
             raise ValueError(f"{where}: expected labels, got {len(found)} different values in {len(table)} rows; for scores give "
                              "options.kind: regression")
-        self.resolve(labels=tuple(found))
+        return self.with_options(labels=tuple(found))
 
     def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
         options = self.options
@@ -132,7 +132,7 @@ class Task(TextClassification):
             return labelled_texts.label_matrix(table, options.label_column, options.labels, options.label_separator)
         return labelled_texts.label_ids(table, options.label_column, options.labels)
 
-    def write_part(self, name, logits, output_dir):
+    def write_set(self, name, logits, output_dir):
         """`predictions.tsv`: the answer, and a column for the probability of each label."""
         path = os.path.join(output_dir, f"{name}.tsv")
         with written_whole(path) as file:
@@ -144,3 +144,11 @@ class Task(TextClassification):
                 writer.writerow([index, f"{answer['score']:.6g}" if "score" in answer else said,
                                  *(f"{probability:.6f}" for probability in answer.get("probabilities", ()))])
         return path
+
+
+def _path(which: str, given: str, files: DataFiles) -> str | None:
+    """A file given by itself, or the first of the usual names that is in `data_dir`."""
+    if given:
+        return given
+    paths = (os.path.join(files.data_dir, name) for name in FILES[which])
+    return next(filter(os.path.isfile, paths), None) if files.data_dir else None

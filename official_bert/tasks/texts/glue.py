@@ -7,8 +7,10 @@ from typing import Literal
 import numpy as np
 from absl import logging
 
-from official_bert.tasks.texts import glue_files
+from official_bert.config import build, to_dict
+from official_bert.tasks.texts import glue_files, metrics
 from official_bert.tasks.texts.base import TextClassification, TextOptions
+from official_bert.training.task import ConstantAnswers, DataFiles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,37 +34,59 @@ class Task(TextClassification):
 
     Options = Options
 
-    def __init__(self, config, files=None):
-        super().__init__(config, files)
-        self.dataset = glue_files.DATASETS[self.options.dataset]
-        self.resolve(labels=self.dataset.labels)
-        self.head = "classifier" if self.dataset.labels else "regression"
-        self.metrics = self.dataset.metrics
-        self.reader = glue_files.Reader(self.options.dataset, self.files.data_dir, self.options.language, self.options.train_language,
-                                  logging.warning)
+    def __init__(self, config):
+        options = build(Options, config.options, "config.options")
+        labels = glue_files.DATASETS[options.dataset].labels
+        super().__init__(dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))))
 
-    def train_data(self):
+    @property
+    def dataset(self) -> glue_files.Dataset:
+        """The files, columns, labels and metrics of the data set."""
+        return glue_files.DATASETS[self.options.dataset]
+
+    @property
+    def head(self):
+        """Labels, or scores."""
+        return "classifier" if self.dataset.labels else "regression"
+
+    @property
+    def metrics(self):
+        """The official ones."""
+        return self.dataset.metrics
+
+    def _reader(self, files: DataFiles) -> glue_files.Reader:
+        return glue_files.Reader(self.options.dataset, files.data_dir, self.options.language, self.options.train_language,
+                                 logging.warning)
+
+    def read_train(self, files):
         """The published training file, or `--train_file` in its columns."""
-        return self.reader.train(self.files.train_file)
+        return self, self._reader(files).train(files.train_file)
 
-    def held_out_parts(self):
+    def read_held_out(self, files):
         """The published development files, or `--eval_file`."""
-        return self.reader.held_out(self.files.eval_file) if self.files.data_dir or self.files.eval_file else []
+        return self._reader(files).held_out(files.eval_file) if files.data_dir or files.eval_file else []
 
-    def test_parts(self):
+    def read_tests(self, files):
         """The published test files, or `--predict_file`."""
-        return self.reader.tests(self.files.predict_file) if self.files.data_dir or self.files.predict_file else []
+        return self._reader(files).tests(files.predict_file) if files.data_dir or files.predict_file else []
 
-    def write_part(self, name, logits, output_dir):
+    def write_set(self, name, logits, output_dir):
         """`<name>.tsv` as GLUE wants it."""
         path = os.path.join(output_dir, f"{name}.tsv")
         labels = glue_files.DATASETS["mnli"].labels if name == "AX" else self.dataset.labels
         return glue_files.write_submission(path, glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits))
 
-    def constant_predictions(self, source):
-        """With `majority_class`: the most frequent label of the training data for each row, and no model."""
-        if not self.options.majority_class:
+    def constant_answers(self, files, steps):
+        """With `majority_class`: the most frequent label of the training data for each row."""
+        held_out = self.read_held_out(files) if self.options.majority_class and steps.evaluate else []
+        tests = self.read_tests(files) if self.options.majority_class and steps.predict else []
+        if not (held_out or tests):
             return None
-        counts = np.bincount(self.train_data().targets, minlength=self.num_outputs)
-        logits = np.eye(self.num_outputs, dtype=np.float32)[np.argmax(counts)]
-        return [{"logits": logits}] * len(source.examples)
+        _, train = self.read_train(files)
+        counts = np.bincount(train.targets, minlength=self.num_outputs)
+
+        def logits(one):
+            return np.tile(np.eye(self.num_outputs, dtype=np.float32)[np.argmax(counts)], (len(one.data), 1))
+        measured = [metrics.measure(self.metrics, one.data.targets, logits(one), one.name) for one in held_out]
+        return ConstantAnswers({name: value for one in measured for name, value in one.items()},
+                               (lambda folder: [self.write_set(one.name, logits(one), folder) for one in tests]) if tests else None)

@@ -15,7 +15,7 @@ import numpy as np
 from official_bert.data.tables import Table, read_table
 from official_bert.files import written_whole
 from official_bert.tasks.texts import labelled_texts
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 
 PAIR = ("sentence1", "sentence2")
 BINARY = ("0", "1")
@@ -93,18 +93,18 @@ class Reader:
         return self._read(path, self.dataset.train_texts or self.dataset.texts, self.dataset.train_label or self.dataset.label,
                           language="", labelled=True, names=self.dataset.columns)
 
-    def held_out(self, path: str = "") -> list[Part]:
+    def held_out(self, path: str = "") -> list[TextSet]:
         """The labelled parts to evaluate on."""
         files = {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)
-        return [Part(end, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=True,
+        return [TextSet(end, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=True,
                                      names=self.dataset.columns)) for end, file in files.items()]
 
-    def tests(self, path: str = "") -> list[Part]:
+    def tests(self, path: str = "") -> list[TextSet]:
         """The parts to answer, by the name of the file to hand in; the diagnostic set too, where it lies beside MNLI."""
         files = {next(iter(self.dataset.tests)): path} if path else self._find_all(self.dataset.tests)
         if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
             files["AX"] = diagnostic
-        return [Part(name, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=False))
+        return [TextSet(name, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=False))
                 for name, file in files.items()]
 
     def _diagnostic(self) -> str | None:

@@ -35,16 +35,16 @@ class LabelledTexts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class TextSet:
     """A set of rows to evaluate on or to answer."""
 
     name: str  # the end of its metrics' names, or that of the file of its answers
     data: LabelledTexts
 
 
-def joined(parts: Sequence[Part]) -> LabelledTexts:
-    """The rows of all parts, one after another; without targets where one has none."""
-    data = [part.data for part in parts]
+def joined(sets: Sequence[TextSet]) -> LabelledTexts:
+    """The rows of all sets, one after another; without targets where one has none."""
+    data = [one.data for one in sets]
     first = data[0]
     targets = [rows.targets for rows in data if rows.targets is not None]
     return LabelledTexts(

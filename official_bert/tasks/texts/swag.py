@@ -15,8 +15,9 @@ from official_bert.files import written_whole
 from official_bert.models.classifier import make_choice_classifier
 from official_bert.tasks.texts import labelled_texts
 from official_bert.tasks.texts.base import ROWS, TextClassification, TextOptions
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 from official_bert.tasks.texts.served import ServedChoice
+from official_bert.training.task import DataFiles
 
 CHOICES = 4
 ENDINGS = tuple(f"ending{number}" for number in range(CHOICES))
@@ -42,24 +43,21 @@ class Task(TextClassification):
         """Encoder, pooler and one vector."""
         return make_choice_classifier(self.config.model, self.options.dropout, recompute=self.config.training.recompute)
 
-    def train_data(self):
+    def read_train(self, files):
         """`--train_file`, or `train.csv` in `--data_dir`."""
-        if not (path := self._path("train", self.files.train_file)):
+        if not (path := _path("train", files.train_file, files)):
             raise ValueError(f"expected training data: --train_file, or --data_dir with {FILES['train']}")
-        return self._read(path, labelled=True)
+        return self, self._read(path, labelled=True)
 
-    def held_out_parts(self):
+    def read_held_out(self, files):
         """`--eval_file`, or `val.csv` in `--data_dir`."""
-        path = self._path("dev", self.files.eval_file)
-        return [Part("", self._read(path, labelled=True))] if path else []
+        path = _path("dev", files.eval_file, files)
+        return [TextSet("", self._read(path, labelled=True))] if path else []
 
-    def test_parts(self):
+    def read_tests(self, files):
         """`--predict_file`, or `test.csv` in `--data_dir`."""
-        path = self._path("test", self.files.predict_file)
-        return [Part("predictions", self._read(path, labelled=False))] if path else []
-
-    def _path(self, part: str, given: str) -> str:
-        return given or (os.path.join(self.files.data_dir, FILES[part]) if self.files.data_dir else "")
+        path = _path("test", files.predict_file, files)
+        return [TextSet("predictions", self._read(path, labelled=False))] if path else []
 
     def _read(self, path: str, labelled: bool) -> LabelledTexts:
         table = read_table(path, [*COLUMNS, *(["label"] if labelled else [])])
@@ -67,11 +65,11 @@ class Task(TextClassification):
         targets = labelled_texts.label_ids(table, "label", [str(number) for number in range(CHOICES)]) if labelled else None
         return LabelledTexts(path, labelled_texts.texts(table, "sent1"), None, targets, _endings(table))
 
-    def make_features(self, data, targets):
+    def make_features(self, data, targets, cache_dir=""):
         """Four rows for each text."""
         first = [text for text in data.text for _ in range(CHOICES)]
         second = [choice for choices in data.choices for choice in choices]
-        arrays = make_features(first, second, self.tokenizer, self.options.max_seq_length, self.files.cache_dir)
+        arrays = make_features(first, second, self.tokenizer, self.options.max_seq_length, cache_dir)
         return ChoiceFeatures(TextFeatures(arrays), CHOICES, targets)
 
     def batch_spec(self, batch_size):
@@ -88,7 +86,7 @@ class Task(TextClassification):
         """`choice` from 0 and `probabilities`."""
         return {"choice": int(np.argmax(logits)), "probabilities": scipy.special.softmax(logits).tolist()}
 
-    def write_part(self, name, logits, output_dir):
+    def write_set(self, name, logits, output_dir):
         """`predictions.csv`: the number of the ending, and the probability of each."""
         path = os.path.join(output_dir, f"{name}.csv")
         with written_whole(path) as file:
@@ -97,6 +95,10 @@ class Task(TextClassification):
             for index, answer in enumerate(map(self.answer, logits)):
                 writer.writerow([index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])])
         return path
+
+
+def _path(which: str, given: str, files: DataFiles) -> str:
+    return given or (os.path.join(files.data_dir, FILES[which]) if files.data_dir else "")
 
 
 def _endings(table: Table) -> list[tuple[str, ...]]:

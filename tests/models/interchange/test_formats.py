@@ -127,18 +127,18 @@ def test_moments_and_counters_are_ignored_and_shards_are_read(golden, golden_mod
 
 def test_initializing_says_what_was_found_what_is_new_and_what_is_not_used(golden, tmp_path):
     config = formats.read(str(golden / "tf1_bert")).config
-    said = checkpoints.initialize_from(make_classifier(config, 3), str(golden / "tf1_bert"))
+    said = checkpoints.initialize_from(make_classifier(config, 3), str(golden / "tf1_bert")).describe()
     assert said.startswith("TF 1 checkpoint") and "55 of 57 variables taken" in said
     assert "new: classifier/output_bias, classifier/output_weights" in said and "not used: masked_lm/" in said
     formats.write(stored_small("classifier", hidden_act="gelu_erf"), "hugging_face", str(tmp_path / "hf"))
     model = make_classifier(SMALL, 3)
-    said = checkpoints.initialize_from(model, str(tmp_path / "hf"))
+    said = checkpoints.initialize_from(model, str(tmp_path / "hf")).describe()
     assert "(BertForSequenceClassification): 41 of 41 variables taken" in said and "new" not in said
     assert said.endswith("hidden_act is gelu_erf there and gelu here")
     assert checkpoints.model_values(str(tmp_path / "hf"))["hidden_act"] == "gelu_erf"
-    said = checkpoints.initialize_from(make_classifier(SMALL, 4), str(tmp_path / "hf"))
+    said = checkpoints.initialize_from(make_classifier(SMALL, 4), str(tmp_path / "hf")).describe()
     assert "39 of 41" in said and "new: classifier/output_bias, classifier/output_weights; not used: classifier" in said
-    said = checkpoints.initialize_from(make_tagger(SMALL, 3), str(tmp_path / "hf"))
+    said = checkpoints.initialize_from(make_tagger(SMALL, 3), str(tmp_path / "hf")).describe()
     assert "new: tagger/output_bias" in said
 
 
@@ -146,7 +146,7 @@ def test_a_tagger_takes_its_head_from_a_tf1_checkpoint_of_one(tmp_path):
     model = stored_small("tagger")
     formats.write(model, "tf1", str(tmp_path / "tf1"))
     again = make_tagger(SMALL, 5)
-    assert "41 of 41 variables taken" in checkpoints.initialize_from(again, str(tmp_path / "tf1"))
+    assert "41 of 41 variables taken" in checkpoints.initialize_from(again, str(tmp_path / "tf1")).describe()
     np.testing.assert_array_equal(again.tagger.output_weights.numpy(), model.weights["tagger/output_weights"])
 
 

@@ -44,7 +44,7 @@ def test_an_object_checkpoint_gives_the_encoders_outputs(encoder, key, tmp_path)
     seen = features()["input_mask"].astype(bool)
     np.testing.assert_allclose(ours["sequence_output"].numpy()[seen], theirs["sequence_output"].numpy()[seen], atol=1e-5)
     np.testing.assert_allclose(ours["pooled_output"], theirs["pooled_output"], atol=1e-5)
-    said = checkpoints.initialize_from(make_encoder(found.config), str(tmp_path))
+    said = checkpoints.initialize_from(make_encoder(found.config), str(tmp_path)).describe()
     assert "tf-models checkpoint" in said and "new" not in said
 
 

@@ -7,7 +7,7 @@ import pytest
 from official_bert.config import Config, build
 from official_bert.data import records
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import DataFiles
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 
 S, P = 32, 6
 
@@ -33,11 +33,13 @@ def unmasked(tmp_path, golden):
     return str(tmp_path / "part-*")
 
 
-def make_task(pattern, golden, **changes):
-    values = {"model": {"vocab_size": 3000}, "training": {"batch_size": 8, "eval_batch_size": 8},
+def resolve(pattern, golden, **changes):
+    values = {"model": {"vocab_size": 3000, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4},
+              "training": {"batch_size": 8, "eval_batch_size": 8},
               "tokenizer": {"vocab_file": str(golden / "vocab_uncased.txt")},
               "options": {"max_seq_length": S, "max_predictions_per_seq": P}}
-    return load_task(build(Config, values | changes), DataFiles(train_file=pattern, eval_file=pattern))
+    files = DataFiles(train_file=pattern, eval_file=pattern)
+    return load_task(build(Config, values | changes)).resolve(files, TRAIN_AND_EVALUATE)
 
 
 def rows_of(dataset):
@@ -55,7 +57,7 @@ def rows_of(dataset):
 
 
 def test_records_without_masks_are_masked_anew_each_epoch_and_alike_after_a_resume(unmasked, golden):
-    source = make_task(unmasked, golden).train_source()
+    source = resolve(unmasked, golden).train
     epochs = [rows_of(source.dataset(epoch * source.batches_per_epoch).take(source.batches_per_epoch))
               for epoch in range(2)]
     assert len(epochs[0]) == 40 and set(epochs[0]) == set(epochs[1])
@@ -65,25 +67,25 @@ def test_records_without_masks_are_masked_anew_each_epoch_and_alike_after_a_resu
 
 
 def test_evaluation_masks_records_without_masks_the_same_each_time(unmasked, golden):
-    task = make_task(unmasked, golden)
-    assert rows_of(task.eval_source().dataset()) == rows_of(task.eval_source().dataset())
+    source, again = (resolve(unmasked, golden).held_out.source for _ in range(2))
+    assert rows_of(source.dataset()) == rows_of(source.dataset()) == rows_of(again.dataset())
 
 
 def test_options_say_how_records_without_masks_are_masked(unmasked, golden):
     options = {"max_seq_length": S, "max_predictions_per_seq": P, "masking": {"rate": 0.01}}
-    found = rows_of(make_task(unmasked, golden, options=options).eval_source().dataset())
+    found = rows_of(resolve(unmasked, golden, options=options).held_out.source.dataset())
     assert {len(places) for places in found.values()} == {1}
 
 
 def test_what_does_not_fit_is_refused(unmasked, golden, tmp_path):
     with pytest.raises(ValueError, match="--vocab_file"):
-        make_task(unmasked, golden, tokenizer={}).train_source()
+        resolve(unmasked, golden, tokenizer={})
     with pytest.raises(ValueError, match=r"max_seq_length is 64, but its records hold 32"):
-        make_task(unmasked, golden, options={"max_seq_length": 64}).train_source()
+        resolve(unmasked, golden, options={"max_seq_length": 64})
     arrays = np.load(golden / "generator_short.npz")
     features = records.pretraining_features(32, 5)
     records.write_tfrecords(str(tmp_path / "part-2"), [
         records.encode_example(features, {name: arrays[name][0] for name in arrays})])
     with pytest.raises(ValueError, match="with masks or without"):
         options = {"max_seq_length": S, "max_predictions_per_seq": 5}
-        make_task(unmasked, golden, options=options).train_source()
+        resolve(unmasked, golden, options=options)

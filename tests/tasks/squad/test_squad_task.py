@@ -1,6 +1,5 @@
 """Question answering as a task: sources, losses, answers from logits, raw text, bad input."""
 
-import dataclasses
 import json
 import pathlib
 
@@ -12,7 +11,7 @@ from oracles import squad as oracle
 from official_bert.config import Config, ModelConfig, TokenizerConfig, TrainingConfig
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad.task import Task
-from official_bert.training.task import DataFiles
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
 SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
                     max_position_embeddings=96)
@@ -20,32 +19,39 @@ SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_at
 
 @pytest.fixture(scope="module", params=[1, 2])
 def golden_squad(request, golden):
-    """(what 2018 wrote, its logits, a task over the same file with the same settings)."""
+    """(what 2018 wrote, its logits, the questions of the same file with the same settings)."""
     wanted = json.loads((golden / f"squad_v{request.param}_features.json").read_text(encoding="utf-8"))
     options = {key: wanted[key] for key in ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
                                             "max_answer_length", "null_score_diff_threshold")}
-    task = make_task(golden, eval_file=golden / f"squad_v{request.param}.json", version_2_with_negative=request.param == 2,
-                     **options)
-    return wanted, dict(np.load(golden / f"squad_v{request.param}_logits.npz")), task
+    task = make_task(golden, version_2_with_negative=request.param == 2, **options)
+    files = DataFiles(eval_file=str(golden / f"squad_v{request.param}.json"))
+    questions = task.resolve(files, Steps(train=False, predict=True)).tests
+    return wanted, dict(np.load(golden / f"squad_v{request.param}_logits.npz")), questions
 
 
-def make_task(golden, batch_size=8, train_file="", eval_file="", cache_dir="", **options):
+def make_task(golden, batch_size=8, **options):
     config = Config(task="squad", model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
                     training=TrainingConfig(batch_size=batch_size, eval_batch_size=batch_size, epochs=1.0), options=options)
-    task = load_task(config, DataFiles(train_file=str(train_file), eval_file=str(eval_file), cache_dir=str(cache_dir)))
+    task = load_task(config)
     assert isinstance(task, Task)
     return task
 
 
-def rows_of(task, logits):
-    """2018's logits as predictions in the order of the task's batches."""
-    source = task.predict_source()
+def trained_on(golden, train_file, eval_file="", cache_dir="", **options):
+    """The task with its training data."""
+    files = DataFiles(train_file=str(train_file), eval_file=str(eval_file), cache_dir=str(cache_dir))
+    return make_task(golden, **{"max_seq_length": 96, **options}).resolve(files, TRAIN_AND_EVALUATE)
+
+
+def rows_of(questions, logits):
+    """2018's logits as predictions in the order of the batches."""
+    source = questions.source
     return [{name: logits[name][index] for name in ("start_logits", "end_logits")} for index in np.concatenate(source.plan(0))]
 
 
 def test_prediction_files_equal_those_of_2018(golden_squad, tmp_path):
-    wanted, logits, task = golden_squad
-    paths = task.write_predictions(rows_of(task, logits), str(tmp_path))
+    wanted, logits, questions = golden_squad
+    paths = questions.write(rows_of(questions, logits), str(tmp_path))
     written = {path.rpartition("/")[2]: json.loads(pathlib.Path(path).read_text(encoding="utf-8")) for path in paths}
     assert written["predictions.json"] == wanted["predictions"]
     for key, answers in wanted["nbest"].items():
@@ -58,31 +64,30 @@ def test_prediction_files_equal_those_of_2018(golden_squad, tmp_path):
 
 
 def test_metrics_count_right_answers(golden_squad):
-    _, logits, task = golden_squad
-    source = task.eval_source()
-    metrics = task.evaluate(rows_of(task, logits))
-    right = dict.fromkeys(task.decoded, 0)
-    gold = {row["id"]: [answer["text"] for answer in row["answers"]] for article in task._read(task.files.eval_file).articles
+    _, logits, questions = golden_squad
+    metrics = questions.evaluate(rows_of(questions, logits))
+    decoded = questions.decode(rows_of(questions, logits))
+    right = dict.fromkeys(decoded, 0)
+    gold = {row["id"]: [answer["text"] for answer in row["answers"]] for article in questions.file.articles
             for paragraph in article["paragraphs"] for row in paragraph["qas"]}
-    for key, value in task.decoded.items():
+    for key, value in decoded.items():
         right[key] = value.prediction in (gold[key] or [""])
     assert metrics["exact_match"] >= 100 * np.mean(list(right.values())) - 1e-9
-    assert source.batches_per_epoch * 8 >= len(logits["unique_id"])
+    assert questions.source.batches_per_epoch * 8 >= len(logits["unique_id"])
 
 
 def test_an_evaluation_that_stops_early_measures_what_it_has_seen(golden_squad):
-    _, logits, task = golden_squad
-    rows = rows_of(task, logits)
-    every = task.evaluate(rows)
-    seen = len(task.decoded)
-    part = task.evaluate(rows[:len(rows) // 2])
-    assert 0 < len(task.decoded) < seen and set(part) == set(every)
+    _, logits, questions = golden_squad
+    rows = rows_of(questions, logits)
+    half = rows[:len(rows) // 2]
+    assert 0 < len(questions.decode(half)) < len(questions.decode(rows))
+    assert set(questions.evaluate(half)) == set(questions.evaluate(rows))
 
 
 def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):
-    task = make_task(golden, train_file=golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24)
-    model = task.build_model()
-    batch = {key: tf.constant(value) for key, value in task.train_source().batch(0).items()}
+    data = trained_on(golden, golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24)
+    task, model = data.task, data.model
+    batch = {key: tf.constant(value) for key, value in data.train.batch(0).items()}
     longer = {key: tf.pad(value, [[0, 0], [0, 96 - value.shape[1]]]) if value.shape.rank == 2 else value
               for key, value in batch.items()}
     short, long = (task.losses(model(dict(part), training=False), part) for part in (batch, longer))
@@ -95,10 +100,9 @@ def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):
 
 
 def test_batches_are_those_of_the_specification(golden):
-    task = make_task(golden, train_file=golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24,
-                     buckets=[96])
-    spec = task.batch_spec(8)
-    batch = task.train_source().batch(3)
+    data = trained_on(golden, golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24, buckets=[96])
+    spec = data.task.batch_spec(8)
+    batch = data.train.batch(3)
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
         key: (tuple(value.shape), value.dtype.as_numpy_dtype) for key, value in spec.items()}
 
@@ -106,9 +110,8 @@ def test_batches_are_those_of_the_specification(golden):
 def test_training_rows_come_from_the_cache_the_second_time(golden, tmp_path):
     rows = []
     for _ in range(2):
-        task = make_task(golden, train_file=golden / "squad_v1.json", cache_dir=tmp_path, max_seq_length=96, doc_stride=32,
-                         max_query_length=24)
-        rows.append(task.train_source().batch(0))
+        data = trained_on(golden, golden / "squad_v1.json", cache_dir=tmp_path, max_seq_length=96, doc_stride=32, max_query_length=24)
+        rows.append(data.train.batch(0))
         (stored,) = tmp_path.iterdir()
         assert stored.suffix == ".npz"
     for key in rows[0]:
@@ -168,19 +171,19 @@ def broken(tmp_path, change):
 ])
 def test_broken_files_are_named(golden, tmp_path, change, wanted):
     with pytest.raises(ValueError, match=wanted):
-        make_task(golden, train_file=broken(tmp_path, change)).train_source()
+        trained_on(golden, broken(tmp_path, change))
 
 
 def test_what_is_no_json_and_what_is_missing_are_named(golden, tmp_path):
     (tmp_path / "bad.json").write_text('{"data": [')
     with pytest.raises(ValueError, match=r"bad\.json: not valid JSON: .*line 1"):
-        make_task(golden, train_file=tmp_path / "bad.json").train_source()
+        trained_on(golden, tmp_path / "bad.json")
     with pytest.raises(ValueError, match=r"none\.json: no such file"):
-        make_task(golden, train_file=tmp_path / "none.json").train_source()
+        trained_on(golden, tmp_path / "none.json")
     with pytest.raises(ValueError, match=r"expected --train_file or a --data_dir with train-v1\.1\.json; got neither"):
-        make_task(golden).train_source()
+        trained_on(golden, "")
     with pytest.raises(ValueError, match=r"max_seq_length: expected more than max_query_length \+ 3 = 67, got 60"):
-        make_task(golden, train_file=golden / "squad_v1.json", max_seq_length=60).train_source()
+        trained_on(golden, golden / "squad_v1.json", max_seq_length=60)
     with pytest.raises(ValueError, match="expected at most the model's 96 positions"):
         make_task(golden).build_model()
 
@@ -191,7 +194,7 @@ def test_skipped_and_cut_questions_and_a_dev_set_used_for_training_are_told(gold
                              for number in range(2, 7)]
         paragraph["qas"].append({"id": "long", "question": "Who " * 70, "answers": [{"text": "cat", "answer_start": 2}]})
     path = broken(tmp_path, change)
-    source = make_task(golden, train_file=path, eval_file=path).train_source()
+    source = trained_on(golden, path, eval_file=path).train
     assert len(source.examples) == 2
     assert "5 questions skipped, whose answer does not stand in the context: q2 ('dog'); q3 ('dog'); q4 ('dog'); ..." in caplog.text
     assert "1 questions are longer than max_query_length = 64 tokens" in caplog.text
@@ -200,12 +203,15 @@ def test_skipped_and_cut_questions_and_a_dev_set_used_for_training_are_told(gold
 
 def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_path):
     path = broken(tmp_path, lambda paragraph: paragraph["qas"][0].pop("answers"))
-    task = make_task(golden, eval_file=path)
-    assert task.eval_source() is None and task.predict_source().batches_per_epoch == 1
+    files, task = DataFiles(train_file=str(golden / "squad_v1.json"), eval_file=str(path)), make_task(golden, max_seq_length=96)
+    data = task.resolve(files, Steps(predict=True))
+    assert data.held_out is None and data.tests.source.batches_per_epoch == 1
+    with pytest.raises(ValueError, match="task squad: no evaluation data given"):
+        task.resolve(files, Steps(train=False))
 
 
 def test_published_files_are_found_in_a_folder(golden, tmp_path):
     (tmp_path / "train-v1.1.json").write_bytes((golden / "squad_v1.json").read_bytes())
     task = make_task(golden, max_seq_length=96, doc_stride=32, max_query_length=24)
-    task.files = dataclasses.replace(task.files, data_dir=str(tmp_path))
-    assert len(task.train_source().examples) == 207 and task.eval_source() is None
+    data = task.resolve(DataFiles(data_dir=str(tmp_path)), TRAIN_AND_EVALUATE)
+    assert len(data.train.examples) == 207 and data.held_out is None

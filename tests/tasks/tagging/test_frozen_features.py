@@ -28,7 +28,7 @@ def model():
 
 def test_each_word_has_the_layers_at_its_first_piece_in_the_window_that_shows_it_best(rows, model):
     assert len(rows) > len(TEXTS)  # the first text has windows
-    found = WordFeatures(rows, [len(text) for text in TEXTS], lambda: model)
+    found = WordFeatures(rows, [len(text) for text in TEXTS], model)
     seen = 0
     for row in rows:
         ids = row.input_ids[None]
@@ -41,12 +41,12 @@ def test_each_word_has_the_layers_at_its_first_piece_in_the_window_that_shows_it
 
 def test_a_second_run_reads_the_file_and_other_weights_make_another(rows, model, tmp_path, monkeypatch):
     lengths = [len(text) for text in TEXTS]
-    first = WordFeatures(rows, lengths, lambda: model, str(tmp_path))[0].copy()
+    first = WordFeatures(rows, lengths, model, str(tmp_path))[0].copy()
     other = make_feature_tagger(SMALL, 3, "concat", feature_layers=2, lstm_size=4)
-    WordFeatures(rows, lengths, lambda: other, str(tmp_path))[0]
+    WordFeatures(rows, lengths, other, str(tmp_path))[0]
     assert len(list(tmp_path.iterdir())) == 2
     monkeypatch.setattr(frozen_features, "compute_features", lambda *_: pytest.fail("computed again"))
-    np.testing.assert_array_equal(WordFeatures(rows, lengths, lambda: model, str(tmp_path))[0], first)
+    np.testing.assert_array_equal(WordFeatures(rows, lengths, model, str(tmp_path))[0], first)
 
 
 def test_batches_hold_every_row_once_and_no_more_tokens_than_told():

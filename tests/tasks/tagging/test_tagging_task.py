@@ -14,7 +14,7 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll
 from official_bert.training import evaluation, loop
 from official_bert.training.distribution import Placement
-from official_bert.training.task import DataFiles
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
 SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
                     max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.2)
@@ -40,13 +40,21 @@ def write_conll(path, count, seed=0, separator="\t"):
     return path
 
 
-def make_task(golden, files=None, training=None, learning_rate=5e-3, **options):
+def make_task(golden, training=None, learning_rate=5e-3, **options):
     config = Config(task="ner", model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
                     optimizer=OptimizerConfig(learning_rate=learning_rate, schedule="constant"),
                     training=TrainingConfig(**{"batch_size": 16, "eval_batch_size": 16, "epochs": 1.0, "log_every": 1000,
                                                **(training or {})}),
                     options={"max_seq_length": 32, "doc_stride": 8, **options})
-    return load_task(config, DataFiles(**{name: str(value) for name, value in (files or {}).items()}))
+    return load_task(config)
+
+
+def data_files(files):
+    return DataFiles(**{name: str(value) for name, value in files.items()})
+
+
+def resolve(golden, files, steps=TRAIN_AND_EVALUATE, **settings):
+    return make_task(golden, **settings).resolve(data_files(files), steps)
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +66,8 @@ def files(tmp_path_factory):
 
 def test_labels_come_from_the_training_data_in_the_models_scheme(golden, files):
     for scheme, count in (("iob2", 5), ("iob1", 5), ("iobes", 9)):
-        task = make_task(golden, files, scheme=scheme, max_seq_length=64)  # whole sentences
-        source = task.train_source()
+        data = resolve(golden, files, scheme=scheme, max_seq_length=64)  # whole sentences
+        task, source = data.task, data.train
         assert task.config.options["labels"] == list(conll.label_list(["PER", "LOC"], scheme)) and len(task.options.labels) == count
         sentence = conll.read_sentences(str(files["train_file"]))[0]
         row = source.examples[0]
@@ -68,9 +76,8 @@ def test_labels_come_from_the_training_data_in_the_models_scheme(golden, files):
 
 @pytest.mark.parametrize("crf_on", [False, True])
 def test_losses_of_bucketed_rows_do_not_depend_on_padding_or_filler_rows(golden, files, crf_on):
-    task = make_task(golden, files, crf=crf_on, dropout=0.0)
-    source = task.train_source()
-    model = task.build_model()
+    data = resolve(golden, files, crf=crf_on, dropout=0.0)
+    task, source, model = data.task, data.train, data.model
     batch = {key: tf.constant(value) for key, value in source.batch(0).items()}
     wider = {key: tf.pad(value, [[0, 2], [0, 5]]) if value.shape.rank == 2 else tf.pad(value, [[0, 2]]) for key, value in batch.items()}
     total, weight = task.losses(model(dict(batch), training=False), batch)["loss"]
@@ -85,8 +92,8 @@ def test_losses_of_bucketed_rows_do_not_depend_on_padding_or_filler_rows(golden,
 
 
 def test_batches_are_those_of_the_specification(golden, files):
-    task = make_task(golden, files, buckets=[32])
-    batch, spec = task.train_source().batch(0), task.batch_spec(16)
+    data = resolve(golden, files, buckets=[32])
+    batch, spec = data.train.batch(0), data.task.batch_spec(16)
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
         key: (tuple(value.shape), value.dtype.as_numpy_dtype) for key, value in spec.items()}
 
@@ -94,10 +101,9 @@ def test_batches_are_those_of_the_specification(golden, files):
 def test_tags_of_a_long_text_are_the_best_path_of_all_of_it(golden, tmp_path):
     path = tmp_path / "long.conll"
     path.write_text("\n".join(f"{word}\tO" for word in OTHERS * 10) + "\n")
-    task = make_task(golden, {"eval_file": path}, crf=True, constrain=True, labels=["O", "B-X", "I-X"])
+    data = resolve(golden, {"eval_file": path}, Steps(train=False), crf=True, constrain=True, labels=["O", "B-X", "I-X"])
+    task, part = data.task, data.held_out
     rng = np.random.default_rng(0)
-    task.eval_source()
-    part = task._parts[str(path), False]
     assert len(part.features) > 4
     emissions = rng.normal(size=(80, 3)).astype(np.float32)
     chain = crf.Scores(*(rng.normal(size=shape).astype(np.float32) for shape in ((3, 3), (3,), (3,))))
@@ -107,7 +113,7 @@ def test_tags_of_a_long_text_are_the_best_path_of_all_of_it(golden, tmp_path):
         logits = rng.normal(size=(32, 3)).astype(np.float32)
         logits[feature.positions] = emissions[feature.words]
         rows.append({"logits": logits, "transitions": chain.transitions, "start_scores": chain.start, "end_scores": chain.end})
-    (tags,) = task._tag(part, rows)
+    (tags,) = part.tags(rows)
     legal = conll.legal_transitions(task.options.labels, "iob2")
     wanted = crf.best_path(emissions[None], np.ones((1, 80), bool), crf.constrain(chain, legal))[0][0]
     assert [task.options.labels.index(tag) for tag in tags] == np.asarray(wanted).tolist()
@@ -117,13 +123,14 @@ def test_tags_of_a_long_text_are_the_best_path_of_all_of_it(golden, tmp_path):
 def test_documents_are_rows_and_sentences_are_written(golden, tmp_path):
     path = tmp_path / "docs.conll"
     path.write_text("a O\nb O\n\nc O\n\n-DOCSTART- O\n\nd O\n")
-    task = make_task(golden, {"predict_file": path}, document_context=True, labels=["O", "B-X", "I-X"])
-    source = task.predict_source()
+    only = Steps(train=False, evaluate=False, predict=True)
+    tests = resolve(golden, {"predict_file": path}, only, document_context=True, labels=["O", "B-X", "I-X"]).tests
+    source = tests.source
     assert [int(row["tag_mask"].sum()) for row in source.examples] == [3, 1]
     logits = np.zeros((32, 3), np.float32)
     logits[1, 1] = logits[3, 1] = 1.0  # a and c
-    (written,) = task.write_predictions([{"logits": logits} if length > 3 else {"logits": np.zeros((32, 3))}
-                                         for length in source.lengths[np.concatenate(source.plan(0))]], str(tmp_path))
+    (written,) = tests.write([{"logits": logits} if length > 3 else {"logits": np.zeros((32, 3))}
+                              for length in source.lengths[np.concatenate(source.plan(0))]], str(tmp_path))
     assert pathlib.Path(written).read_text() == "a\tO\tB-X\nb\tO\tO\n\nc\tO\tB-X\n\n-DOCSTART-\tO\tO\n\nd\tO\tO\n\n"
 
 
@@ -131,19 +138,19 @@ def test_documents_are_rows_and_sentences_are_written(golden, tmp_path):
     (6.0, {"crf": True, "constrain": True}),
     (20.0, {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 32, "crf": True})], ids=["fine-tuned", "frozen features"])
 def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_path, epochs, options):
-    task = make_task(golden, {**files, "cache_dir": tmp_path / "cache"}, {"epochs": epochs}, 3e-3, **options)
-    metrics = loop.train(task, str(tmp_path / "run"), Placement(), report=lambda _: None)
+    task, known = make_task(golden, {"epochs": epochs}, 3e-3, **options), data_files({**files, "cache_dir": tmp_path / "cache"})
+    trained = loop.train(task, known, str(tmp_path / "run"), Placement(), report=lambda _: None)
+    metrics = trained.metrics
     assert metrics["f1"] > 90 and metrics["tag_accuracy"] > 90
     restored, model = restore_for_inference(str(tmp_path / "run"))
-    again = load_task(restored.config, task.files)
-    trained = again.build_model()
-    trained.set_weights(model.get_weights())
-    (path,) = again.write_predictions(evaluation.predict(again, trained, again.predict_source()), str(tmp_path))
+    again = restored.resolve(known, Steps(train=False, evaluate=False, predict=True))
+    again.model.set_weights(model.get_weights())
+    (path,) = again.tests.write(evaluation.predict(restored, again.model, again.tests.source), str(tmp_path))
     rows = [line.split("\t") for line in pathlib.Path(path).read_text().splitlines() if line]
     assert np.mean([gold == found for _, gold, found in rows]) > 0.9
     if "features" in options:
         assert len(list((tmp_path / "cache").iterdir())) == 3  # words of the training, evaluation and test data
-        assert np.allclose(model.encoder.get_weights()[0], task._model.encoder.get_weights()[0])
+        assert np.allclose(model.encoder.get_weights()[0], trained.resolved.model.encoder.get_weights()[0])
     texts = [{"text": "it rained in Brno while the pilot keeper borrowed it"}, {"text": ""}]
     answers = answers_of(restored, model, texts)
     assert answers[0]["entities"] == ["Brno", "pilot keeper"] and answers[0]["types"] == ["LOC", "PER"]
@@ -153,16 +160,12 @@ def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_
 def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
     (tmp_path / "bad.conll").write_text("a\tO\n\nb\tO\nc\tB-ORG\n")
     with pytest.raises(ValueError, match=r"bad\.conll:4: expected a tag of one of \['O', 'B-LOC'.*got 'B-ORG'"):
-        task = make_task(golden, {**files, "eval_file": tmp_path / "bad.conll"})
-        task.train_source()
-        task.eval_source()
+        resolve(golden, {**files, "eval_file": tmp_path / "bad.conll"})
     with pytest.raises(ValueError, match=r"dev\.conll: 200 of its 200 sentences stand in .*train\.conll too"):
         (tmp_path / "dev.conll").write_bytes(files["train_file"].read_bytes())
-        task = make_task(golden, {**files, "eval_file": tmp_path / "dev.conll"})
-        task.train_source()
-        task.eval_source()
+        resolve(golden, {**files, "eval_file": tmp_path / "dev.conll"})
     with pytest.raises(ValueError, match=r"expected training data: --train_file, or one of train\.txt, "):
-        make_task(golden).train_source()
+        resolve(golden, {})
     with pytest.raises(ValueError, match="max_seq_length: expected at most the model's 64 positions"):
         make_task(golden, max_seq_length=65, labels=["O"]).build_model()
     with pytest.raises(ValueError, match=r"options\.labels: expected the tags"):

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from made_finetuning import make_config, make_task, perfect
+from made_finetuning import data_files, make_config, perfect, resolve
 
 from official_bert.config import to_dict
-from official_bert.tasks.loading import restore_for_inference
+from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
 from official_bert.training.evaluation import predict
+from official_bert.training.task import TRAIN_AND_EVALUATE, Steps
 
 
 def written(path, rows):
@@ -19,14 +20,14 @@ def written(path, rows):
     return path
 
 
-def task_of(train, options, **files):
-    return make_task(make_config("classification", options=options), train_file=train, **files)
+def data_of(train, options, steps=TRAIN_AND_EVALUATE, **files):
+    return resolve(make_config("classification", options=options), steps, train_file=train, **files)
 
 
 def test_labels_are_found_in_the_training_data_and_kept(tmp_path):
     train = written(tmp_path / "train.csv", ["review,stars", '"good, very good",10', "bad,2", "fair,9"])
-    task = task_of(train, {"text_column": "review", "label_column": "stars"})
-    source = task.train_source()
+    data = data_of(train, {"text_column": "review", "label_column": "stars"})
+    task, source = data.task, data.train
     assert task.options.labels == ("2", "9", "10") and to_dict(task.config)["options"]["labels"] == ["2", "9", "10"]
     assert [int(row["label_ids"]) for row in source.examples] == [2, 0, 1]
     assert task.num_outputs == 3 and task.head == "classifier"
@@ -35,10 +36,8 @@ def test_labels_are_found_in_the_training_data_and_kept(tmp_path):
 def test_a_label_of_the_development_set_that_training_lacks_names_its_line(tmp_path):
     train = written(tmp_path / "train.tsv", ["text\tlabel", "a\tyes", "b\tno"])
     dev = written(tmp_path / "dev.tsv", ["text\tlabel", "c\tyes", "d\tmaybe"])
-    task = task_of(train, {}, eval_file=dev)
-    task.train_source()
     with pytest.raises(ValueError, match=r"dev\.tsv:3: column 'label': expected one of \['no', 'yes'\], got 'maybe'"):
-        task.eval_source()
+        data_of(train, {}, eval_file=dev)
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "text.tsv", "columns.csv"])
@@ -48,8 +47,8 @@ def test_several_labels_from_lists_text_or_columns(tmp_path, name):
             "text.tsv": ["text\tlabel", "a\tsharp|loud", "b\t", "c\tloud"],
             "columns.csv": ["text,loud,sharp", "a,1,1", "b,0,0", "c,1,0"]}[name]
     options = {"kind": "multi_label", "label_separator": "|", "label_columns": ["loud", "sharp"] if "columns" in name else []}
-    task = task_of(written(tmp_path / name, rows), options)
-    source = task.train_source()
+    data = data_of(written(tmp_path / name, rows), options)
+    task, source = data.task, data.train
     assert task.options.labels == ("loud", "sharp")
     np.testing.assert_array_equal([row["label_ids"] for row in source.examples], [[1, 1], [0, 0], [1, 0]])
     logits = np.array([[2.0, -1.0]], np.float32)
@@ -63,14 +62,14 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
     train = written(tmp_path / "train.tsv", ["a\tb\tscore", "one\ttwo\t0.5", "three\tfour\t-1"])
     options = {"kind": "regression", "text_column": "a", "text_pair_column": "b", "label_column": "score"}
     new = written(tmp_path / "new.tsv", ["a\tb", "one\ttwo", "a longer text than that\tand another one", "\tempty"])
-    task = task_of(train, options, predict_file=new)
-    assert task.train_source().examples[1]["scores"] == np.float32(-1)
-    source = task.predict_source()
+    data = data_of(train, options, Steps(predict=True), predict_file=new)
+    assert data.train.examples[1]["scores"] == np.float32(-1)
+    source = data.tests.source
     predictions = [{"logits": np.array([10.0 * index])} for index in np.concatenate(source.plan(0))]
-    assert task.write_predictions(predictions, str(tmp_path)) == [str(tmp_path / "predictions.tsv")]
+    assert data.tests.write(predictions, str(tmp_path)) == [str(tmp_path / "predictions.tsv")]
     assert (tmp_path / "predictions.tsv").read_text() == "index\tprediction\n0\t0\n1\t10\n2\t20\n"
     with pytest.raises(ValueError, match=r"train\.tsv:3: column 'score': expected a number from 0 to 1, got '-1'"):
-        task_of(train, {**options, "score_range": [0.0, 1.0]}).train_source()
+        data_of(train, {**options, "score_range": [0.0, 1.0]})
 
 
 @pytest.mark.parametrize(("options", "said"), [
@@ -83,26 +82,26 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
 def test_options_that_do_not_fit_the_file(tmp_path, options, said):
     train = written(tmp_path / "train.tsv", ["text\tlabel", "a\t1", "b\t0"])
     with pytest.raises(ValueError, match=said):
-        task_of(train, options).train_source()
+        data_of(train, options)
 
 
 def test_what_cannot_be_labels_is_told(tmp_path):
     same = written(tmp_path / "same.tsv", ["text\tlabel", "a\t1", "b\t1"])
     with pytest.raises(ValueError, match="expected at least two different labels"):
-        task_of(same, {}).train_source()
+        data_of(same, {})
     numbers = written(tmp_path / "numbers.tsv", ["text\tlabel", *(f"a\t{number / 7}" for number in range(50))])
     with pytest.raises(ValueError, match="50 different values in 50 rows; for scores give options.kind: regression"):
-        task_of(numbers, {}).train_source()
+        data_of(numbers, {})
     with pytest.raises(ValueError, match="expected training data: --train_file, or one of train.tsv"):
-        task_of("", {}).train_source()
+        data_of("", {})
 
 
 def test_empty_texts_are_refused_unless_told_otherwise(tmp_path):
     train = written(tmp_path / "train.tsv", ["text\tlabel", "a\t1", " \t0", "b\t0"])
     with pytest.raises(ValueError, match=r"train\.tsv:3: column 'text': expected text, it is empty"):
-        task_of(train, {}).train_source()
-    assert len(task_of(train, {"empty_text": "skip"}).train_source().examples) == 2
-    assert len(task_of(train, {"empty_text": "keep"}).train_source().examples) == 3
+        data_of(train, {})
+    assert len(data_of(train, {"empty_text": "skip"}).train.examples) == 2
+    assert len(data_of(train, {"empty_text": "keep"}).train.examples) == 3
 
 
 def test_a_rule_is_learned_and_the_folder_answers(tmp_path):
@@ -116,12 +115,13 @@ def test_a_rule_is_learned_and_the_folder_answers(tmp_path):
     train = written(tmp_path / "train.tsv", ["text\tlabel", *rows(400)])
     dev = written(tmp_path / "dev.tsv", ["text\tlabel", *(row + "" for row in rows(60))])
     config = make_config("classification", training={"epochs": 4.0, "batch_size": 32, "eval_batch_size": 16})
-    task = make_task(config, train_file=train, eval_file=dev, predict_file=dev)
-    metrics = loop.train(task, str(tmp_path / "run"), Placement(), report=lambda _: None)
+    files = data_files(train_file=train, eval_file=dev, predict_file=dev)
+    trained = loop.train(load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None)
+    metrics, data = trained.metrics, trained.resolved
     assert metrics["accuracy"] > 0.9 and metrics["macro_f1"] > 0.85
     again, model = restore_for_inference(str(tmp_path / "run"))
     assert again.options.labels == ("no", "yes")
-    predictions = predict(task, model, task.predict_source())
-    known = perfect(task.eval_source(), 2)
+    predictions = predict(data.task, model, data.tests.source)
+    known = perfect(data.held_out.source, 2)
     right = np.mean([np.argmax(one["logits"]) == np.argmax(other["logits"]) for one, other in zip(predictions, known)])
     assert right == pytest.approx(metrics["accuracy"])

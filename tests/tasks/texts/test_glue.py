@@ -3,47 +3,48 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from made_finetuning import GLUE, fixture_task, make_config, make_task, perfect
+from made_finetuning import GLUE, data_files, fixture_data, fixture_task, make_config, perfect, resolve
 from oracles import texts as oracle
 
 from official_bert.config import to_dict
+from official_bert.tasks.loading import load_task
 from official_bert.tasks.texts.glue_files import DATASETS
+from official_bert.training.task import Steps
 
 
 @pytest.mark.parametrize("dataset", [name for name in DATASETS if name != "xnli"])
 def test_whoever_knows_the_answers_gets_full_marks_in_every_metric(dataset):
-    task = fixture_task(dataset)
-    task.train_source()
-    source = task.eval_source()
+    data = fixture_data(dataset)
+    task, source = data.task, data.held_out.source
     key, classes = ("scores", 0) if dataset == "stsb" else ("label_ids", len(task.options.labels))
-    found = task.evaluate(perfect(source, classes, key))
+    found = data.held_out.evaluate(perfect(source, classes, key))
     names = {f"{name}{end}" for name in DATASETS[dataset].metrics for end in DATASETS[dataset].held_out}
     assert set(found) == names and task.best_metric() == DATASETS[dataset].metrics[0]
     assert found == pytest.approx(dict.fromkeys(names, 1.0))
 
 
 def test_wrong_answers_count_in_the_part_that_they_stand_in():
-    task = fixture_task("mnli")
-    predictions = perfect(task.eval_source(), 3)
-    wrong = task.eval_source().plan(0)
+    held_out = fixture_data("mnli").held_out
+    predictions = perfect(held_out.source, 3)
+    wrong = held_out.source.plan(0)
     for place, index in enumerate(np.concatenate(wrong)):
         if index == 1:  # the second matched row
             predictions[place] = {"logits": np.roll(predictions[place]["logits"], 1)}
-    assert task.evaluate(predictions) == {"accuracy": 0.5, "accuracy_mismatched": 1.0}
+    assert held_out.evaluate(predictions) == {"accuracy": 0.5, "accuracy_mismatched": 1.0}
 
 
 def test_files_to_hand_in_follow_the_order_of_the_test_files(tmp_path):
-    task = fixture_task("mnli")
-    source = task.predict_source()
+    tests = fixture_data("mnli").tests
+    source = tests.source
     lengths = [len(source.examples[index]["input_ids"]) for index in np.concatenate(source.plan(0))]
     assert lengths == sorted(lengths)  # batched by length
     answers = np.eye(3)[[0, 1, 2, 2, 0]]  # of matched, matched, mismatched, diagnostic, diagnostic
     predictions = [{"logits": answers[index]} for index in np.concatenate(source.plan(0))]
-    paths = task.write_predictions(predictions, str(tmp_path))
+    paths = tests.write(predictions, str(tmp_path))
     assert [path.rpartition("/")[2] for path in paths] == ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]
     assert (tmp_path / "MNLI-m.tsv").read_text() == "index\tprediction\n0\tcontradiction\n1\tentailment\n"
     assert (tmp_path / "AX.tsv").read_text() == "index\tprediction\n0\tneutral\n1\tcontradiction\n"
-    task.write_probabilities(predictions, str(tmp_path))
+    tests.write_probabilities(predictions, str(tmp_path))
     first = np.loadtxt(tmp_path / "test_results.tsv", delimiter="\t")
     e = np.exp(1.0)
     np.testing.assert_allclose(first, np.array([[e, 1, 1], [1, e, 1]]) / (e + 2), rtol=1e-6)
@@ -62,23 +63,23 @@ def test_losses_are_those_of_their_formulas_and_filler_rows_do_not_count():
 
 def test_wnli_may_be_answered_by_the_majority_without_a_model(tmp_path):
     task = fixture_task("wnli", majority_class=True)
-    assert task.evaluate(task.constant_predictions(task.eval_source())) == {"accuracy": 0.5}
-    task.write_predictions(task.constant_predictions(task.predict_source()), str(tmp_path))
+    files, steps = data_files(data_dir=GLUE), Steps(predict=True)
+    answers = task.constant_answers(files, steps)
+    assert answers.metrics == {"accuracy": 0.5}
+    assert answers.write(str(tmp_path)) == [str(tmp_path / "WNLI.tsv")]
     assert (tmp_path / "WNLI.tsv").read_text() == "index\tprediction\n0\t0\n1\t0\n"  # training: 1, 0, 0
-    assert fixture_task("wnli").constant_predictions(task.eval_source()) is None
+    assert fixture_task("wnli").constant_answers(files, steps) is None
 
 
 def test_a_training_set_used_as_development_set_is_refused():
-    task = make_task(make_config("glue", options={"dataset": "rte"}), data_dir=GLUE, eval_file=f"{GLUE}/RTE/train.tsv")
-    task.train_source()
     with pytest.raises(ValueError, match="expected held-out data, but 2 of its 2 rows stand in the training data"):
-        task.eval_source()
+        resolve(make_config("glue", options={"dataset": "rte"}), data_dir=GLUE, eval_file=f"{GLUE}/RTE/train.tsv")
 
 
 def test_the_saved_configuration_says_all_that_answering_needs():
     config = to_dict(fixture_task("rte").config)
     assert config["options"]["labels"] == ["entailment", "not_entailment"]
-    task = make_task(make_config("glue", options=config["options"]))
+    task = load_task(make_config("glue", options=config["options"]))
     model = task.build_model()
     rows = [{"text": "Three climbers were rescued.", "text_pair": "Climbers were rescued."},
             {"text": "One.", "text_pair": "Two."}]
@@ -94,14 +95,13 @@ def test_the_saved_configuration_says_all_that_answering_needs():
 
 
 def test_batches_have_the_shapes_that_a_fixed_length_promises():
-    task = make_task(make_config("glue", options={"dataset": "stsb", "buckets": [32]}), data_dir=GLUE)
-    spec = task.batch_spec(16)
-    batch = next(iter(task.train_source().dataset()))
+    data = resolve(make_config("glue", options={"dataset": "stsb", "buckets": [32]}), data_dir=GLUE)
+    spec = data.task.batch_spec(16)
+    batch = next(iter(data.train.dataset()))
     assert {name: (tuple(value.shape), value.dtype) for name, value in batch.items()} == {
         name: (tuple(value.shape), value.dtype) for name, value in spec.items()}
 
 
 def test_a_length_beyond_the_positions_is_refused():
-    task = make_task(make_config("glue", options={"dataset": "rte", "max_seq_length": 65}), data_dir=GLUE)
     with pytest.raises(ValueError, match="config.options.max_seq_length: expected at most the model's 64 positions"):
-        task.train_source()
+        resolve(make_config("glue", options={"dataset": "rte", "max_seq_length": 65}), data_dir=GLUE)

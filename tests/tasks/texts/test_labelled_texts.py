@@ -5,7 +5,7 @@ import pytest
 
 from official_bert.data.tables import Table
 from official_bert.tasks.texts import labelled_texts
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, Part
+from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 
 
 def table(**columns):
@@ -68,6 +68,6 @@ def test_held_out_data_that_is_training_data_is_refused():
 def test_parts_are_joined_in_their_order():
     first = LabelledTexts("a", ["1"], ["2"], np.array([0], np.int32))
     second = LabelledTexts("b", ["3", "4"], ["5", "6"], np.array([1, 0], np.int32))
-    whole = labelled_texts.joined([Part("", first), Part("_b", second)])
+    whole = labelled_texts.joined([TextSet("", first), TextSet("_b", second)])
     assert (whole.text, whole.text_pair, whole.targets.tolist()) == (["1", "3", "4"], ["2", "5", "6"], [0, 1, 0])
-    assert labelled_texts.joined([Part("", first), Part("", LabelledTexts("c", ["7"], ["8"]))]).targets is None
+    assert labelled_texts.joined([TextSet("", first), TextSet("", LabelledTexts("c", ["7"], ["8"]))]).targets is None

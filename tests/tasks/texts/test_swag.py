@@ -5,19 +5,21 @@ import pathlib
 
 import numpy as np
 import pytest
-from made_finetuning import SWAG, make_config, make_task
+from made_finetuning import SWAG, data_files, make_config, resolve
 from oracles import texts as oracle
 
+from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
+from official_bert.training.task import Steps
 
 COLUMNS = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1", "ending2", "ending3",
            "label"]
 
 
 def test_each_ending_is_a_row_after_the_first_sentence():
-    task = make_task(make_config("swag", options={"max_seq_length": 64}), data_dir=SWAG)
-    source = task.train_source()
+    data = resolve(make_config("swag", options={"max_seq_length": 64}), data_dir=SWAG)
+    task, source = data.task, data.train
     first, tokenizer = source.examples[0], task.tokenizer
     assert first["input_ids"].shape[0] == 4 and [int(row["label_ids"]) for row in source.examples] == [0, 2]
     length = int(first["input_mask"][2].sum())
@@ -29,23 +31,23 @@ def test_each_ending_is_a_row_after_the_first_sentence():
 
 def test_a_batch_has_four_rows_for_each_example():
     config = make_config("swag", training={"batch_size": 2}, options={"max_seq_length": 64, "buckets": [64]})
-    task = make_task(config, data_dir=SWAG)
-    batch = next(iter(task.train_source().dataset()))
+    data = resolve(config, data_dir=SWAG)
+    batch = next(iter(data.train.dataset()))
     assert {name: tuple(value.shape) for name, value in batch.items()} == {
-        name: tuple(value.shape) for name, value in task.batch_spec(2).items()}
+        name: tuple(value.shape) for name, value in data.task.batch_spec(2).items()}
 
 
 def test_wrong_labels_and_missing_columns_are_told(tmp_path):
     text = pathlib.Path(SWAG, "train.csv").read_text()
     (tmp_path / "train.csv").write_text(text.replace(",2\n", ",4\n"))
     with pytest.raises(ValueError, match=r"train\.csv:3: column 'label': expected one of \['0', '1', '2', '3'\], got '4'"):
-        make_task(make_config("swag"), data_dir=tmp_path).train_source()
+        resolve(make_config("swag"), data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"test\.csv: expected a column 'label'"):
-        make_task(make_config("swag"), train_file=f"{SWAG}/test.csv").train_source()
+        resolve(make_config("swag"), train_file=f"{SWAG}/test.csv")
     with pytest.raises(ValueError, match="expected training data: --train_file, or --data_dir with train.csv"):
-        make_task(make_config("swag")).train_source()
+        resolve(make_config("swag"))
     with pytest.raises(ValueError, match="row 1: expected 4 choices, got 2"):
-        oracle.encode(make_task(make_config("swag")), [{"text": "a", "choices": ["b", "c"]}])
+        oracle.encode(load_task(make_config("swag")), [{"text": "a", "choices": ["b", "c"]}])
 
 
 def test_a_rule_is_learned_from_csv_files(tmp_path):
@@ -67,14 +69,15 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
         return path
     config = make_config("swag", training={"epochs": 25.0, "batch_size": 32}, optimizer={"learning_rate": 2e-3},
                          model={"hidden_size": 32, "num_hidden_layers": 2})
-    task = make_task(config, train_file=write(tmp_path / "train.csv", 320), eval_file=write(tmp_path / "val.csv", 64),
-                     predict_file=f"{SWAG}/test.csv")
-    metrics = loop.train(task, str(tmp_path / "run"), Placement(), report=lambda _: None)
-    assert metrics["accuracy"] > 0.8  # chance is 0.25
+    files = data_files(train_file=write(tmp_path / "train.csv", 320), eval_file=write(tmp_path / "val.csv", 64),
+                       predict_file=f"{SWAG}/test.csv")
+    trained = loop.train(load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None)
+    assert trained.metrics["accuracy"] > 0.8  # chance is 0.25
 
-    source = task.predict_source()
+    tests = trained.resolved.tests
+    source = tests.source
     predictions = [{"logits": np.eye(4)[3 - index]} for index in np.concatenate(source.plan(0))]
-    (path,) = task.write_predictions(predictions, str(tmp_path))
+    (path,) = tests.write(predictions, str(tmp_path))
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["prediction"] for row in rows] == ["3", "2"]
