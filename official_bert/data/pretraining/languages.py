@@ -1,0 +1,83 @@
+"""The languages of Wikipedia by their codes, and by whose rules the sentences of each are split.
+
+The `sentencex` library has rules (abbreviations, months, quotation marks) for some languages. Each other language falls
+back on those of a relative or of a language that its texts borrow from, and otherwise on English, which also knows the full
+stops of all scripts.
+"""
+
+import difflib
+
+OWN_RULES = ("am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk").split()
+
+_FALLBACKS = {
+    "ar": "acm aeb apc arq ary arz",
+    "bn": "as bpy",
+    "ca": "oc",
+    "da": "kl",
+    "de": "als bar dsb frr gsw hrx hsb ksh lb nds pdc pdt pfl rm stq",
+    "el": "pnt",
+    "es": "an ast ay cbk-zam ext gn guc lad nah qu",
+    "fi": "fit krl olo se smn",
+    "fr": "atj bm bci dga ff fon frp gcr gpe ht kab kbp ln mg mos nrm nr pcd sg shi ty wa wo",
+    "hi": "anp awa bh bho dty mag mai ne new pi sa",
+    "hy": "hyw",
+    "it": "co eml fur lij lld lmo nap pms roa-tara sc scn vec",
+    "ja": "ryu",
+    "kk": "kaa",
+    "kn": "tcy",
+    "mr": "gom",
+    "my": "blk ksw kjp mnw rki shn",
+    "nl": "li nds-nl srn vls zea",
+    "pl": "csb szl",
+    "pt": "gl kea mwl tet",
+    "ru": "ab ady av ba bxr ce chy cu cv inh kbd koi krc kum kv lbe lez mdf mhr mrj myv os sah tt tyv udm xal",
+    "sk": "cs",
+    "uk": "be be-tarask be-x-old rue",
+    "en": "aa ace ak alt ami ang arc avk az azb ban bat-smg bbc bcl bdr bew bi bjn bo br bs btm bug cdo ceb ch cho chr "
+          "ckb cr crh ctg cy dag din diq dtp dv dz ee eo et eu fa fat fiu-vro fj fo fy ga gag gan gd glk gor got guw gv "
+          "ha hak haw he hif ho hr hu hz ia iba id ie ig igl ii ik ilo io is isv iu jam jbo jv ka kcg kg kge ki kj km knc ko kr "
+          "krj ks ku kus kw ky la lbj lfn lg lo lrc lt ltg lv lzh mad map-bms mh mi min mk mn mni mo ms mt mus mzn na nan "
+          "nb ng nia nn no nov nqo nso nup nv ny om or pag pam pap pcm pih pnb ps pwn rmy rn ro roa-rup rsk rup rw "
+          "sat sd sgs sh si simple skr sl sm sn so sq sr ss st su sv sw syl szy tay tdd tg th ti tig tk tl tly tn "
+          "to tok tpi tr trv ts tum tw ug ur uz ve vep vi vo vro war wuu xh xmf yi yo yue za zgh zh zh-classical zh-min-nan "
+          "zh-yue zu",
+}
+# Scripts without spaces between words say as much in fewer characters; Thai and Lao end no sentence with a mark at all,
+# and put spaces between clauses instead.
+LONGEST_SENTENCE = 1000  # characters
+_LONGEST = {"ja": 400, "zh": 400, "yue": 400, "zh-yue": 400, "wuu": 400, "gan": 400, "hak": 400, "lzh": 400, "zh-classical": 400,
+            "ryu": 400, "bo": 400, "dz": 400, "km": 400, "my": 400, "shn": 400, "mnw": 400, "blk": 400, "ii": 400,
+            "th": 160, "lo": 160, "tdd": 160}
+
+
+def _rules() -> dict[str, str]:
+    """Returns the language whose rules each code uses."""
+    return {code: code for code in OWN_RULES} | {code: rule for rule, codes in _FALLBACKS.items() for code in codes.split()}
+
+
+RULES = _rules()
+
+
+def splitting_rule(language: str) -> str:
+    """Returns the code of the language by whose rules sentences of `language` end.
+
+    Raises ValueError for a code that is not in our list of Wikipedia's, with similar ones.
+    """
+    if language not in RULES:
+        similar = difflib.get_close_matches(language.lower(), RULES, n=3, cutoff=0.5)
+        raise ValueError(f"--language: expected the code of a Wikipedia, as in en.wikipedia.org, got {language!r}"
+                         + (f"; did you mean {', '.join(similar)}?" if similar else ""))
+    return RULES[language]
+
+
+def describe_rule(language: str) -> str:
+    """Returns a sentence about how sentences of `language` are split; raises what `splitting_rule` raises."""
+    rule = splitting_rule(language)
+    longest = longest_sentence(language)
+    return (f"{language}: sentences end by " + ("rules of its own" if rule == language else f"the rules of {rule} (fallback)")
+            + f", and at a space or comma after {longest} characters")
+
+
+def longest_sentence(language: str) -> int:
+    """Returns how many characters a sentence of `language` has at most."""
+    return _LONGEST.get(language, LONGEST_SENTENCE)
