@@ -5,33 +5,38 @@
 
 import collections
 import concurrent.futures
+import dataclasses
 import itertools
 import json
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import rich.console
-import rich.table
 from absl import flags
 from tqdm import tqdm
 
 from official_bert.command_line import run_main
-from official_bert.data.pretraining import corpus
-from official_bert.files import find_files, written_together
+from official_bert.data.pretraining.yield_report import YieldReport
+from official_bert.data.raw_text import containers, documents, languages
+from official_bert.files import find_files, written_together, written_whole
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them.", required=True)
+flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them; - is standard "
+                    "input.", required=True)
 flags.DEFINE_list("output_file", None, "One text file or several, over which documents go in turn.", required=True)
-flags.DEFINE_enum("format", "auto", corpus.FORMATS, "What the files are; auto looks at each.")
-flags.DEFINE_string("language", "en", "Language code, by whose rules sentences end.")
-flags.DEFINE_string("text_key", "text", "The key of the text in JSON lines.")
-flags.DEFINE_integer("shortest_document", 3, "Documents of fewer sentences are dropped.", lower_bound=1)
+flags.DEFINE_enum("format", "auto", documents.FORMATS, "What the files are; auto looks at each.")
+flags.DEFINE_string("language", "en", "Code of a Wikipedia (en, pt, zh ...), by whose rules sentences end.")
+flags.DEFINE_string("text_key", "text", "The key of the text in JSON lines, its column in tables.")
+flags.DEFINE_integer("shortest_document", None, "Documents of fewer sentences are dropped (default 3; 1 with "
+                     "--keep_everything).", lower_bound=1)
 flags.DEFINE_bool("keep_everything", False, "Keep headings and list items too: the text is clean already.")
-flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do where the text is not UTF-8.")
+flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "What to do about bytes that are not UTF-8, rows without "
+                  "a text and damaged files: replace puts U+FFFD for what is no character and skips other rows.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 
@@ -61,26 +66,35 @@ class LineCounter:
                                 if os.path.exists(path))
 
 
-def chunks(paths: list[str], settings: dict) -> Iterator[tuple[list[list[str]], int]]:
-    """Documents in pieces of about a megabyte, with the number of bytes of the files that ended in them."""
-    piece: list[list[str]] = []
-    size = ended = 0
+@dataclasses.dataclass
+class Piece:
+    """Documents read together, the report of what could not be read among them, and bytes of the files that end here."""
+    documents: list[documents.Document]
+    report: YieldReport
+    ended: int = 0
+
+
+def read_pieces(paths: list[str], settings: dict, policy: containers.OnBadText) -> Iterator[Piece]:
+    """Gives the documents of all files in pieces of about a megabyte."""
+    bad = containers.BadText(policy)
+    piece, size = Piece([], bad.report), 0
     for path in paths:
-        for document in corpus.read_documents(path, **settings):
-            piece.append(document)
-            size += sum(map(len, document))
+        for document in documents.read_documents(path, **settings, bad=bad):
+            piece.documents.append(document)
+            size += sum(map(len, document.paragraphs))
             if size >= CHUNK_CHARACTERS:
-                yield piece, ended
-                piece, size, ended = [], 0, 0
-        ended += os.path.getsize(path)
-    yield piece, ended
+                yield piece
+                bad.report = YieldReport()
+                piece, size = Piece([], bad.report), 0
+        piece.ended += 0 if path == containers.STANDARD_INPUT else os.path.getsize(path)
+    yield piece
 
 
-def clean_documents(piece: tuple[list[list[str]], int], settings: dict) -> tuple[list[list[str]], int, int]:
-    """A worker's part: sentences of the documents that stay, how many were dropped, bytes that this ends."""
-    documents = [corpus.clean_document(document, **settings) for document in piece[0]]
-    kept = [document for document in documents if document]
-    return kept, len(documents) - len(kept), piece[1]
+def clean_piece(piece: Piece, settings: dict) -> tuple[list[list[str]], YieldReport, int]:
+    """Does a worker's part: the sentences of the documents that stay, the account of the others, the bytes that end here."""
+    cleaner = documents.Cleaner(**settings)
+    cleaned = [cleaner.clean(document, piece.report) for document in piece.documents]
+    return [document for document in cleaned if document], piece.report, piece.ended
 
 
 def in_order(pool: concurrent.futures.Executor, work, items: Iterable, settings: dict, ahead: int) -> Iterator:
@@ -92,32 +106,33 @@ def in_order(pool: concurrent.futures.Executor, work, items: Iterable, settings:
         waiting.extend(pool.submit(work, item, settings) for item in itertools.islice(items, 1))
 
 
-def write_corpus(pieces: Iterable, files: list, lines: LineCounter, progress: tqdm) -> dict[str, int]:
-    """Writes documents over the files in turn and counts them."""
-    counts = {"documents": 0, "documents dropped": 0, "sentences": 0, "words": 0}
-    for documents, dropped, ended in pieces:
-        counts["documents dropped"] += dropped
-        for sentences in documents:
-            file = files[counts["documents"] % len(files)]
-            file.write("\n".join(sentences) + "\n\n")
+def write_corpus(pieces: Iterable, files: list, lines: LineCounter, progress: tqdm) -> YieldReport:
+    """Writes documents over the files in turn; returns the account of all text."""
+    total = YieldReport()
+    written = 0
+    for cleaned, report, ended in pieces:
+        total.add(report)
+        for sentences in cleaned:
+            files[written % len(files)].write("\n".join(sentences) + "\n\n")
             lines.add(sentences)
-            counts["documents"] += 1
-            counts["sentences"] += len(sentences)
-            counts["words"] += sum(len(sentence.split()) for sentence in sentences)
+            written += 1
         progress.update(ended)
-    return counts | {"duplicate lines": lines.duplicates()}
+    return total
 
 
-def print_report(counts: dict[str, int]) -> None:
-    """The counts as a table, and as JSON where a file is wanted."""
-    table = rich.table.Table("", "count")
-    table.columns[1].justify = "right"
-    for name, count in counts.items():
-        table.add_row(name, f"{count:,}")
-    rich.console.Console().print(table)
+def print_report(report: YieldReport, duplicate_lines: int) -> None:
+    """Prints the account of the text and its warnings, and writes it as JSON if a file is wanted."""
+    screen = rich.console.Console()
+    screen = screen if screen.is_terminal else rich.console.Console(width=160)
+    screen.print(report.table())
+    print(f"{duplicate_lines:,} lines had occurred before")
+    for warning in report.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
     if FLAGS.report_file:
-        with open(FLAGS.report_file, "w", encoding="utf-8") as file:
-            json.dump({name.replace(" ", "_"): count for name, count in counts.items()}, file, indent=1)
+        counts = {name: report.kept.get(name, 0) for name in ("documents", "sentences", "words", "characters")}
+        values = counts | {"documents_dropped": report.balance("documents")["dropped"], "duplicate_lines": duplicate_lines}
+        with written_whole(FLAGS.report_file) as file:
+            json.dump(values | {"yield": report.as_dict()}, file, indent=1, ensure_ascii=False)
 
 
 def stop(number: int, _) -> None:
@@ -129,21 +144,34 @@ def main(_) -> None:
     """Reads here, splits in workers, writes here: so the order is that of the input for any number of workers."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    paths = find_files(FLAGS.input_file)
-    reading = {"form": FLAGS.format, "on_bad_text": FLAGS.on_bad_text, "text_key": FLAGS.text_key}
-    cleaning = {"language": FLAGS.language, "shortest": FLAGS.shortest_document,
+    paths = input_files()
+    reading = {"form": FLAGS.format, "text_key": FLAGS.text_key}
+    cleaning = {"language": FLAGS.language, "shortest": FLAGS.shortest_document or (1 if FLAGS.keep_everything else 3),
                 "keep_everything": FLAGS.keep_everything}
+    print(languages.describe_rule(FLAGS.language))
     context = multiprocessing.get_context("forkserver")
     with (concurrent.futures.ProcessPoolExecutor(FLAGS.num_workers, context) as pool,
           tempfile.TemporaryDirectory() as folder, written_together(FLAGS.output_file) as files,
-          tqdm(total=sum(map(os.path.getsize, paths)), unit="B", unit_scale=True, desc="preparing") as progress):
-        pieces = in_order(pool, clean_documents, chunks(paths, reading), cleaning, ahead=2 * FLAGS.num_workers)
-        counts = write_corpus(pieces, files, LineCounter(folder), progress)
-        if not counts["documents"]:
-            raise ValueError(f"{FLAGS.input_file}: no document with {FLAGS.shortest_document} sentences of running text in "
-                             f"{len(paths)} files ({counts['documents dropped']} dropped); see --shortest_document, "
-                             "--keep_everything and --format")
-    print_report(counts)
+          tqdm(total=sum(os.path.getsize(path) for path in paths if path != containers.STANDARD_INPUT), unit="B",
+               unit_scale=True, desc="preparing") as progress):
+        pieces = in_order(pool, clean_piece, read_pieces(paths, reading, FLAGS.on_bad_text), cleaning,
+                          ahead=2 * FLAGS.num_workers)
+        lines = LineCounter(folder)
+        report = write_corpus(pieces, files, lines, progress)
+        if not report.kept.get("documents"):
+            print_report(report, 0)
+            raise ValueError(f"{FLAGS.input_file}: no document with {cleaning['shortest']} sentences of running text in "
+                             f"{len(paths)} files ({report.balance('documents')['dropped']} dropped); see "
+                             "--shortest_document, --keep_everything and --format")
+        duplicate_lines = lines.duplicates()
+    print_report(report, duplicate_lines)
+
+
+def input_files() -> list[str]:
+    """Returns the files to read, `-` for standard input."""
+    if FLAGS.input_file == containers.STANDARD_INPUT:
+        return [FLAGS.input_file]
+    return containers.without_dataset_files(find_files(FLAGS.input_file))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ stops of all scripts.
 
 import difflib
 
-OWN_RULES = ("am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk").split()
+OWN_RULES = "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk"
 
 _FALLBACKS = {
     "ar": "acm aeb apc arq ary arz",
@@ -42,17 +42,11 @@ _FALLBACKS = {
           "to tok tpi tr trv ts tum tw ug ur uz ve vep vi vo vro war wuu xh xmf yi yo yue za zgh zh zh-classical zh-min-nan "
           "zh-yue zu",
 }
-# Scripts without spaces between words say as much in fewer characters; Thai and Lao end no sentence with a mark at all,
-# and put spaces between clauses instead.
-LONGEST_SENTENCE = 1000  # characters
-_LONGEST = {"ja": 400, "zh": 400, "yue": 400, "zh-yue": 400, "wuu": 400, "gan": 400, "hak": 400, "lzh": 400, "zh-classical": 400,
-            "ryu": 400, "bo": 400, "dz": 400, "km": 400, "my": 400, "shn": 400, "mnw": 400, "blk": 400, "ii": 400,
-            "th": 160, "lo": 160, "tdd": 160}
 
 
 def _rules() -> dict[str, str]:
     """Returns the language whose rules each code uses."""
-    return {code: code for code in OWN_RULES} | {code: rule for rule, codes in _FALLBACKS.items() for code in codes.split()}
+    return {code: code for code in OWN_RULES.split()} | {code: rule for rule, codes in _FALLBACKS.items() for code in codes.split()}
 
 
 RULES = _rules()
@@ -71,13 +65,6 @@ def splitting_rule(language: str) -> str:
 
 
 def describe_rule(language: str) -> str:
-    """Returns a sentence about how sentences of `language` are split; raises what `splitting_rule` raises."""
+    """Returns by whose rules sentences of `language` end; raises what `splitting_rule` raises."""
     rule = splitting_rule(language)
-    longest = longest_sentence(language)
-    return (f"{language}: sentences end by " + ("rules of its own" if rule == language else f"the rules of {rule} (fallback)")
-            + f", and at a space or comma after {longest} characters")
-
-
-def longest_sentence(language: str) -> int:
-    """Returns how many characters a sentence of `language` has at most."""
-    return _LONGEST.get(language, LONGEST_SENTENCE)
+    return f"sentences of {language} end by " + ("rules of its own" if rule == language else f"the rules of {rule} (fallback)")

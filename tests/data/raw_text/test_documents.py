@@ -2,7 +2,9 @@ import json
 
 import pytest
 
-from official_bert.data.pretraining import corpus
+from official_bert.data.pretraining.yield_report import YieldReport
+from official_bert.data.raw_text import containers, documents, running_text
+from official_bert.data.raw_text.sentence_splitting import split_sentences
 
 WIKIPEDIA = '''<doc id="1" url="http://x/1" title="Tea">
 Tea
@@ -32,24 +34,32 @@ BOOK = "\ufeffCHAPTER I\r\n\r\n" + "\r\n".join([
     "the way."]) + "\r\n"
 
 
-def documents(tmp_path, name, data, **settings):
+def read(tmp_path, name, data, **settings):
     path = tmp_path / name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return list(corpus.read_documents(str(path), **settings))
+    return list(documents.read_documents(str(path), **settings))
+
+
+def paragraphs(*arguments, **settings):
+    return [document.paragraphs for document in read(*arguments, **settings)]
+
+
+def clean(document, **settings):
+    return documents.Cleaner(**settings).clean(document, YieldReport())
 
 
 def test_wikipedia_articles_lose_titles_headings_and_lists(tmp_path):
-    tea, stub = documents(tmp_path, "wiki_00", WIKIPEDIA)
-    assert corpus.clean_document(tea) == [
+    tea, stub = read(tmp_path, "wiki_00", WIKIPEDIA)
+    assert clean(tea) == [
         "Tea is a drink made from the leaves of a plant.", "It is drunk all over the world, hot or cold.",
         "The plant comes from the borderlands of south-western China and northern Burma.", "Dr. Fu wrote of it."]
-    assert corpus.clean_document(stub) == []
-    assert corpus.clean_document(stub, shortest=1) == ["A stub has a single sentence of text, and so it goes."]
+    assert clean(stub) == []
+    assert clean(stub, shortest=1) == ["A stub has a single sentence of text, and so it goes."]
 
 
 def test_a_hard_wrapped_book_with_crlf_and_bom_becomes_sentences(tmp_path):
-    [book] = documents(tmp_path, "book.txt", BOOK)
-    sentences = corpus.clean_document(book)
+    [book] = read(tmp_path, "book.txt", BOOK)
+    sentences = clean(book)
     assert sentences[1] == "Nobody else was awake."
     assert sentences[2] == ("The baker looked at the sky and shook his head, for he had seen such mornings turn to rain "
                             "before the church clock struck ten, and rain was bad for trade in every season of the year.")
@@ -58,20 +68,20 @@ def test_a_hard_wrapped_book_with_crlf_and_bom_becomes_sentences(tmp_path):
 
 def test_documents_between_blank_lines_are_one_each(tmp_path):
     data = "\n\nFirst line.\r\nSecond line.\n \n\nOther document.\n"
-    assert documents(tmp_path, "a.txt", data, form="documents") == [["First line.", "Second line."], ["Other document."]]
+    assert paragraphs(tmp_path, "a.txt", data, form="documents") == [["First line.", "Second line."], ["Other document."]]
 
 
 def test_a_file_of_any_size_is_read_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "MOST_CHARACTERS", 30)
+    monkeypatch.setattr(documents, "MOST_CHARACTERS", 30)
     lines = [f"This is line {number}." for number in range(7)]
-    parts = documents(tmp_path, "a.txt", "\n".join(lines), form="text")
+    parts = paragraphs(tmp_path, "a.txt", "\n".join(lines), form="text")
     assert [len(part) for part in parts] == [2, 2, 2, 1] and [line for part in parts for line in part] == lines
 
 
 def test_json_lines_are_a_document_each(tmp_path):
     rows = [{"body": "One sentence here.\nAnother paragraph there."}, {"body": "Alone."}]
     data = "\n".join(map(json.dumps, rows)) + "\n"
-    assert documents(tmp_path, "a.jsonl", data, text_key="body") == [
+    assert paragraphs(tmp_path, "a.jsonl", data, text_key="body") == [
         ["One sentence here.", "Another paragraph there."], ["Alone."]]
 
 
@@ -82,15 +92,15 @@ def test_json_lines_are_a_document_each(tmp_path):
 ])
 def test_broken_lines_are_named(tmp_path, data, told):
     with pytest.raises(ValueError) as error:
-        documents(tmp_path, "a.jsonl", data)
+        paragraphs(tmp_path, "a.jsonl", data)
     assert told in str(error.value)
 
 
 def test_bad_bytes_are_named_by_their_place_in_the_file_or_replaced(tmp_path):
     data = b"\xef\xbb\xbfgood line\nbad \xe9 line\n"
     with pytest.raises(ValueError, match=f"not valid UTF-8 at byte {data.index(0xe9)} "):
-        documents(tmp_path, "a.txt", data, form="text")
-    assert documents(tmp_path, "a.txt", data, on_bad_text="replace") == [["good line", "bad \ufffd line"]]
+        paragraphs(tmp_path, "a.txt", data, form="text")
+    assert paragraphs(tmp_path, "a.txt", data, bad=containers.BadText("replace")) == [["good line", "bad \ufffd line"]]
 
 
 @pytest.mark.parametrize(("paragraph", "kept"), [
@@ -101,10 +111,10 @@ def test_bad_bytes_are_named_by_their_place_in_the_file_or_replaced(tmp_path):
     ("ไทยไม่มีจุด" * 30, True), ("Yes.", False),
 ])
 def test_running_text_is_told_from_debris(paragraph, kept):
-    assert corpus.is_running_text(paragraph) is kept
+    assert (not running_text.ParagraphFilter().reason_to_drop(paragraph)) is kept
 
 
 def test_sentences_end_by_the_rules_of_the_language():
-    assert corpus.split_sentences("他來了。他走了！", "zh") == ["他來了。", "他走了！"]
+    assert split_sentences("他來了。他走了！", "zh") == ["他來了。", "他走了！"]
     german = ["Das ist z.B. ein Satz.", "Noch einer."]
-    assert corpus.split_sentences(" ".join(german), "de") == german
+    assert split_sentences(" ".join(german), "de") == german

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import sentencex
 
-from official_bert.data.pretraining import languages
+from official_bert.data.raw_text import languages, scripts
 
 LONGEST_QUOTE = 300  # characters of a quotation or bracket whose inside is kept together
 MARKS_WITHIN = 20  # other marks inside of it at most
@@ -34,14 +34,13 @@ _PLACES = (_FULL_STOP, re.compile(r"[;:؛]\s+|[；：།༎]\s*"), re.compile(r"
 def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     """Returns the sentences of a paragraph in order, white space squeezed; together they are the whole paragraph.
 
-    Sentences end by the rules of `language` (a Wikipedia code) and are at most as long as `languages.longest_sentence` says.
+    Sentences end by the rules of `language` (a Wikipedia code) and are at most as long as `scripts.longest_sentence` says.
     Raises ValueError for an unknown language.
     """
     text = " ".join(paragraph.split())
-    longest = languages.longest_sentence(language)
     pieces = _split_by_library(text, languages.splitting_rule(language)) if len(text) > 1 else [text]
     return [sentence for piece in pieces for part in _split_suspicious(piece)
-            for cut in _split_long(part, longest) if (sentence := cut.strip())]
+            for cut in _split_long(part) if (sentence := cut.strip())]
 
 
 def _split_by_library(text: str, rule: str) -> Iterator[str]:
@@ -123,13 +122,15 @@ def _split_suspicious(sentence: str) -> list[str]:
     return [sentence[start:end] for start, end in zip([0, *ends], [*ends, len(sentence)])]
 
 
-def _split_long(sentence: str, longest: int) -> Iterator[str]:
-    """Gives parts of a sentence of at most `longest` characters, split at the best place in reach."""
+def _split_long(sentence: str) -> Iterator[str]:
+    """Gives parts of a sentence no longer than its script allows, split at the best place in reach."""
     start = 0
-    while len(sentence) - start > longest:
-        end = _best_place(sentence, start, longest)
-        yield sentence[start:end]
-        start = end
+    if len(sentence) > scripts.LONGEST_UNMARKED:  # the smallest limit
+        longest = scripts.longest_sentence(sentence)
+        while len(sentence) - start > longest:
+            end = _best_place(sentence, start, longest)
+            yield sentence[start:end]
+            start = end
     yield sentence[start:]
 
 

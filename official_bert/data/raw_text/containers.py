@@ -1,0 +1,221 @@
+"""Opens what text comes in: plain and compressed files, standard input, tables (Parquet, Arrow and folders of `datasets`).
+
+What cannot be read (bytes that are not UTF-8, a row without text) is an error, or is skipped or replaced and counted.
+"""
+
+import bz2
+import contextlib
+import dataclasses
+import gzip
+import io
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Literal, cast
+
+from official_bert.data.pretraining.yield_report import YieldReport
+
+OnBadText = Literal["error", "skip", "replace"]
+ON_BAD_TEXT = ("error", "skip", "replace")
+STANDARD_INPUT = "-"
+ROWS_AT_ONCE = 1000
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PAR1": "parquet",
+          b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"PK\x03\x04": "zip"}
+_DATASET_FILES = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the .arrow files of a `datasets` folder
+
+
+@dataclasses.dataclass
+class BadText:
+    """What to do about text that cannot be read, and the report that counts it."""
+    policy: OnBadText = "error"
+    report: YieldReport = dataclasses.field(default_factory=YieldReport)
+
+    def skip(self, place: str, problem: str, **amounts: int) -> None:
+        """Counts text that is left out. Raises ValueError with place and problem if the policy is "error"."""
+        self._refuse(place, problem)
+        self.report.drop("text that cannot be read", f"{place}: {problem}", **amounts)
+
+    def replace(self, place: str, problem: str) -> bool:
+        """Returns True, and counts the place, if the policy is to replace; raises ValueError if it is "error"."""
+        self._refuse(place, problem)
+        if self.policy == "replace":
+            self.report.note("bad text replaced", f"{place}: {problem}", lines=1)
+        return self.policy == "replace"
+
+    def _refuse(self, place: str, problem: str) -> None:
+        if self.policy == "error":
+            raise ValueError(f"{place}: {problem}; --on_bad_text=skip or replace goes on")
+
+
+def kind_of(path: str) -> str:
+    """Returns what the first bytes of a file say: `gzip`, `bzip2`, `xz`, `zstd`, `parquet`, `arrow`, or `text`."""
+    if path == STANDARD_INPUT:
+        return "text"
+    with open(path, "rb") as file:
+        start = file.read(8)
+    return next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "text")
+
+
+def without_dataset_files(paths: list[str]) -> list[str]:
+    """Returns `paths` without the JSON files that `datasets` puts beside its Arrow files."""
+    folders = [os.path.dirname(path) for path in paths if path.endswith(".arrow")]
+    return [path for path in paths if os.path.basename(path) not in _DATASET_FILES
+            or not any(folder.startswith(os.path.dirname(path)) for folder in folders)]
+
+
+@contextlib.contextmanager
+def open_bytes(path: str) -> Iterator[BinaryIO]:
+    """Opens a file, decompressed if its first bytes say that it is compressed; `-` is standard input.
+
+    Raises ValueError for archives, and for `zstd` if the package zstandard is not installed.
+    """
+    with contextlib.ExitStack() as stack:
+        file = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))
+        start = io.BufferedReader(cast(Any, file)) if path == STANDARD_INPUT else file
+        kind = kind_of(path) if path != STANDARD_INPUT else _kind_of_stream(cast(io.BufferedReader, start))
+        if kind in ("zip", "parquet", "arrow"):
+            raise ValueError(f"{path}: expected lines of text, plain or compressed, got a {kind} file")
+        yield {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open, "zstd": _open_zstd}.get(kind, lambda raw: raw)(start)
+
+
+def _kind_of_stream(stream: io.BufferedReader) -> str:
+    """Returns the kind of a stream by its next bytes, which stay to be read."""
+    start = stream.peek(8)
+    return next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "text")
+
+
+def _open_zstd(raw: BinaryIO) -> io.BufferedReader:
+    """Opens a zstd file of one or several frames."""
+    try:
+        import zstandard
+    except ImportError:
+        raise ValueError("a zstd file needs the package zstandard (pip install zstandard)") from None
+    return io.BufferedReader(_ZstdReader(raw, zstandard), 1 << 20)
+
+
+class _ZstdReader(io.RawIOBase):
+    """Decompresses zstd frames; unlike the package's own reader it raises EOFError if the last frame is cut off."""
+
+    def __init__(self, raw: BinaryIO, zstandard: Any):
+        self._raw, self._package, self._frame, self._ready = raw, zstandard, None, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._raw.read(1 << 17)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+                return 0
+            self._ready = b"".join(self._decompressed(data))
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def _decompressed(self, data: bytes) -> Iterator[bytes]:
+        """Gives what `data` holds of this frame and the next ones."""
+        while data:
+            if self._frame is None:
+                self._frame = self._package.ZstdDecompressor().decompressobj()
+            yield self._frame.decompress(data)
+            data = b""
+            if self._frame.eof:
+                data, self._frame = self._frame.unused_data, None
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """Returns the exceptions that decompressors raise."""
+    try:
+        import zstandard
+        return (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zstandard.ZstdError, OSError)
+    except ImportError:
+        return (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, OSError)
+
+
+def read_lines(path: str, bad: BadText) -> Iterator[str]:
+    """Gives the lines of UTF-8 text without byte-order mark, line feeds and carriage returns; "" for a skipped line.
+
+    Raises ValueError naming file, line and byte for text that is not UTF-8 or a damaged file, unless `bad` says otherwise.
+    """
+    number = offset = 0
+    with open_bytes(path) as file:
+        while True:
+            try:
+                line = file.readline()
+            except _damage() as error:
+                bad.skip(f"{path}:{number + 1}", f"the compressed file is damaged or cut off here ({error})", files=1)
+                return
+            if not line:
+                return
+            number += 1
+            data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            yield _decoded(data, bad, f"{path}:{number}", offset + len(line) - len(data)).rstrip("\r\n")
+            offset += len(line)
+
+
+def _decoded(data: bytes, bad: BadText, place: str, offset: int) -> str:
+    """Returns bytes as text, with U+FFFD for bad ones or "" as `bad` says."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"not valid UTF-8 at byte {offset + error.start} of the file (0x{data[error.start]:02x})"
+        if bad.replace(place, problem):
+            return data.decode("utf-8", errors="replace")
+        bad.skip(place, problem, characters=len(data.decode("utf-8", errors="ignore").replace(" ", "").strip()))
+        return ""
+
+
+def read_table(path: str, text_key: str, bad: BadText) -> Iterator[str]:
+    """Gives the texts in the column `text_key` of a Parquet or Arrow file; "" for a skipped row.
+
+    Raises ValueError naming file and row for a row without text, and the columns if there is none of that name.
+    """
+    import pyarrow
+    row = 0
+    try:
+        for column in _columns(path, text_key):
+            for data in column.cast(pyarrow.large_binary()).to_pylist():
+                row += 1
+                if data is None:
+                    bad.skip(f"{path}:{row}", f"{text_key!r} is null", documents=1)
+                yield "" if data is None else _decoded(data, bad, f"{path}:{row}", 0)
+    except pyarrow.ArrowInvalid as error:
+        bad.skip(f"{path}:{row + 1}", f"damaged or not a table of texts ({str(error).splitlines()[0]})", files=1)
+
+
+def _columns(path: str, text_key: str) -> Iterator[Any]:
+    """Gives the text column of a table in parts of about a thousand rows."""
+    import pyarrow
+    import pyarrow.parquet
+    if kind_of(path) == "parquet":
+        with pyarrow.parquet.ParquetFile(path) as table:
+            _check_column(path, table.schema_arrow, text_key)
+            for batch in table.iter_batches(ROWS_AT_ONCE, columns=[text_key]):
+                yield batch.column(0)
+        return
+    with pyarrow.memory_map(path) as file:
+        try:
+            reader: Any = pyarrow.ipc.open_file(file)
+            batches: Iterator[Any] = (reader.get_batch(index) for index in range(reader.num_record_batches))
+        except pyarrow.ArrowInvalid:  # `datasets` writes streams
+            file.seek(0)
+            reader = batches = pyarrow.ipc.open_stream(file)
+        _check_column(path, reader.schema, text_key)
+        for batch in batches:
+            yield batch.column(batch.schema.get_field_index(text_key))
+
+
+def _check_column(path: str, schema: Any, text_key: str) -> None:
+    """Raises ValueError if a table has no column of texts `text_key`."""
+    import pyarrow
+    types = {field.name: field.type for field in schema}
+    kind = types.get(text_key)
+    if kind is not None and pyarrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    if kind is None or not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+        raise ValueError(f"{path}: expected a column {text_key!r} of strings (--text_key), got "
+                         + ", ".join(f"{name}: {kind}" for name, kind in types.items()))

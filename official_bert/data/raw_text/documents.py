@@ -1,0 +1,219 @@
+"""Raw text to documents of paragraphs, and those to sentences: WikiExtractor folders, JSON lines, tables, plain text,
+hard-wrapped books, and what is laid out already with a blank line between documents."""
+
+import dataclasses
+import html
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from official_bert.data.pretraining.yield_report import YieldReport
+from official_bert.data.raw_text import containers, running_text
+from official_bert.data.raw_text.scripts import WordCounter
+from official_bert.data.raw_text.sentence_splitting import split_sentences
+
+Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
+FORMATS = ("auto", "wikiextractor", "jsonl", "table", "text", "book", "documents")
+SAMPLE_LINES = 400  # by which the format of a file is told
+MOST_CHARACTERS = 1 << 24  # of one document: a file of any size is read in bounded memory
+TITLES, UNENDED = "titles of articles", "an article without its end (</doc>)"
+
+
+@dataclasses.dataclass
+class Document:
+    """A document's paragraphs in order, with its title if it is an article; `headings` says that some may be headings."""
+    paragraphs: list[str]
+    title: str = ""
+    headings: bool = False
+
+
+def detect_format(lines: Iterable[str]) -> Format:
+    """Returns the format of a file by its first lines: hard-wrapped books end most lines in the middle of a sentence."""
+    sample = [line for line in lines if line.strip()]
+    if not sample:
+        return "text"
+    if sample[0].startswith("<doc "):
+        return "wikiextractor"
+    if sample[0].lstrip().startswith("{"):
+        return "jsonl"
+    ends = sum(map(running_text.ends_as_a_sentence, sample)) / len(sample)
+    lengths = sorted(map(len, sample))
+    wrapped = len(sample) >= 10 and lengths[len(sample) // 2] >= 40 and lengths[len(sample) * 95 // 100] <= 100
+    return "book" if wrapped and ends < 0.6 else "text"
+
+
+def read_documents(path: str, form: Format = "auto", text_key: str = "text",
+                   bad: containers.BadText | None = None) -> Iterator[Document]:
+    """Gives the documents of one file.
+
+    A WikiExtractor article, a JSON line and a row of a table are a document each; so is a whole file of plain text or a
+    book (cut where it grows beyond some megabytes), and what stands between blank lines in the format `documents`.
+    Raises ValueError naming file and line for text that cannot be read, if `bad` says so (its default).
+    """
+    bad = bad or containers.BadText()
+    if form == "table" or (form == "auto" and containers.kind_of(path) in ("parquet", "arrow")):
+        yield from (Document(text.splitlines()) for text in containers.read_table(path, text_key, bad) if text)
+        return
+    lines = containers.read_lines(path, bad)
+    if form == "auto":
+        sample = list(itertools.islice(lines, SAMPLE_LINES))
+        form, lines = detect_format(sample), itertools.chain(sample, lines)
+    if form == "wikiextractor":
+        yield from _read_wikiextractor(lines, path, bad)
+    elif form == "jsonl":
+        yield from map(Document, _read_json_lines(lines, path, text_key, bad))
+    elif form == "documents":
+        yield from map(Document, _read_blocks(lines))
+    else:
+        yield from map(Document, _in_pieces(map(" ".join, _read_blocks(lines)) if form == "book" else lines))
+
+
+def _read_wikiextractor(lines: Iterable[str], path: str, bad: containers.BadText) -> Iterator[Document]:
+    """Gives the articles between `<doc ...>` and `</doc>`."""
+    article: list[str] | None = None
+    title, begin = "", 0
+    for number, line in enumerate(itertools.chain(lines, [None]), 1):
+        if (line is None or line.startswith("<doc ")) and article is not None:
+            if bad.replace(f"{path}:{begin}", UNENDED):
+                yield _make_article(article, title)
+            else:
+                bad.skip(f"{path}:{begin}", UNENDED, documents=1, characters=sum(map(_count_characters, article)))
+            article = None
+        if line is None:
+            return
+        if line.startswith("<doc "):
+            named = re.search(r'title="(.*?)"(?:\s|>|$)', line)
+            article, title, begin = [], html.unescape(named[1]) if named else "", number
+        elif line.startswith("</doc>") and article is not None:
+            yield _make_article(article, title)
+            article = None
+        elif article is not None:
+            article.append(line)
+        elif line.strip():
+            bad.report.drop("text outside of articles", line, characters=_count_characters(line))
+
+
+def _make_article(lines: list[str], title: str) -> Document:
+    """Returns an article; its first line is its title if the header says so, or if a blank line follows."""
+    first = lines[0].strip() if lines else ""
+    if first and (first == title.strip() or (not "".join(lines[1:2]).strip() and not running_text.ends_as_a_sentence(first))):
+        return Document(lines[1:], first, headings=True)
+    return Document(lines, "", headings=True)
+
+
+def _read_json_lines(lines: Iterable[str], path: str, text_key: str, bad: containers.BadText) -> Iterator[list[str]]:
+    """Gives one document a line, its paragraphs separated by line breaks in the value of `text_key`."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            text, problem = _text_of_row(line, text_key)
+            if problem:
+                bad.skip(f"{path}:{number}", problem, documents=1, characters=_count_characters(line))
+            elif text.isascii() or (repaired := _without_surrogates(text)) == text:
+                yield text.splitlines()
+            elif bad.replace(f"{path}:{number}", "a lone surrogate, which is no character"):
+                yield repaired.splitlines()
+            else:
+                bad.skip(f"{path}:{number}", "a lone surrogate, which is no character", documents=1,
+                         characters=_count_characters(repaired))
+
+
+def _text_of_row(line: str, text_key: str) -> tuple[str, str]:
+    """Returns the text of a JSON line and ""; or "" and what is wrong with the line."""
+    try:
+        row = json.loads(line)
+    except RecursionError:
+        return "", "not valid JSON: nested too deeply"
+    except ValueError as error:  # a number of 5,000 digits is one too
+        return "", f"not valid JSON: {error}"
+    if not isinstance(row, dict) or not isinstance(row.get(text_key), str):
+        got = str(sorted(row)) if isinstance(row, dict) else type(row).__name__
+        if isinstance(row, dict) and text_key in row:
+            got += f", {text_key!r} being {type(row[text_key]).__name__}"
+        return "", f"expected an object with a string {text_key!r}, got {got}"
+    return row[text_key], ""
+
+
+def _without_surrogates(text: str) -> str:
+    """Returns `text` with U+FFFD for code points that are halves of a character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _read_blocks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Gives the lines between blank lines: a hard-wrapped paragraph, or a document."""
+    block: list[str] = []
+    for line in lines:
+        if line.strip():
+            block.append(line.strip())
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _in_pieces(paragraphs: Iterable[str]) -> Iterator[list[str]]:
+    """Gives one document, in parts of some megabytes if it is that long."""
+    piece: list[str] = []
+    size = 0
+    for paragraph in paragraphs:
+        piece.append(paragraph)
+        size += len(paragraph)
+        if size >= MOST_CHARACTERS:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _count_characters(text: str) -> int:
+    """Returns how many characters a text has, white space apart: no cleaning changes that number."""
+    return len("".join(text.split()))
+
+
+class Cleaner:
+    """Makes sentences of documents and accounts for what is left out.
+
+    Documents with fewer than `shortest` sentences of running text are dropped. `keep_everything` takes titles, headings and
+    list items as they are, for text that is clean already. Raises ValueError for an unknown language.
+    """
+
+    def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False):
+        self.language, self.shortest, self.keep_everything = language, shortest, keep_everything
+        self._filters = {headings: running_text.ParagraphFilter(headings) for headings in (False, True)}
+        self._count_words = WordCounter()
+
+    def clean(self, document: Document, report: YieldReport) -> list[str]:
+        """Returns the sentences of the document's running text, none if it is dropped; counts them in `report`."""
+        paragraphs = document.paragraphs
+        if document.title and self.keep_everything:
+            paragraphs = [document.title, *paragraphs]
+        elif document.title:
+            report.drop(TITLES, document.title, expected=True, **self._amounts(document.title))
+        kept = []
+        for paragraph in paragraphs:
+            if text := " ".join(paragraph.split()):
+                reason = "" if self.keep_everything else self._filters[document.headings].reason_to_drop(text)
+                if reason:
+                    expected = reason in running_text.NOT_RUNNING_TEXT
+                    report.drop(reason, text, expected=expected, **self._amounts(text))
+                else:
+                    kept.append(text)
+        sentences = [sentence for text in kept for sentence in split_sentences(text, self.language)]
+        self._count(sentences, kept, report)
+        return sentences if len(sentences) >= self.shortest else []
+
+    def _amounts(self, text: str) -> dict[str, int]:
+        return {"characters": _count_characters(text), "words": self._count_words(text)}
+
+    def _count(self, sentences: list[str], paragraphs: list[str], report: YieldReport) -> None:
+        """Counts a document as kept or as dropped."""
+        amounts = {"documents": 1, "sentences": len(sentences), "characters": sum(map(_count_characters, paragraphs)),
+                   "words": sum(map(self._count_words, paragraphs))}
+        if len(sentences) >= self.shortest:
+            report.keep(**amounts)
+        elif sentences:
+            report.drop(f"documents of fewer than {self.shortest} sentences", sentences[0], **amounts)
+        else:
+            report.drop("documents without running text", "", documents=1)

@@ -1,0 +1,79 @@
+"""Tells running text from headings, lists, tables and captions, as in the paper (3.1: "we extract only the text passages
+and ignore lists, tables, and headers"), in any script.
+
+A paragraph is running text if it ends as a sentence does or is long, consists mostly of letters, and does not begin like a
+list's item. WikiExtractor gives headings a full stop; what it writes must be as long as a sentence too.
+"""
+
+import re
+import unicodedata
+
+from official_bert.data.raw_text import scripts
+
+# Ends of sentences in the scripts that have one, and what may close after them.
+_CLOSING = r"(?:['\"”’»›)\]}＂」』】）\s]|\[\d+\])*$"
+_SENTENCE_END = re.compile(rf"[.!?…。！？．｡।॥؟۔։።᙮၊။។៕།༎᱾꯫:;：；]{_CLOSING}")
+_OWN_FULL_STOP = re.compile(rf"[。！？｡।॥۔։።᙮၊။។៕།༎᱾꯫]{_CLOSING}")  # WikiExtractor's headings get an ASCII one
+_INNER_END = re.compile(r"\w{3}[.!?][\"'”’»)]*\s+\S.*\S\s+\S")
+_LIST_MARK = re.compile(r"^\s*(BULLET::::|[*#•·▪◦‣–—-]\s|[(（]?\d{1,3}[.)）]\s|\d{1,3}、|[①-⑳㈠-㈩]|\|)")
+_LETTERS = re.compile(r"[^\W\d_]")
+# By script: characters of a paragraph at least; characters from which it is running text however it ends (Thai has no
+# full stop); length of the shortest sentence that is no heading in WikiExtractor's output (words, otherwise letters), and
+# if it has its script's own full stop.
+_SHORTEST = {"spaced": 10, "ideographic": 6, "unspaced": 10}
+_LONG = {"spaced": 200, "ideographic": 60, "unspaced": 40}
+_HEADING = {"spaced": 8, "ideographic": 25, "unspaced": 40}
+_HEADING_WITH_FULL_STOP = {"spaced": 4, "ideographic": 8, "unspaced": 15}
+_WORDS_WITH_INNER_END = 6
+
+HEADING, LIST_ITEM, MARKUP, NO_LETTERS = "headings", "list items", "markup and tables", "mostly digits and signs"
+SHORT, NO_END = "very short lines", "lines that do not end as a sentence does"
+NOT_RUNNING_TEXT = (HEADING, LIST_ITEM, MARKUP, NO_LETTERS, SHORT)  # reasons that are no loss
+
+
+class ParagraphFilter:
+    """Says of each paragraph whether it is kept; `headings` if the file may hold headings with full stops."""
+
+    def __init__(self, headings: bool = False):
+        self._headings = headings
+        self._count_words = scripts.WordCounter()
+
+    def reason_to_drop(self, paragraph: str) -> str:
+        """Returns why a paragraph is not running text; "" for one that is."""
+        text = paragraph.strip()
+        script = scripts.script_of(text)
+        if _LIST_MARK.match(text):
+            return LIST_ITEM
+        if text.startswith(("<", "{|")):
+            return MARKUP
+        if len(text) < _SHORTEST[script]:
+            return SHORT
+        if not _is_mostly_letters(text):
+            return NO_LETTERS
+        if self._headings and self._is_heading(text, script):
+            return HEADING
+        return "" if ends_as_a_sentence(text) or len(text) >= _LONG[script] else NO_END
+
+    def _is_heading(self, text: str, script: scripts.Script) -> bool:
+        """Tells whether a line of WikiExtractor's is shorter than a sentence."""
+        least = (_HEADING_WITH_FULL_STOP if _OWN_FULL_STOP.search(text) else _HEADING)[script]
+        if script != "spaced":
+            return _count_letters(text) < least
+        words = self._count_words(text)
+        return words < least and not (words >= _WORDS_WITH_INNER_END and _INNER_END.search(text))
+
+
+def _count_letters(text: str) -> int:
+    """Returns how many letters `text` has; combining vowels count."""
+    return sum(unicodedata.category(char)[0] in "LM" for char in text)
+
+
+def _is_mostly_letters(text: str) -> bool:
+    """Tells whether at least half of the characters are letters, white space apart."""
+    size = len("".join(text.split()))
+    return 2 * len(_LETTERS.findall(text)) >= size or 2 * _count_letters(text) >= size
+
+
+def ends_as_a_sentence(text: str) -> bool:
+    """Tells whether a line ends with the mark of a sentence in some script, and what may close behind it."""
+    return bool(_SENTENCE_END.search(text))
