@@ -7,23 +7,20 @@ import collections
 import concurrent.futures
 import dataclasses
 import itertools
-import json
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import rich.console
 from absl import flags
 from tqdm import tqdm
 
 from official_bert.command_line import run_main
-from official_bert.data.pretraining.yield_report import YieldReport
+from official_bert.data.pretraining.yield_report import YieldReport, present
 from official_bert.data.raw_text import containers, documents, languages
-from official_bert.files import find_files, written_together, written_whole
+from official_bert.files import find_files, written_together
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them; - is standard "
@@ -121,18 +118,11 @@ def write_corpus(pieces: Iterable, files: list, lines: LineCounter, progress: tq
 
 
 def print_report(report: YieldReport, duplicate_lines: int) -> None:
-    """Prints the account of the text and its warnings, and writes it as JSON if a file is wanted."""
-    screen = rich.console.Console()
-    screen = screen if screen.is_terminal else rich.console.Console(width=160)
-    screen.print(report.table())
+    """Prints the account of the text, and writes it as JSON if a file is wanted."""
+    counts = {name: report.kept.get(name, 0) for name in ("documents", "sentences", "words", "characters")}
+    present(report, FLAGS.report_file, **counts, documents_dropped=report.balance("documents")["dropped"],
+            duplicate_lines=duplicate_lines)
     print(f"{duplicate_lines:,} lines had occurred before")
-    for warning in report.warnings():
-        print(f"warning: {warning}", file=sys.stderr)
-    if FLAGS.report_file:
-        counts = {name: report.kept.get(name, 0) for name in ("documents", "sentences", "words", "characters")}
-        values = counts | {"documents_dropped": report.balance("documents")["dropped"], "duplicate_lines": duplicate_lines}
-        with written_whole(FLAGS.report_file) as file:
-            json.dump(values | {"yield": report.as_dict()}, file, indent=1, ensure_ascii=False)
 
 
 def stop(number: int, _) -> None:

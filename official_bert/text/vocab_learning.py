@@ -16,7 +16,8 @@ from official_bert.text.vocab import SPECIAL_TOKENS
 PRIVATE_START = 0xF0000  # planes 15 and 16 are for private use
 PRIVATE_SIZE = 0x1FFFE
 MOST_WORDS = 20_000_000  # counts are scaled down to about so many words in all before merging
-MOST_DIFFERENT_WORDS = 5_000_000  # of a language, while they are counted: about 0.6 GB
+MOST_DIFFERENT_WORDS = 5_000_000  # of all languages, while they are counted: about 0.6 GB
+COVERAGE = 0.9995  # share of the words that can be spelled: fewer than 0.1 % become [UNK]
 WORDS_AT_ONCE = 10_000
 
 
@@ -29,16 +30,19 @@ def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections
     return counts
 
 
-def forget_rare_words(counts: collections.Counter, most: int = MOST_DIFFERENT_WORDS) -> None:
-    """Takes the rarest words out of `counts` where there are more than `most`, so that memory stays bounded.
+def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOST_DIFFERENT_WORDS) -> int:
+    """Takes the rarest words out of the largest tables until there are at most `most` words; returns their occurrences.
 
-    What is forgotten was seen once (or twice, ...) in all the text before: too rare to become a piece.
+    Memory stays bounded over all languages together. What is forgotten was seen once (or twice, ...) in all the text before:
+    too rare to become a piece.
     """
-    rarest = 0
-    while len(counts) > most:
-        rarest += 1
-        for word in [word for word, count in counts.items() if count <= rarest]:
-            del counts[word]
+    forgotten = 0
+    while sum(map(len, counts.values())) > most:
+        largest = max(counts.values(), key=len)
+        rarest = min(largest.values())
+        for word in [word for word, count in largest.items() if count == rarest]:
+            forgotten += largest.pop(word)
+    return forgotten
 
 
 def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> collections.Counter:
@@ -57,38 +61,69 @@ def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 
     return merged
 
 
-def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2, max_characters: int = 1000) -> list[str]:
-    """At most `size` WordPieces: the most frequent characters, alone and as `##c`, then merges in their order.
+def choose_characters(counts: Mapping[str, float], coverage: float = COVERAGE, most: int | None = None) -> list[str]:
+    """Returns the most frequent characters with which the share `coverage` of all words can be spelled, at most `most`.
 
-    A word with a character that is not among them is not learned from. Deterministic. Raises ValueError where there is no
-    word, or where the characters alone are more than `size`.
+    Equally frequent ones by code point. Words that the tokenizer gives up for their length are not counted.
     """
-    words = {word: count for word, count in counts.items() if 0 < len(word) <= MAX_WORD_LENGTH}
-    if not words:
-        raise ValueError("no words to learn a vocabulary from")
-    scale = min(1.0, MOST_WORDS / sum(words.values()))
-    whole = {word: max(round(count * scale), 1) for word, count in sorted(words.items()) if count >= 1}
-    characters = _most_frequent_characters(whole, max_characters)
-    known = set(characters)
-    whole = {word: count for word, count in whole.items() if known.issuperset(word)}
-    continuing = sorted({char for word in whole for char in word[1:]})
-    starts = sorted(known)
-    if len(starts) + len(continuing) > size:
-        raise ValueError(f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and "
-                         f"{len(continuing)} continuing ones; give a larger size or fewer characters")
-    private = {char: chr(PRIVATE_START + index) for index, char in enumerate(continuing)}
-    merges = _learn_merges(_encoded_words(whole, private), starts + list(private.values()), size, min_frequency)
-    public = {code: char for char, code in private.items()}
-    return [_decode_piece(piece, public) for piece in merges]
-
-
-def _most_frequent_characters(words: Mapping[str, int], most: int) -> list[str]:
-    """The `most` characters that stand in the most words; equal ones by code point."""
+    words = _spellable(counts)
     frequency: collections.Counter = collections.Counter()
     for word, count in words.items():
         for char in word:
             frequency[char] += count
-    return sorted(frequency, key=lambda char: (-frequency[char], char))[:min(most, PRIVATE_SIZE)]
+    ranked = sorted(frequency, key=lambda char: (-frequency[char], char))[:min(most or PRIVATE_SIZE, PRIVATE_SIZE)]
+    rank = {char: place for place, char in enumerate(ranked)}
+    spelled_from: collections.Counter = collections.Counter()  # words by the rank of their rarest character
+    for word, count in words.items():
+        spelled_from[max(rank.get(char, len(ranked)) for char in word)] += count
+    wanted, spelled = coverage * sum(words.values()), 0.0
+    for place in range(len(ranked)):
+        spelled += spelled_from[place]
+        if coverage < 1 and spelled >= wanted:
+            return ranked[:place + 1]
+    return ranked
+
+
+def unspelled_words(counts: Mapping[str, int], characters: Iterable[str]) -> dict[str, int]:
+    """Returns the words that become [UNK] with a vocabulary of these characters, the most frequent first."""
+    known = set(characters)
+    lost = {word: count for word, count in counts.items() if len(word) > MAX_WORD_LENGTH or not known.issuperset(word)}
+    return dict(sorted(lost.items(), key=lambda item: (-item[1], item[0])))
+
+
+def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2, characters: Iterable[str] | None = None,
+                 true_counts: Mapping[str, int] | None = None) -> list[str]:
+    """Returns at most `size` WordPieces: `characters` (default: all) alone and as `##c`, then merges in their order.
+
+    A word with another character is not learned from. Very many words are scaled down. If so, or if `counts` were smoothed
+    from `true_counts`, words that truly occur fewer than `min_frequency` times, or would then count less than half, give
+    their characters only. Deterministic. Raises ValueError if there is no word, or if the characters alone are more than
+    `size`.
+    """
+    words = _spellable(counts)
+    if not words:
+        raise ValueError("no words to learn a vocabulary from")
+    known = set(choose_characters(counts, 1.0) if characters is None else characters)
+    words = {word: count for word, count in sorted(words.items()) if known.issuperset(word)}
+    starts, continuing = sorted(known), sorted({char for word in words for char in word[1:]})
+    if len(starts) + len(continuing) > size:
+        raise ValueError(f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and {len(continuing)} "
+                         "continuing ones; give a larger size (--vocab_size) or fewer characters (--character_coverage)")
+    scale = min(1.0, MOST_WORDS / max(1, sum(words.values())))
+    if true_counts is not None or scale < 1:
+        words = {word: count for word, count in words.items()
+                 if (true_counts or counts)[word] >= min_frequency and count * scale >= 0.5}
+    whole = {word: max(1, round(count * scale)) for word, count in words.items()}
+    private = {char: chr(PRIVATE_START + index) for index, char in enumerate(continuing)}
+    merges = _learn_merges(_encoded_words(whole, private), starts + list(private.values()), size,
+                           max(1, round(min_frequency * scale)))
+    public = {code: char for char, code in private.items()}
+    return [_decode_piece(piece, public) for piece in merges]
+
+
+def _spellable(counts: Mapping[str, float]) -> dict[str, float]:
+    """Returns the words that the tokenizer looks up: those that are not too long."""
+    return {word: count for word, count in counts.items() if 0 < len(word) <= MAX_WORD_LENGTH}
 
 
 def _encoded_words(words: Mapping[str, int], private: Mapping[str, str]) -> Iterator[str]:

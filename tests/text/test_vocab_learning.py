@@ -37,10 +37,46 @@ def test_every_word_of_the_text_can_be_spelled(tmp_path, golden):
 
 def test_only_the_rarest_words_are_forgotten():
     counts = collections.Counter({"a": 1, "b": 2, "c": 2, "d": 3, "e": 9})
-    vocab_learning.forget_rare_words(counts, most=5)
+    vocab_learning.forget_rare_words({"": counts}, most=5)
     assert len(counts) == 5
-    vocab_learning.forget_rare_words(counts, most=3)
+    vocab_learning.forget_rare_words({"": counts}, most=3)
     assert counts == {"d": 3, "e": 9}
+
+
+def test_memory_is_bounded_over_all_languages_and_what_is_forgotten_is_counted():
+    counts = {"a": collections.Counter(dict.fromkeys(map(str, range(90)), 1) | {"x": 7}), "b": collections.Counter(y=1, z=2)}
+    assert vocab_learning.forget_rare_words(counts, most=9) == 90
+    assert counts == {"a": {"x": 7}, "b": {"y": 1, "z": 2}}
+
+
+def test_characters_cover_the_wanted_share_of_words():
+    counts = {"aa": 900, "ab": 95, "c": 4, "d": 1}  # frequencies: a 1895, b 95, c 4, d 1
+    for coverage, characters in ((0.9, ["a"]), (0.91, ["a", "b"]), (0.995, ["a", "b"]), (0.999, ["a", "b", "c"]), (1.0, [*"abcd"])):
+        assert vocab_learning.choose_characters(counts, coverage) == characters
+    assert vocab_learning.choose_characters(counts, 1.0, most=2) == ["a", "b"]
+    assert vocab_learning.unspelled_words(counts | {"a" * 201: 3}, ["a", "b"]) == {"c": 4, "a" * 201: 3, "d": 1}
+
+
+def test_chinese_with_many_rare_ideographs_leaves_less_than_a_thousandth_unknown():
+    # Zipf's law over 6,000 ideographs, as in real text: the first 1,000 cover 80 %.
+    counts = {chr(0x4E00 + rank): max(1, 60_000 // (rank + 1)) for rank in range(6000)}
+    characters = vocab_learning.choose_characters(counts)
+    pieces = vocab_learning.learn_pieces(counts, 8000, characters=characters)
+    lost = sum(vocab_learning.unspelled_words(counts, characters).values())
+    assert lost <= 0.0005 * sum(counts.values()) and set(characters) <= set(pieces)
+    most_frequent = vocab_learning.choose_characters(counts, 1.0, most=1000)
+    assert sum(vocab_learning.unspelled_words(counts, most_frequent).values()) > 0.1 * sum(counts.values())
+
+
+def test_rare_words_go_by_their_true_counts_before_counts_are_scaled(monkeypatch):
+    monkeypatch.setattr(vocab_learning, "MOST_WORDS", 1000)
+    counts = {"abab": 100_000} | {f"{a}{b}": 2 for a in "cdefgh" for b in "xyz"}
+    pieces = vocab_learning.learn_pieces(counts, 40, min_frequency=1)
+    assert pieces[-2:] == ["##ab", "abab"] or pieces[-3:] == ["ab", "##ab", "abab"]
+    assert not any(len(piece.removeprefix("##")) == 2 and piece[-1] in "xyz" for piece in pieces)
+    # A word that is seen once in a small language weighs 50 after smoothing, and is still a word that was seen once.
+    smoothed = vocab_learning.learn_pieces({"aaaa": 50.0, "bbbb": 50.0}, 10, true_counts={"aaaa": 1, "bbbb": 9})
+    assert "bbbb" in smoothed and "aa" not in smoothed and {"a", "##a"} <= set(smoothed)
 
 
 def test_languages_are_smoothed_as_worked_out_by_hand():

@@ -5,14 +5,20 @@ a tool may use any units. What came in is kept + dropped - repeated, so the acco
 """
 
 import dataclasses
+import json
 import math
+import sys
 from collections.abc import Iterable
 
+import rich.console
 import rich.markup
 import rich.table
 
+from official_bert.files import written_whole
+
 EXAMPLES = 3  # shown of each reason
-EXAMPLE_LENGTH = 120  # characters of an example, the rest is cut
+EXAMPLE_LENGTH = 240  # characters of an example, the rest is cut
+SCREEN_WIDTH = 160  # where the output is no terminal
 MOST_LOST = 0.05  # a larger share lost of any unit of `WARNED_UNITS` is a warning
 WARNED_UNITS = ("characters", "tokens")
 
@@ -155,3 +161,14 @@ def _cell(amount: int, percent: float | None) -> str:
     if not amount and not percent:
         return ""
     return f"{amount:,}" + ("" if percent is None else f" {percent:6.2f} %")
+
+
+def present(report: YieldReport, report_file: str = "", **facts: int | str) -> None:
+    """Prints the report and its warnings, and writes it to `report_file` as JSON under "yield", beside other `facts`."""
+    screen = rich.console.Console()
+    (screen if screen.is_terminal else rich.console.Console(width=SCREEN_WIDTH)).print(report.table())
+    for warning in report.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
+    if report_file:
+        with written_whole(report_file) as file:
+            json.dump(facts | {"yield": report.as_dict()}, file, indent=1, ensure_ascii=False)

@@ -201,13 +201,13 @@ class Cleaner:
                 else:
                     kept.append(text)
         sentences = [sentence for text in kept for sentence in split_sentences(text, self.language)]
-        self._count(sentences, kept, report)
+        self._count(sentences, kept, document, report)
         return sentences if len(sentences) >= self.shortest else []
 
     def _amounts(self, text: str) -> dict[str, int]:
         return {"characters": _count_characters(text), "words": self._count_words(text)}
 
-    def _count(self, sentences: list[str], paragraphs: list[str], report: YieldReport) -> None:
+    def _count(self, sentences: list[str], paragraphs: list[str], document: Document, report: YieldReport) -> None:
         """Counts a document as kept or as dropped."""
         amounts = {"documents": 1, "sentences": len(sentences), "characters": sum(map(_count_characters, paragraphs)),
                    "words": sum(map(self._count_words, paragraphs))}
@@ -216,4 +216,5 @@ class Cleaner:
         elif sentences:
             report.drop(f"documents of fewer than {self.shortest} sentences", sentences[0], **amounts)
         else:
-            report.drop("documents without running text", "", documents=1)
+            first = document.title or next(iter(document.paragraphs), "")
+            report.drop("documents without running text", first, documents=1)

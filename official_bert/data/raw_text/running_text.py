@@ -16,13 +16,14 @@ _SENTENCE_END = re.compile(rf"[.!?…。！？．｡।॥؟۔։።᙮၊။។�
 _OWN_FULL_STOP = re.compile(rf"[。！？｡।॥۔։።᙮၊။។៕།༎᱾꯫]{_CLOSING}")  # WikiExtractor's headings get an ASCII one
 _INNER_END = re.compile(r"\w{3}[.!?][\"'”’»)]*\s+\S.*\S\s+\S")
 _LIST_MARK = re.compile(r"^\s*(BULLET::::|[*#•·▪◦‣–—-]\s|[(（]?\d{1,3}[.)）]\s|\d{1,3}、|[①-⑳㈠-㈩]|\|)")
+_SECTION_NUMBER = re.compile(r"\d+(\.\d+)+\.?\s[^.!?]*\.?$")
 _LETTERS = re.compile(r"[^\W\d_]")
 # By script: characters of a paragraph at least; characters from which it is running text however it ends (Thai has no
 # full stop); length of the shortest sentence that is no heading in WikiExtractor's output (words, otherwise letters), and
 # if it has its script's own full stop.
 _SHORTEST = {"spaced": 10, "ideographic": 6, "unspaced": 10}
 _LONG = {"spaced": 200, "ideographic": 60, "unspaced": 40}
-_HEADING = {"spaced": 8, "ideographic": 25, "unspaced": 40}
+_HEADING = {"spaced": 8, "ideographic": 40, "unspaced": 40}
 _HEADING_WITH_FULL_STOP = {"spaced": 4, "ideographic": 8, "unspaced": 15}
 _WORDS_WITH_INNER_END = 6
 
@@ -56,6 +57,8 @@ class ParagraphFilter:
 
     def _is_heading(self, text: str, script: scripts.Script) -> bool:
         """Tells whether a line of WikiExtractor's is shorter than a sentence."""
+        if _SECTION_NUMBER.match(text):
+            return True
         least = (_HEADING_WITH_FULL_STOP if _OWN_FULL_STOP.search(text) else _HEADING)[script]
         if script != "spaced":
             return _count_letters(text) < least

@@ -12,6 +12,7 @@ import sentencex
 
 from official_bert.data.raw_text import languages, scripts
 
+BLOCK = 5_000  # characters shown to the library at once: in long texts it misses ends that it finds in their surroundings
 LONGEST_QUOTE = 300  # characters of a quotation or bracket whose inside is kept together
 MARKS_WITHIN = 20  # other marks inside of it at most
 SUSPICIOUS_SENTENCE = 500  # characters: in a longer one each full stop ends a sentence, without the library's exceptions
@@ -21,7 +22,7 @@ _CLOSERS = {'"': '"', "“": "”", "„": "“”", "‟": "”", "«": "»", "
             "「": "」", "『": "』", "《": "》", "(": ")", "（": "）", "[": "]", "{": "}", "<": ">"}
 _ALWAYS_CLOSE = "”»›’」』》)）]}>"
 _MARK = re.compile(r"[\"“”„‟«»‹›‚「」『』《》()（）\[\]{}<>'‘’`]")
-_APOSTROPHES = "'‘’`"
+_APOSTROPHES = "'’"  # inside a word these are no marks, and the library knows it
 _STRAIGHT = "\"'`"
 _BEFORE_OPENING = " ([{—–-“‘'\"„«"
 _STOP = "!?.…։؟۔।॥။።፧᙮᱾꯫‼‽⁇⁈⁉．。！？｡"
@@ -38,9 +39,21 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     Raises ValueError for an unknown language.
     """
     text = " ".join(paragraph.split())
-    pieces = _split_by_library(text, languages.splitting_rule(language)) if len(text) > 1 else [text]
+    pieces = _split_blocks(text, languages.splitting_rule(language))
     return [sentence for piece in pieces for part in _split_suspicious(piece)
             for cut in _split_long(part) if (sentence := cut.strip())]
+
+
+def _split_blocks(text: str, rule: str) -> Iterator[str]:
+    """Gives the library's sentences of a text of any length; a block begins where the last but one sentence before it ends."""
+    start = 0
+    while len(text) - start > BLOCK:
+        *sentences, _ = _split_by_library(text[start:start + BLOCK], rule)
+        for sentence in sentences or [text[start:start + BLOCK]]:
+            yield sentence
+            start += len(sentence)
+    if start < len(text):
+        yield from _split_by_library(text[start:], rule)
 
 
 def _split_by_library(text: str, rule: str) -> Iterator[str]:
