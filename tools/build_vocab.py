@@ -17,7 +17,9 @@ from tqdm import tqdm
 
 from official_bert.command_line import run_main
 from official_bert.config import BERT_BASE
-from official_bert.files import find_files, read_lines, written_whole
+from official_bert.data.pretraining.yield_report import EXAMPLES, YieldReport, present
+from official_bert.data.raw_text import containers
+from official_bert.files import find_files, written_whole
 from official_bert.text import vocab_learning
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -29,12 +31,16 @@ flags.DEFINE_integer("vocab_size", BERT_BASE.vocab_size, "Entries, special token
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip its accents, as the model's tokenizer will.")
 flags.DEFINE_integer("num_unused", 99, "[unusedN] slots, to be filled with words of a domain later.", lower_bound=0)
 flags.DEFINE_integer("min_frequency", 2, "Pairs that occur less often are not merged.", lower_bound=1)
-flags.DEFINE_integer("max_characters", 1000, "Characters that get pieces of their own; give more for CJK.",
+flags.DEFINE_float("character_coverage", vocab_learning.COVERAGE, "Share of each language's words that can be spelled: "
+                   "their characters get pieces of their own.", 0.0, 1.0)
+flags.DEFINE_integer("max_characters", None, "At most so many characters of each language, whatever they cover.",
                      lower_bound=1)
 flags.DEFINE_float("smoothing", 0.7, "Each language's share p counts as p ** smoothing.", 0.0, 1.0)
-flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do where the text is not UTF-8.")
+flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "What to do about bytes that are not UTF-8.")
+flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
 
+UNKNOWN = "words that become [UNK]: a character outside of the vocabulary, or more than 200 characters"
 CHARACTERS_AT_ONCE = 1 << 21
 
 
@@ -48,19 +54,19 @@ def split_languages(patterns: str) -> dict[str, list[str]]:
     return files
 
 
-def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Counter]:
-    """A worker's part: the words of some lines of one language."""
+def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Counter, dict[str, int]]:
+    """Does a worker's part: the words of some lines of one language, and how many characters cleaning deletes."""
     language, lines, do_lower_case = job
-    return language, vocab_learning.count_words(lines, do_lower_case)
+    return language, vocab_learning.count_words(lines, do_lower_case), vocab_learning.count_characters(lines, do_lower_case)
 
 
-def jobs(files: dict[str, list[str]]) -> Iterator[tuple[str, list[str], bool]]:
-    """The lines of all files, about so many characters at a time."""
+def jobs(files: dict[str, list[str]], bad: containers.BadText) -> Iterator[tuple[str, list[str], bool]]:
+    """Gives the lines of all files, about so many characters at a time."""
     for language, paths in files.items():
         for path in paths:
             batch: list[str] = []
             size = 0
-            for line in read_lines(path, on_bad_text=FLAGS.on_bad_text):
+            for line in containers.read_lines(path, bad):
                 batch.append(line)
                 size += len(line)
                 if size >= CHARACTERS_AT_ONCE:
@@ -69,17 +75,23 @@ def jobs(files: dict[str, list[str]]) -> Iterator[tuple[str, list[str], bool]]:
             yield language, batch, FLAGS.do_lower_case
 
 
-def count_languages(files: dict[str, list[str]]) -> dict[str, collections.Counter]:
-    """The words of each language, counted in several processes."""
+def count_languages(files: dict[str, list[str]], report: YieldReport) -> dict[str, collections.Counter]:
+    """Returns the words of each language, counted in several processes; what is left out is counted in `report`."""
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
+    bad = containers.BadText(FLAGS.on_bad_text, report)
     with concurrent.futures.ProcessPoolExecutor(FLAGS.num_workers, multiprocessing.get_context("forkserver")) as pool:
         waiting: collections.deque = collections.deque()
 
         def add_first() -> None:
-            language, words = waiting.popleft().result()
+            language, words, characters = waiting.popleft().result()
             counts[language].update(words)
-            vocab_learning.forget_rare_words(counts[language])
-        for job in tqdm(jobs(files), unit=" x 2 MB", desc="counting words"):
+            if forgotten := vocab_learning.forget_rare_words(counts):
+                report.drop("words forgotten while counting, the rarest (memory)", words=forgotten)
+            report.keep(characters=characters["kept"])
+            for reason in vocab_learning.DELETED:
+                if characters[reason]:
+                    report.drop(reason, characters=characters[reason])
+        for job in tqdm(jobs(files, bad), unit=" x 2 MB", desc="counting words"):
             waiting.append(pool.submit(count_lines, job))
             if len(waiting) > 2 * FLAGS.num_workers:
                 add_first()
@@ -88,20 +100,48 @@ def count_languages(files: dict[str, list[str]]) -> dict[str, collections.Counte
     return counts
 
 
+def choose_characters(counts: dict[str, collections.Counter], report: YieldReport) -> set[str]:
+    """Returns the characters that cover each language; counts the words that become [UNK] without the others."""
+    characters = {char for words in counts.values()
+                  for char in vocab_learning.choose_characters(words, FLAGS.character_coverage, FLAGS.max_characters)}
+    for words in counts.values():
+        lost = vocab_learning.unspelled_words(words, characters)
+        for word in list(lost)[:EXAMPLES]:
+            report.drop(UNKNOWN, word, words=0)
+        if lost:
+            report.drop(UNKNOWN, words=sum(lost.values()))
+        report.keep(words=sum(words.values()) - sum(lost.values()))
+    return characters
+
+
+def learn(counts: dict[str, collections.Counter], characters: set[str]) -> list[str]:
+    """Returns the lines of the vocabulary."""
+    size = FLAGS.vocab_size - len(SPECIAL_TOKENS) - FLAGS.num_unused
+    if len(counts) == 1:
+        pieces = vocab_learning.learn_pieces(next(iter(counts.values())), size, FLAGS.min_frequency, characters)
+    else:
+        true_counts: collections.Counter = collections.Counter()
+        for words in counts.values():
+            true_counts.update(words)
+        smoothed = vocab_learning.smooth_languages(counts, FLAGS.smoothing)
+        pieces = vocab_learning.learn_pieces(smoothed, size, FLAGS.min_frequency, characters, true_counts)
+    return vocab_learning.make_vocab(pieces, FLAGS.num_unused)
+
+
 def main(_) -> None:
     """Counts, smooths, learns, writes."""
-    counts = count_languages(split_languages(FLAGS.input_file))
+    report = YieldReport()
+    counts = count_languages(split_languages(FLAGS.input_file), report)
     if not any(counts.values()):
         raise ValueError(f"{FLAGS.input_file}: no words to learn a vocabulary from")
-    reserved = len(SPECIAL_TOKENS) + FLAGS.num_unused
-    merged = vocab_learning.smooth_languages(counts, FLAGS.smoothing) if len(counts) > 1 else next(iter(counts.values()))
-    pieces = vocab_learning.learn_pieces(merged, FLAGS.vocab_size - reserved, FLAGS.min_frequency, FLAGS.max_characters)
-    lines = vocab_learning.make_vocab(pieces, FLAGS.num_unused)
+    lines = learn(counts, choose_characters(counts, report))
     with written_whole(FLAGS.output_file) as file:
         file.write("\n".join(lines) + "\n")
-    print(f"{FLAGS.output_file}: {len(lines)} entries from {sum(map(len, counts.values())):,} different words")
+    different = sum(map(len, counts.values()))
+    present(report, FLAGS.report_file, entries=len(lines), different_words=different)
+    print(f"{FLAGS.output_file}: {len(lines)} entries from {different:,} different words")
     if len(lines) < FLAGS.vocab_size:
-        print(f"(the text gives no more pieces that occur {FLAGS.min_frequency} times; "
+        print(f"(no other pair of pieces occurs {FLAGS.min_frequency} times (--min_frequency); "
               f"set model.vocab_size to {len(lines)})")
 
 

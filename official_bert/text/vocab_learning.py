@@ -6,6 +6,7 @@ becomes a code point of its own beforehand, whose order is fixed, so that the sa
 """
 
 import collections
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -18,6 +19,7 @@ PRIVATE_SIZE = 0x1FFFE
 MOST_WORDS = 20_000_000  # counts are scaled down to about so many words in all before merging
 MOST_DIFFERENT_WORDS = 5_000_000  # of all languages, while they are counted: about 0.6 GB
 COVERAGE = 0.9995  # share of the words that can be spelled: fewer than 0.1 % become [UNK]
+DELETED = ("accents and vowel signs that lower-casing deletes", "control characters")
 WORDS_AT_ONCE = 10_000
 
 
@@ -27,6 +29,22 @@ def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections
     counts: collections.Counter = collections.Counter()
     for line in lines:
         counts.update(tokenizer.tokenize(line))
+    return counts
+
+
+def count_characters(lines: Iterable[str], do_lower_case: bool = True) -> collections.Counter:
+    """Returns how many characters of `lines`, white space apart, the tokenizer keeps (`kept`) and deletes (`DELETED`).
+
+    An accent that is one character with its letter is no loss of a character; a vowel sign of Thai or Hindi is.
+    """
+    counts: collections.Counter = collections.Counter()
+    for line in lines:
+        squeezed = "".join(line.split())
+        counts["kept"] += len(squeezed)
+        if not squeezed.isascii():
+            kinds = collections.Counter(map(unicodedata.category, squeezed))
+            marks, controls = kinds["Mn"] if do_lower_case else 0, kinds["Cf"] + kinds["Cc"] + squeezed.count("\ufffd")
+            counts.update({"kept": -marks - controls, DELETED[0]: marks, DELETED[1]: controls})
     return counts
 
 

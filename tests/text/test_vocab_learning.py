@@ -1,4 +1,5 @@
 import collections
+import json
 import subprocess
 import sys
 
@@ -120,3 +121,23 @@ def test_the_command_tells_a_mistake_in_one_line(root, golden, tmp_path):
     done = build(root, f"--input_file={golden}/text_a.txt", "--vocab_size=110", f"--output_file={tmp_path}/v.txt")
     assert done.returncode == 1 and "error: a vocabulary of 6 pieces cannot hold" in done.stderr
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_characters_that_lower_casing_deletes_are_counted():
+    lines = ["Café x", "ที่นี่", "a\u200db"]  # the Thai word has 2 letters with 2 signs above each, the last line a joiner
+    counts = vocab_learning.count_characters(lines)
+    assert counts == {"kept": 5 + 2 + 2, vocab_learning.DELETED[0]: 4, vocab_learning.DELETED[1]: 1}
+    assert vocab_learning.count_characters(lines, do_lower_case=False)["kept"] == 5 + 6 + 2
+
+
+def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_path):
+    (tmp_path / "th.txt").write_text("ที่นี่ เมืองนี้ตั้งอยู่ทางฝั่งเหนือ\n" * 50 + "ฬ\n")
+    done = build(root, f"--input_file={tmp_path}/th.txt", "--vocab_size=200", f"--output_file={tmp_path}/v.txt", "--num_unused=0",
+                 "--num_workers=1", "--character_coverage=0.98", f"--report_file={tmp_path}/r.json")
+    assert done.returncode == 0, done.stderr
+    assert "warning: " in done.stderr and "accents and vowel signs that lower-casing deletes" in done.stderr
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["yield"]["units"]["words"]["in"] == 101 and report["yield"]["units"]["words"]["dropped"] == 1
+    [unknown] = [entry for name, entry in report["yield"]["dropped"].items() if "[UNK]" in name]
+    assert unknown["examples"] == ["ฬ"]
+    assert "no other pair of pieces occurs 2 times" in done.stdout
