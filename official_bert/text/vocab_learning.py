@@ -85,13 +85,13 @@ def choose_characters(counts: Mapping[str, float], coverage: float = COVERAGE, m
     Equally frequent ones by code point. Words that the tokenizer gives up for their length are not counted.
     """
     words = _spellable(counts)
-    frequency: collections.Counter = collections.Counter()
+    frequency: dict[str, float] = collections.defaultdict(float)
     for word, count in words.items():
         for char in word:
             frequency[char] += count
     ranked = sorted(frequency, key=lambda char: (-frequency[char], char))[:min(most or PRIVATE_SIZE, PRIVATE_SIZE)]
     rank = {char: place for place, char in enumerate(ranked)}
-    spelled_from: collections.Counter = collections.Counter()  # words by the rank of their rarest character
+    spelled_from: dict[int, float] = collections.defaultdict(float)  # words by the rank of their rarest character
     for word, count in words.items():
         spelled_from[max(rank.get(char, len(ranked)) for char in word)] += count
     wanted, spelled = coverage * sum(words.values()), 0.0

@@ -12,7 +12,7 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal, cast
 
 from official_bert.data.pretraining.yield_report import YieldReport
@@ -35,7 +35,7 @@ class BadText:
     def skip(self, place: str, problem: str, **amounts: int) -> None:
         """Counts text that is left out. Raises ValueError with place and problem if the policy is "error"."""
         self._refuse(place, problem)
-        self.report.drop("text that cannot be read", f"{place}: {problem}", **amounts)
+        self.report.drop("text that cannot be read", f"{place}: {problem}", expected=False, **amounts)
 
     def replace(self, place: str, problem: str) -> bool:
         """Returns True, and counts the place, if the policy is to replace; raises ValueError if it is "error"."""
@@ -77,7 +77,7 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
         kind = kind_of(path) if path != STANDARD_INPUT else _kind_of_stream(cast(io.BufferedReader, start))
         if kind in ("zip", "parquet", "arrow"):
             raise ValueError(f"{path}: expected lines of text, plain or compressed, got a {kind} file")
-        yield {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open, "zstd": _open_zstd}.get(kind, lambda raw: raw)(start)
+        yield _OPENERS[kind](start) if kind in _OPENERS else start
 
 
 def _kind_of_stream(stream: io.BufferedReader) -> str:
@@ -125,6 +125,9 @@ class _ZstdReader(io.RawIOBase):
             data = b""
             if self._frame.eof:
                 data, self._frame = self._frame.unused_data, None
+
+
+_OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open, "zstd": _open_zstd}
 
 
 def _damage() -> tuple[type[Exception], ...]:

@@ -214,7 +214,7 @@ class Cleaner:
         if len(sentences) >= self.shortest:
             report.keep(**amounts)
         elif sentences:
-            report.drop(f"documents of fewer than {self.shortest} sentences", sentences[0], **amounts)
+            report.drop(f"documents of fewer than {self.shortest} sentences", sentences[0], expected=False, **amounts)
         else:
             first = document.title or next(iter(document.paragraphs), "")
             report.drop("documents without running text", first, documents=1)
