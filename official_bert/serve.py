@@ -7,6 +7,7 @@ Flags that TF Serving has too mean the same there. docs/serving.md lists the int
 """
 
 import asyncio
+import dataclasses
 import logging
 import os
 
@@ -18,16 +19,19 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, as models/NAME/text.")
 flags.DEFINE_string("model_name", "default", "The name under which --model_base_path is served.")
 flags.DEFINE_string("model_config_file", "", "Several models: TF Serving's model configuration (text).")
-flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may ask: keep it local, or put what "
-                    "checks before it.")
+flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may ask: keep it local, or give "
+                    "--api_token_file and TLS.")
 flags.DEFINE_integer("rest_api_port", 8501, "Port of REST and the page; 0: any that is free; -1: none.", -1, 65535)
 flags.DEFINE_integer("port", 8500, "Port of gRPC; 0: any that is free; -1: none.", -1, 65535)
 flags.DEFINE_bool("enable_batching", True, "Whether requests that wait together run together.")
 flags.DEFINE_string("batching_parameters_file", "", "TF Serving's batching parameters (text); empty: 32 rows, no waiting.")
+flags.DEFINE_bool("enable_per_model_batching_parameters", False, "Whether a version is batched by its own file, "
+                  "batching_params.pbtxt, and not at all without one.")
 flags.DEFINE_string("monitoring_config_file", "", "TF Serving's monitoring configuration (text); empty: metrics at their usual "
                     "address.")
 flags.DEFINE_float("file_system_poll_wait_seconds", 1.0, "Seconds between looks for new versions.", 0.05)
 flags.DEFINE_integer("rest_api_timeout_in_ms", 30000, "The longest that a REST request may take.", 1)
+flags.DEFINE_float("max_run_seconds", 300.0, "The longest that one run of a model may take, however long its clients wait.", 0.001)
 flags.DEFINE_float("drain_seconds", 30.0, "For requests under way when the server is stopped.", 0.0)
 flags.DEFINE_bool("enable_model_warmup", True, "Whether a version answers its warm-up requests before it serves.")
 flags.DEFINE_integer("tensorflow_intra_op_parallelism", 0, "TensorFlow's threads within an operation; 0: one a core.", 0)
@@ -36,6 +40,13 @@ flags.DEFINE_integer("max_request_bytes", 8 << 20, "The largest request.", 1024)
 flags.DEFINE_integer("max_request_rows", 1024, "The most rows (texts) in one request.", 1)
 flags.DEFINE_integer("max_text_bytes", 256 << 10, "The longest string in a request.", 1)
 flags.DEFINE_integer("max_concurrent_requests", 256, "Requests under way at once; more are told to come again.", 1)
+flags.DEFINE_list("allowed_hosts", [], "Names that requests may give in their Host header, beside those of this machine. Given, or "
+                  "with --host on this machine (the default), all others are refused.")
+flags.DEFINE_list("allowed_origins", [], "Other sites whose pages may ask from a browser, as https://example.org; none by default.")
+flags.DEFINE_string("api_token_file", "", "File of tokens, one a line. Given, requests need Authorization: Bearer TOKEN.")
+flags.DEFINE_string("tls_certificate_file", "", "PEM certificate (chain) of the server, for REST and gRPC; with --tls_key_file.")
+flags.DEFINE_string("tls_key_file", "", "PEM key of --tls_certificate_file.")
+flags.DEFINE_string("access_log", "", "File that gets a JSON object for each request; -: standard error; empty: none.")
 flags.DEFINE_list("text_inputs", ["text", "text_pair", "question", "context", "choices"],
                   "Inputs that must be UTF-8; other string inputs may hold any bytes.")
 
@@ -70,16 +81,22 @@ def _models():
 
 def _options(models):
     """The server's options, from the flags and the files that they name."""
-    from official_bert.server.batching import BatchingParameters
+    from official_bert.server.access import AccessRules, read_tokens
+    from official_bert.server.batching import DEFAULT_PARAMETERS
     from official_bert.server.request_checks import Limits
     from official_bert.server.server import ServerOptions
     from official_bert.server.server_config import METRICS_PATH, read_batching, read_metrics_path
     batching = None
     if FLAGS.enable_batching:
         file = FLAGS.batching_parameters_file
-        batching = read_batching(file) if file else BatchingParameters()
+        batching = read_batching(file) if file else dataclasses.replace(
+            DEFAULT_PARAMETERS, max_batch_size=max(DEFAULT_PARAMETERS.largest, FLAGS.max_request_rows))
+    tokens = read_tokens(FLAGS.api_token_file) if FLAGS.api_token_file else ()
     return ServerOptions(
-        models=models, host=FLAGS.host, batching=batching,
+        models=models, host=FLAGS.host, batching=batching, per_model_batching=FLAGS.enable_per_model_batching_parameters,
+        access=AccessRules.for_server(FLAGS.host, hosts=FLAGS.allowed_hosts, origins=FLAGS.allowed_origins, tokens=tokens),
+        tls_certificate_file=FLAGS.tls_certificate_file, tls_key_file=FLAGS.tls_key_file, access_log=FLAGS.access_log,
+        max_run_seconds=FLAGS.max_run_seconds,
         rest_port=None if FLAGS.rest_api_port < 0 else FLAGS.rest_api_port,
         grpc_port=None if FLAGS.port < 0 else FLAGS.port,
         metrics_path=read_metrics_path(FLAGS.monitoring_config_file) if FLAGS.monitoring_config_file else METRICS_PATH,

@@ -1,13 +1,15 @@
-"""TF Serving's gRPC services, with the official protocol: PredictionService and ModelService."""
+"""TF Serving's gRPC services, with the official protocol: PredictionService and ModelService, and gRPC's own of health."""
 
+import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import tensorflow as tf
-from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -24,6 +26,7 @@ from official_bert.server.statuses import RequestError, invalid
 
 LOG = logging.getLogger("official_bert.server")
 SIGNATURES = "signature_def"  # the only field of metadata that TF Serving knows
+WATCH_SECONDS = 0.5  # between looks at the state for those who watch it
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -34,14 +37,15 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     async def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's name
         """Runs a signature."""
-        async with _answering(self.handler, context, request, "Predict"):
+        async with _answering(self.handler, context, request, "Predict") as deadline:
             spec = request.model_spec
 
             def read(signature: Signature):
                 check_names(signature, request.inputs)
                 return {name: read_tensor(name, proto, self.handler.limits) for name, proto in request.inputs.items()}
 
-            answer = await self.handler.predict(ModelAddress.of(spec), spec.signature_name, read, list(request.output_filter))
+            answer = await self.handler.predict(ModelAddress.of(spec), spec.signature_name, read, list(request.output_filter),
+                                                deadline)
             response = predict_pb2.PredictResponse()
             response.model_spec.name, response.model_spec.signature_name = spec.name, answer.signature
             response.model_spec.version.value = answer.version
@@ -52,7 +56,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The signatures of a version."""
         async with _answering(self.handler, context, request, "GetModelMetadata"):
-            return metadata(self.handler, ModelAddress.of(request.model_spec), request.metadata_field)
+            return metadata(self.handler, ModelAddress.of(request.model_spec), request.metadata_field)[0]
 
 
 class ModelService(model_service_pb2_grpc.ModelServiceServicer):
@@ -67,22 +71,27 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
             return status(self.handler.statuses(ModelAddress.of(request.model_spec)))
 
 
-def metadata(handler: RequestHandler, address: ModelAddress, fields: Any = (SIGNATURES,)) -> Any:
-    """A `GetModelMetadataResponse`. Raises RequestError."""
-    if not fields or set(fields) != {SIGNATURES}:
-        raise invalid(f"metadata_field: expected {SIGNATURES}, got {list(fields)}")
-    version, definitions = handler.definitions(address)
+def metadata(handler: RequestHandler, address: ModelAddress, fields: Any = (SIGNATURES,)) -> tuple[Any, list[str]]:
+    """Makes a `GetModelMetadataResponse`; beside it the names of the model's classes, for which it has no field.
+
+    Raises RequestError.
+    """
+    if not fields:
+        raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
+    if unknown := [field for field in fields if field != SIGNATURES]:
+        raise invalid(f"Metadata field {unknown[0]} is not supported")
+    version, definitions, labels = handler.describe(address)
     response = get_model_metadata_pb2.GetModelMetadataResponse()
     response.model_spec.name, response.model_spec.version.value = address.name, version
     signatures = get_model_metadata_pb2.SignatureDefMap()
     for name, definition in definitions.items():
         signatures.signature_def[name].CopyFrom(definition)
     response.metadata[SIGNATURES].Pack(signatures)
-    return response
+    return response, labels
 
 
 def status(versions: list[Version]) -> Any:
-    """A `GetModelStatusResponse`."""
+    """Makes a `GetModelStatusResponse`."""
     response = get_model_status_pb2.GetModelStatusResponse()
     for version in versions:
         entry = response.model_version_status.add(version=version.number, state=version.state)
@@ -91,31 +100,52 @@ def status(versions: list[Version]) -> Any:
     return response
 
 
-class RefuseGarbage(grpc.aio.ServerInterceptor):
-    """Bytes that are no message get INTERNAL, as from TF Serving; grpc.aio would say UNKNOWN and log a stack for each."""
+class Health(health_pb2_grpc.HealthServicer):
+    """grpc.health.v1 of the whole server (the service "") and of its two services: SERVING if every model answers."""
 
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """The method, made to read its request itself."""
-        method = await continuation(details)
-        if method is None or method.unary_unary is None:
-            return method
+    SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
 
-        async def answer(data: bytes, context: Any) -> Any:
-            try:
-                request = method.request_deserializer(data)
-            except DecodeError:
-                await context.abort(grpc.StatusCode.INTERNAL, f"not a message that {details.method} takes")
-            return await method.unary_unary(request, context)
+    def __init__(self, handler: RequestHandler):
+        self.handler = handler
 
-        return grpc.unary_unary_rpc_method_handler(answer, None, method.response_serializer)
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Tells the state of a service; NOT_FOUND if there is no such service."""
+        if request.service not in self.SERVICES:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"expected one of {list(self.SERVICES)}")
+        return health_pb2.HealthCheckResponse(status=self._status())
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Tells the state of a service now and whenever it changes; ends if the server stops."""
+        states = health_pb2.HealthCheckResponse
+        told = None
+        while True:
+            is_last = self.handler.is_draining
+            status = self._status() if request.service in self.SERVICES else states.SERVICE_UNKNOWN
+            if status != told:
+                yield states(status=status)
+            if is_last:
+                return
+            told = status
+            await asyncio.sleep(WATCH_SECONDS)
+
+    def _status(self) -> Any:
+        states = health_pb2.HealthCheckResponse
+        return states.NOT_SERVING if self.handler.why_not_ready() else states.SERVING
 
 
 @contextlib.asynccontextmanager
-async def _answering(handler: RequestHandler, context: Any, request: Any, api: str) -> AsyncIterator[None]:
-    """Counts a request; what goes wrong in it becomes a gRPC status, never a broken server."""
+async def _answering(handler: RequestHandler, context: Any, request: Any, api: str) -> AsyncIterator[float | None]:
+    """Counts a request, and gives the time (of `time.monotonic`) until which its client waits.
+
+    What goes wrong in it becomes a gRPC status, never a broken server.
+    """
+    left = context.time_remaining()
+    deadline = None if left is None else time.monotonic() + left
     try:
-        with handler.admitted(request.model_spec.name, api, "GRPC"):
-            yield
+        with handler.admitted(request.model_spec.name, api, "GRPC", deadline):
+            if not request.HasField("model_spec"):
+                raise invalid("Missing ModelSpec")
+            yield deadline
     except RequestError as error:
         await context.abort(grpc.StatusCode[error.code], error.message)
     except Exception:

@@ -17,7 +17,7 @@ from typing import Any
 from official_bert.server.metrics import Metrics
 from official_bert.server.servable import Servable
 from official_bert.server.server_config import ServedModelConfig
-from official_bert.server.statuses import RequestError
+from official_bert.server.statuses import RequestError, invalid
 from official_bert.server.version_folders import fingerprint, list_versions, why_no_versions
 
 LOG = logging.getLogger("official_bert.server")
@@ -127,10 +127,10 @@ class ModelManager:
         LOG.info("%s version %d: unloaded", name, version.number)
 
     @contextlib.contextmanager
-    def using(self, name: str, version: int | None = None, label: str = "") -> Iterator[Servable]:
-        """The servable of a version, a label, or the highest version; it stays loaded until given back.
+    def using(self, name: str, version: int | None = None, label: str | None = None) -> Iterator[Servable]:
+        """Lends the servable of a version, a label, or the highest version; it stays loaded until given back.
 
-        Raises RequestError NOT_FOUND.
+        Raises RequestError: NOT_FOUND, INVALID_ARGUMENT for an unknown label or no name.
         """
         with self._changed:
             entry = self._find(name, version, label)
@@ -143,8 +143,10 @@ class ModelManager:
                 entry.users -= 1
                 self._changed.notify_all()
 
-    def _find(self, name: str, number: int | None, label: str) -> Version:
-        if label:
+    def _find(self, name: str, number: int | None, label: str | None) -> Version:
+        if not name:
+            raise invalid("ModelSpec has no name specified.")
+        if label is not None:
             number = self._labelled(name, label)
         available = {key: entry for key, entry in self._versions.get(name, {}).items() if entry.state == "AVAILABLE"}
         wanted = max(available, default=None) if number is None else number
@@ -156,13 +158,11 @@ class ModelManager:
     def _labelled(self, name: str, label: str) -> int:
         model = self.models.get(name)
         if model is None or label not in model.labels:
-            raise RequestError("NOT_FOUND", f"Unrecognized servable version label: {label}")
+            raise invalid(f"Unrecognized servable version label: {label}")
         return model.labels[label]
 
-    def statuses(self, name: str, number: int | None = None, label: str = "") -> list[Version]:
-        """What is known of a model's versions, highest first. Raises RequestError NOT_FOUND."""
-        if label:
-            number = self._labelled(name, label)
+    def statuses(self, name: str, number: int | None = None) -> list[Version]:
+        """Returns what is known of a model's versions, highest first. Raises RequestError NOT_FOUND."""
         with self._changed:
             found = [dataclasses.replace(entry) for entry in self._versions.get(name, {}).values()
                      if number in (None, entry.number)]

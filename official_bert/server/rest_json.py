@@ -16,7 +16,7 @@ import orjson
 import tensorflow as tf
 
 from official_bert.server.request_checks import MOST_DIMENSIONS
-from official_bert.server.servable import Arrays, Signature, TensorSpec, check_names
+from official_bert.server.servable import Arrays, Signature, TensorSpec
 from official_bert.server.statuses import invalid
 
 KINDS = {"bool": (bool,), "integer": (int,), "float": (int, float)}  # exact types: True is an int for Python
@@ -53,7 +53,6 @@ def read_inputs(request: Mapping[str, Any], signature: Signature) -> tuple[dict[
                       "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
     is_rows = "instances" in request
     columns = _columns_of_rows(request["instances"], signature) if is_rows else _columns(request["inputs"], signature)
-    check_names(signature, columns)
     return {name: to_array(columns[name], spec, name) for name, spec in signature.inputs.items()}, is_rows
 
 
@@ -80,8 +79,13 @@ def _columns_of_rows(rows: Any, signature: Signature) -> dict[str, list]:
 
 
 def _columns(inputs: Any, signature: Signature) -> dict[str, Any]:
-    """The values of each input, from an object of columns or (one input) the column itself."""
+    """Returns the values of each input, from an object of columns or (one input) the column itself.
+
+    As in TF Serving, columns of other names are ignored; in rows they are not.
+    """
     if isinstance(inputs, dict) and not _is_binary(inputs):
+        if missing := [name for name in signature.inputs if name not in inputs]:
+            raise invalid(f"Missing named input: {missing[0]} in 'inputs' object.")
         return inputs
     if len(signature.inputs) != 1:
         raise invalid("inputs is a plain value/list, but expecting an object as multiple input tensors required "

@@ -7,15 +7,19 @@ graph, variables and threads are given back when it is closed, which a server th
 import dataclasses
 import os
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from official_bert.server.batching import BatchingParameters
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 
 DEFAULT_SIGNATURE = "serving_default"
+LABELS_FILE = os.path.join("assets", "labels.txt")
+MOST_LABEL_BYTES = 1 << 20
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_WARMUP_REQUESTS = 1000
 HEADINGS = ("Graph execution error:", "Detected at node")  # lines of TensorFlow's that say nothing
@@ -61,15 +65,25 @@ class Signature:
         self.is_batched = bool(self.inputs) and all(
             spec.has_rows for spec in [*self.inputs.values(), *self.outputs.values()])
         self._call = session.make_callable(
-            [spec.tensor for spec in self.outputs.values()],
-            feed_list=[spec.tensor for spec in self.inputs.values()]) if self.is_dense else None
+            [spec.tensor for spec in self.outputs.values()], feed_list=[spec.tensor for spec in self.inputs.values()],
+            accept_options=True) if self.is_dense else None
 
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """The outputs for inputs that fit the signature. Raises RequestError with TensorFlow's own status."""
+    def run(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
+        """Returns the outputs for inputs that fit the signature. Raises RequestError with TensorFlow's own status.
+
+        A run that is not done at `deadline` (of `time.monotonic`) is cancelled: loops end at their next turn, and what is
+        not a loop runs to its end.
+        """
         if self._call is None:
             raise RequestError("UNIMPLEMENTED", f'signature "{self.name}" has tensors that are not dense')
+        options = None
+        if deadline is not None:
+            left = int(1000 * (deadline - time.monotonic()))
+            if left <= 0:
+                raise RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded before the run")
+            options = tf.compat.v1.RunOptions(timeout_in_ms=left)
         try:
-            values = self._call(*(inputs[name] for name in self.inputs))
+            values = self._call(*(inputs[name] for name in self.inputs), options=options)
         except tf.errors.OpError as error:
             raise RequestError(_status_name(error), _first_line(error.message)) from None
         return dict(zip(self.outputs, map(np.asarray, values)))
@@ -85,10 +99,16 @@ def check_names(signature: Signature, given: Any) -> None:
 
 
 class Servable:
-    """A loaded version: its signatures by name. Raises OSError or ValueError where the folder cannot be loaded."""
+    """A loaded version: its signatures by name. Raises OSError or ValueError if the folder cannot be loaded.
 
-    def __init__(self, name: str, version: int, folder: str, session_config: tf.compat.v1.ConfigProto | None = None):
-        self.name, self.version = name, version
+    `batching` are the parameters by which its requests share batches; None: each runs alone. `labels` are the lines of
+    `assets/labels.txt`: names that a model's exporter gives to its classes.
+    """
+
+    def __init__(self, name: str, version: int, folder: str, session_config: tf.compat.v1.ConfigProto | None = None,
+                 batching: BatchingParameters | None = None):
+        self.name, self.version, self.batching = name, version, batching
+        self.labels = read_labels(folder)
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=session_config)
         try:
             with self._session.graph.as_default():
@@ -138,6 +158,18 @@ class Servable:
         """Gives the memory back."""
         self._session.close()
         self.signatures = {}
+
+
+def read_labels(folder: str) -> list[str]:
+    """Reads the names of a model's classes; none if there is no such file, or one that is no short list of text."""
+    path = os.path.join(folder, LABELS_FILE)
+    try:
+        if os.path.getsize(path) > MOST_LABEL_BYTES:
+            return []
+        with open(path, encoding="utf-8") as file:
+            return file.read().removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError):
+        return []
 
 
 def _names(names: Any) -> str:

@@ -1,4 +1,4 @@
-"""The embedded server: what a folder of SavedModels needs to be asked over REST and gRPC, in one process.
+"""The embedded server: answers requests for a folder of SavedModels over REST and gRPC, in one process.
 
 For trying models out, for tests, and where a container is too much. It speaks TF Serving's protocols, so what is written
 against it runs against TF Serving.
@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,34 +16,43 @@ from typing import Any
 import grpc
 import tensorflow as tf
 from aiohttp import web
+from grpc_health.v1 import health_pb2_grpc
 from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
 
-from official_bert.server.batching import Batcher, BatchingParameters
-from official_bert.server.grpc_service import ModelService, PredictionService, RefuseGarbage
+from official_bert.server.access import AccessRules
+from official_bert.server.batching import DEFAULT_PARAMETERS, Batcher, BatchingParameters
+from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
+from official_bert.server.grpc_service import Health, ModelService, PredictionService
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
 from official_bert.server.request_checks import Limits
 from official_bert.server.request_handler import RequestHandler
 from official_bert.server.rest import RestService
 from official_bert.server.servable import Servable
-from official_bert.server.server_config import METRICS_PATH, ServedModelConfig
+from official_bert.server.server_config import METRICS_PATH, PER_MODEL_BATCHING_FILE, ServedModelConfig, read_batching
 
 LOG = logging.getLogger("official_bert.server")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """What is served, where, and within which bounds."""
+    """Which models are served, where, to whom, and within which bounds."""
 
     models: Sequence[ServedModelConfig]
-    host: str = "127.0.0.1"  # whoever reaches the port may ask: other addresses only behind something that checks
+    host: str = "127.0.0.1"  # on other addresses, anyone who reaches the port may ask unless there are tokens
     rest_port: int | None = 8501  # 0: any that is free; None: no REST
     grpc_port: int | None = 8500
-    batching: BatchingParameters | None = dataclasses.field(default_factory=BatchingParameters)  # None: each request alone
+    batching: BatchingParameters | None = DEFAULT_PARAMETERS  # None: each request alone
+    per_model_batching: bool = False  # only versions with a file of their own (`batching_params.pbtxt`) are batched, by it
     limits: Limits = dataclasses.field(default_factory=Limits)
     metrics_path: str = METRICS_PATH
     poll_seconds: float = 1.0  # between looks at the folders of models
     timeout_seconds: float = 30.0  # of a REST request; gRPC requests bring their own
+    max_run_seconds: float = 300.0  # of one run of a model, however long its clients wait
+    access: AccessRules | None = None  # None: what suits `host`, without tokens
+    tls_certificate_file: str = ""  # PEM; both or none, for REST and gRPC
+    tls_key_file: str = ""
+    access_log: str = ""  # a file; `-`: standard error
     drain_seconds: float = 30.0  # for requests under way when the server is stopped
     enable_warmup: bool = True
     intra_op_threads: int = 0  # of TensorFlow; 0: one a core
@@ -59,11 +69,14 @@ class Server:
         self.rest_port: int | None = None
         self.grpc_port: int | None = None
         self._stack = contextlib.AsyncExitStack()
+        self._access = options.access or AccessRules.for_server(options.host)
+        self._tls = Tls.read(options.tls_certificate_file, options.tls_key_file)
+        self._access_log = AccessLog(options.access_log)
 
     def _load(self, name: str, version: int, folder: str) -> Servable:
         config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=self.options.intra_op_threads,
                                           inter_op_parallelism_threads=self.options.inter_op_threads)
-        servable = Servable(name, version, folder, config)
+        servable = Servable(name, version, folder, config, self._batching_of(folder))
         try:
             count = servable.warm_up(folder) if self.options.enable_warmup else 0
         except BaseException:
@@ -72,13 +85,21 @@ class Server:
         LOG.info("%s version %d: loaded, %d warm-up requests", name, version, count)
         return servable
 
+    def _batching_of(self, folder: str) -> BatchingParameters | None:
+        """Returns the parameters of a version. As in TF Serving, a per-model file that is not there means no batching."""
+        if self.options.batching is None or not self.options.per_model_batching:
+            return self.options.batching
+        path = os.path.join(folder, PER_MODEL_BATCHING_FILE)
+        return read_batching(path) if os.path.exists(path) else None
+
     async def start(self) -> None:
-        """Loads the models, then listens. ValueError where a model has no version that loads, OSError for a port in use."""
+        """Loads the models, then listens. Raises ValueError if a model has no version that loads, OSError for a port in use."""
         options = self.options
         await self._load_models()
         batcher = Batcher(options.batching, self.metrics) if options.batching else None
-        self.handler = RequestHandler(self.manager, batcher, options.limits, self.metrics)
+        self.handler = RequestHandler(self.manager, batcher, options.limits, self.metrics, options.max_run_seconds)
         # In the reverse of this order it is taken down again: first no new connections, last the models.
+        self._stack.callback(self._access_log.close)
         self._stack.callback(self.manager.close, options.drain_seconds)
         if batcher is not None:
             self._stack.callback(batcher.close)
@@ -121,23 +142,25 @@ class Server:
 
     async def _start_rest(self, port: int) -> None:
         service = RestService(self.handler, self.options.metrics_path, self.options.timeout_seconds)
-        runner = web.AppRunner(service.make_app(), access_log=None, handle_signals=False,
-                               shutdown_timeout=self.options.drain_seconds)
+        runner = web.AppRunner(service.make_app(rest_gate(self._access, self._access_log)), access_log=None, handle_signals=False,
+                               auto_decompress=False, shutdown_timeout=self.options.drain_seconds)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, self.options.host, port)
+        site = web.TCPSite(runner, self.options.host, port, ssl_context=self._tls and self._tls.context)
         await site.start()
         self.rest_port = runner.addresses[0][1]
 
     async def _start_grpc(self, port: int) -> None:
         limit = self.options.limits.max_request_bytes
-        server = grpc.aio.server(interceptors=[RefuseGarbage()], options=[
+        server = grpc.aio.server(interceptors=[GrpcGate(self._access, self._access_log)], options=[
             ("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)])
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(PredictionService(self.handler), server)
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.handler), server)
+        health_pb2_grpc.add_HealthServicer_to_server(Health(self.handler), server)
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         try:
-            self.grpc_port = server.add_insecure_port(f"{host}:{port}")
+            self.grpc_port = (server.add_secure_port(f"{host}:{port}", self._tls.credentials) if self._tls else
+                              server.add_insecure_port(f"{host}:{port}"))
         except RuntimeError:
             raise OSError(f"--port={port}: cannot listen on {host}:{port}; is it in use?") from None
         await server.start()
@@ -151,7 +174,8 @@ class Server:
     def addresses(self) -> str:
         """Where the server listens, in words."""
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
-        rest = f"REST and a page to try it: http://{host}:{self.rest_port}" if self.rest_port else ""
+        scheme = "https" if self._tls else "http"
+        rest = f"REST and a page to try it: {scheme}://{host}:{self.rest_port}" if self.rest_port else ""
         return "; ".join(filter(None, [rest, f"gRPC: {host}:{self.grpc_port}" if self.grpc_port else ""]))
 
     async def run(self, started: Callable[["Server"], Any] = lambda server: None) -> None:

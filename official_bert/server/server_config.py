@@ -10,11 +10,12 @@ from official_bert.server.batching import BatchingParameters
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 METRICS_PATH = "/monitoring/prometheus/metrics"
+PER_MODEL_BATCHING_FILE = "batching_params.pbtxt"  # in a version's folder, beside saved_model.pb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServedModelConfig:
-    """One model that is served: its folder of versions, which of them, and names for some."""
+    """One served model: its folder of versions, the choice among them, and names for some."""
 
     name: str
     base_path: str
@@ -24,7 +25,7 @@ class ServedModelConfig:
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def chosen(self, versions: Iterable[int]) -> list[int]:
-        """Which of the versions that exist are to be served, lowest first."""
+        """Chooses among the versions that exist, lowest first."""
         found = sorted(set(versions))
         if self.policy == "specific":
             return [version for version in found if version in self.specific]
@@ -32,7 +33,7 @@ class ServedModelConfig:
 
 
 def read_models(path: str) -> list[ServedModelConfig]:
-    """The models of a `--model_config_file`. ValueError naming file and line where it is not one."""
+    """Reads a `--model_config_file`. Raises ValueError naming file and line."""
     from tensorflow_serving.config import model_server_config_pb2
     parsed = _parse(path, model_server_config_pb2.ModelServerConfig())
     models = []
@@ -50,7 +51,7 @@ def read_models(path: str) -> list[ServedModelConfig]:
 
 
 def _policy(policy: Any, place: str) -> dict[str, Any]:
-    """A `ServableVersionPolicy` as fields of ServedModelConfig."""
+    """Turns a `ServableVersionPolicy` into fields of ServedModelConfig."""
     kind = policy.WhichOneof("policy_choice") or "latest"
     if kind == "specific":
         if not policy.specific.versions:
@@ -60,9 +61,9 @@ def _policy(policy: Any, place: str) -> dict[str, Any]:
 
 
 def read_batching(path: str) -> BatchingParameters:
-    """A `--batching_parameters_file`. ValueError naming the file where it is wrong."""
+    """Reads a `--batching_parameters_file`; large requests are split only if it says so. Raises ValueError naming the file."""
     parsed = _parse(path, _batching_message())
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"enable_large_batch_splitting": False}
     for field in parsed.DESCRIPTOR.fields:
         if field.is_repeated:
             values[field.name] = tuple(getattr(parsed, field.name))
@@ -77,7 +78,7 @@ def read_batching(path: str) -> BatchingParameters:
 
 
 def read_metrics_path(path: str) -> str:
-    """The address of the metrics in a `--monitoring_config_file`; empty where they are not enabled."""
+    """Reads the address of the metrics in a `--monitoring_config_file`; empty if they are not enabled."""
     prometheus = _parse(path, _monitoring_message()).prometheus_config
     if prometheus.enable and prometheus.path and not prometheus.path.startswith("/"):
         raise ValueError(f"{path}: prometheus_config.path: expected an address from /, got {prometheus.path!r}")
@@ -85,7 +86,7 @@ def read_metrics_path(path: str) -> str:
 
 
 def _parse(path: str, message: Any) -> Any:
-    """A text protocol buffer as `message`."""
+    """Parses a text protocol buffer into `message`."""
     try:
         with open(path, encoding="utf-8") as file:
             return text_format.Parse(file.read(), message)
@@ -97,7 +98,7 @@ def _parse(path: str, message: Any) -> Any:
 
 # The two messages below are TF Serving's; its Python package does not hold them. Only names and types matter in text form.
 def _batching_message() -> Any:
-    """An empty `BatchingParameters`."""
+    """Makes an empty `BatchingParameters`."""
     number, flag, name = (f".google.protobuf.{kind}" for kind in ("Int64Value", "BoolValue", "StringValue"))
     fields = [("max_batch_size", number), ("batch_timeout_micros", number), ("max_enqueued_batches", number),
               ("num_batch_threads", number), ("thread_pool_name", name), ("max_execution_batch_size", number),
@@ -109,14 +110,14 @@ def _batching_message() -> Any:
 
 
 def _monitoring_message() -> Any:
-    """An empty `MonitoringConfig`."""
+    """Makes an empty `MonitoringConfig`."""
     return _make({
         "MonitoringConfig": [FIELD(name="prometheus_config", type=FIELD.TYPE_MESSAGE, type_name=".serving.PrometheusConfig")],
         "PrometheusConfig": [FIELD(name="enable", type=FIELD.TYPE_BOOL), FIELD(name="path", type=FIELD.TYPE_STRING)]})
 
 
 def _make(messages: Mapping[str, Sequence[Any]]) -> Any:
-    """An empty message of the first of the types, which are defined by their fields."""
+    """Makes an empty message of the first of the types, which are defined by their fields."""
     file = descriptor_pb2.FileDescriptorProto(name="serving.proto", package="serving", syntax="proto3",
                                               dependency=[wrappers_pb2.DESCRIPTOR.name])
     for name, fields in messages.items():

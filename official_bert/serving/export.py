@@ -19,6 +19,8 @@ from official_bert.serving.example_signature import parse_examples
 from official_bert.serving.served_model import ServedModel
 
 FORMS = ("text", "ids")
+BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
+MOST_REQUEST_ROWS = 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,10 +84,29 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], o
     if options.batch_sizes:
         requests = warmup.write_requests(folder, os.path.basename(os.path.normpath(options.output)), inputs,
                                          options.batch_sizes, options.num_choices, served.max_seq_length)
+        if batches := batching_parameters(inputs, options.batch_sizes):
+            with open(os.path.join(folder, BATCHING_FILE), "w", encoding="utf-8") as file:
+                file.write(batches)
     foreign = sorted({op for signature in signatures.values() for op in foreign_ops(signature)})
     outputs = ", ".join(signatures["serving_default"].structured_outputs)
     return (f"{', '.join(inputs)} -> {outputs}; {requests} warm-up requests; "
             f"ops beyond TensorFlow's own: {', '.join(foreign) or 'none'}")
+
+
+def batching_parameters(inputs: Mapping[str, tf.TensorSpec], batch_sizes: Sequence[int]) -> str:
+    """Returns the parameters by which TF Serving may batch a model (`--enable_per_model_batching_parameters`).
+
+    Empty if it must not: it pads rows of other lengths with a tensor's first value, so only inputs of one value a row may
+    share a batch.
+    """
+    if any(spec.shape.rank != 1 for spec in inputs.values()):
+        return ""
+    largest = max(MOST_REQUEST_ROWS, *batch_sizes)  # the last allowed size must be max_batch_size
+    return "".join([
+        f"max_batch_size {{ value: {largest} }}\n", "batch_timeout_micros { value: 2000 }\n",
+        "max_enqueued_batches { value: 100 }\n", "enable_large_batch_splitting { value: true }\n",
+        f"max_execution_batch_size {{ value: {max(batch_sizes)} }}\n",
+        *(f"allowed_batch_sizes: {size}\n" for size in sorted({*batch_sizes, largest}))])
 
 
 def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec], Callable]:

@@ -20,7 +20,7 @@ class Model:
         self.sizes, self.fails_at, self.gate = [], fails_at, threading.Event()
         self.gate.set()
 
-    def __call__(self, inputs):
+    def __call__(self, inputs, deadline):
         self.gate.wait(10)
         x = inputs["x"]
         self.sizes.append(len(x))
@@ -81,15 +81,16 @@ def test_batches_are_filled_up_to_an_allowed_size():
 def test_a_large_request_is_split_and_put_together_again():
     model = Model()
     requests = [np.arange(21)]
-    check(requests, serve({"max_batch_size": 8, "num_batch_threads": 1}, requests, model))
+    check(requests, serve({"max_batch_size": 21, "max_execution_batch_size": 8, "num_batch_threads": 1}, requests, model))
     assert sorted(model.sizes) == [5, 8, 8]
     model = Model()
     check(requests, serve({"max_batch_size": 32, "max_execution_batch_size": 10, "num_batch_threads": 1}, requests, model))
     assert sorted(model.sizes) == [1, 10, 10]
 
 
-def test_a_large_request_is_refused_where_splitting_is_off():
-    (error,) = serve({"max_batch_size": 8, "enable_large_batch_splitting": False}, [np.arange(9)], Model())
+@pytest.mark.parametrize("parameters", [{"enable_large_batch_splitting": False}, {"max_execution_batch_size": 4}])
+def test_a_request_above_max_batch_size_is_refused_with_or_without_splitting(parameters):
+    (error,) = serve({"max_batch_size": 8, **parameters}, [np.arange(9)], Model())
     assert error.code == "INVALID_ARGUMENT" and "Task size 9 is larger than maximum input batch size 8" in error.message
 
 
@@ -98,6 +99,52 @@ def test_only_the_guilty_task_of_a_batch_fails():
     answers = serve({"max_batch_size": 8, "batch_timeout_micros": 100_000}, requests, Model(fails_at=13))
     check(requests[::2], answers[::2])
     assert isinstance(answers[1], RequestError) and answers[1].message == "that number"
+
+
+def test_a_deadline_that_passes_in_the_queue_or_in_the_model_has_its_own_status_and_the_work_is_not_begun():
+    model = Model()
+    model.gate.clear()
+
+    async def main():
+        batcher = Batcher(BatchingParameters(num_batch_threads=1), Metrics())
+        soon = asyncio.get_running_loop().time() + 0.05
+        first = asyncio.ensure_future(batcher.answer("key", {"x": np.arange(1)}, model, soon))
+        await asyncio.sleep(0.01)
+        second = asyncio.ensure_future(batcher.answer("key", {"x": np.arange(2)}, model, soon))
+        answers = await asyncio.gather(first, second, return_exceptions=True)
+        model.gate.set()
+        check([np.arange(3)], [await batcher.answer("key", {"x": np.arange(3)}, model)])
+        batcher.close()
+        return [error.code for error in answers]
+    assert asyncio.run(main()) == ["DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"]
+    assert model.sizes == [1, 3]
+
+
+def test_a_batch_may_run_as_long_as_its_most_patient_task_allows():
+    seen = []
+
+    async def main(deadlines):
+        batcher = Batcher(BatchingParameters(batch_timeout_micros=50_000), Metrics())
+        now = asyncio.get_running_loop().time()
+        given = [None if seconds is None else now + seconds for seconds in deadlines]
+        await asyncio.gather(*(batcher.answer("key", {"x": np.arange(1)}, lambda inputs, deadline: seen.append(deadline) or inputs,
+                                              deadline) for deadline in given))
+        batcher.close()
+        return given
+    given = asyncio.run(main([30, 60, 45]))
+    asyncio.run(main([30, None]))
+    assert seen == [given[1], None]
+
+
+def test_a_key_may_have_parameters_of_its_own():
+    async def main():
+        batcher = Batcher(BatchingParameters(), Metrics())
+        model = Model()
+        own = BatchingParameters(max_batch_size=9, max_execution_batch_size=4)
+        check([np.arange(9)], [await batcher.answer("key", {"x": np.arange(9)}, model, None, own)])
+        batcher.close()
+        assert sorted(model.sizes) == [1, 4, 4]
+    asyncio.run(main())
 
 
 def test_a_full_queue_refuses_with_unavailable():
@@ -111,7 +158,7 @@ def test_a_full_queue_refuses_with_unavailable():
 
 
 def test_a_crash_of_the_model_is_an_internal_error_and_the_next_task_runs():
-    def crash(inputs):
+    def crash(inputs, deadline):
         raise ZeroDivisionError("here")
 
     async def main():
@@ -152,7 +199,7 @@ def test_other_inner_shapes_get_batches_of_their_own_or_are_padded():
 
 def test_outputs_that_have_no_rows_are_run_one_by_one():
     answers = serve({"batch_timeout_micros": 50_000}, [np.arange(2), np.arange(3)],
-                    type("Sum", (Model,), {"__call__": lambda self, inputs: {"y": inputs["x"].sum()}})())
+                    type("Sum", (Model,), {"__call__": lambda self, inputs, deadline: {"y": inputs["x"].sum()}})())
     assert [int(answer["y"]) for answer in answers] == [1, 3]
 
 
@@ -162,8 +209,8 @@ def test_outputs_that_have_no_rows_are_run_one_by_one():
 def test_whatever_is_sent_everyone_gets_their_own_answer(sizes, largest, timeout, threads):
     requests = [np.arange(size) * 1000 + index for index, size in enumerate(sizes)]
     model = Model()
-    check(requests, serve({"max_batch_size": largest, "batch_timeout_micros": timeout, "num_batch_threads": threads},
-                          requests, model))
+    check(requests, serve({"max_batch_size": 9, "max_execution_batch_size": largest, "batch_timeout_micros": timeout,
+                           "num_batch_threads": threads}, requests, model))
     assert sum(model.sizes) == sum(sizes) and max(model.sizes) <= largest
 
 
@@ -175,7 +222,8 @@ def test_join_pads_with_nothing():
 
 @pytest.mark.parametrize("values", [
     {"max_batch_size": 0}, {"num_batch_threads": 0}, {"batch_timeout_micros": -1}, {"max_execution_batch_size": 64},
-    {"allowed_batch_sizes": (1, 8)}, {"allowed_batch_sizes": (8, 1, 32)}, {"allowed_batch_sizes": (0, 32)}])
+    {"allowed_batch_sizes": (1, 8)}, {"allowed_batch_sizes": (8, 1, 32)}, {"allowed_batch_sizes": (0, 32)},
+    {"max_execution_batch_size": 8, "allowed_batch_sizes": (1, 8)}])
 def test_wrong_parameters_are_refused(values):
     with pytest.raises(ValueError, match="expected"):
         BatchingParameters(**values)

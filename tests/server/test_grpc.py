@@ -4,6 +4,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -89,6 +90,52 @@ def test_an_output_filter_chooses(stub):
     code, details = refused(lambda: predict(stub, text=["a"], wanted=["size"]))
     assert code == grpc.StatusCode.INVALID_ARGUMENT and "output tensor alias not found in signature: size" in details
     assert refused(lambda: predict(stub, text=["a"], wanted=["length"] * 2))[0] == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_strings_that_are_declared_and_not_given_are_empty(stub):
+    proto = tf.make_tensor_proto(np.array([b"x", b"y"], object))
+    del proto.string_val[:]
+    assert predict(stub, text=proto)["length"].tolist() == [0, 0]
+    proto.string_val.append(b"abc")  # the last one stands for those that are missing
+    assert predict(stub, text=proto)["length"].tolist() == [3, 3]
+
+
+def test_a_request_without_a_model_is_refused(stub, channel):
+    """As in predict_impl.cc, get_model_metadata_impl.cc, get_model_status_impl.cc and server_core.cc."""
+    invalid, text = grpc.StatusCode.INVALID_ARGUMENT, {"text": tf.make_tensor_proto(["a"])}
+    statuses = model_service_pb2_grpc.ModelServiceStub(channel)
+    metadata = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    assert refused(lambda: stub.Predict(predict_pb2.PredictRequest(inputs=text))) == (invalid, "Missing ModelSpec")
+    assert refused(lambda: stub.GetModelMetadata(metadata)) == (invalid, "Missing ModelSpec")
+    assert refused(lambda: statuses.GetModelStatus(get_model_status_pb2.GetModelStatusRequest())) == (
+        invalid, "Missing ModelSpec")
+    assert refused(lambda: predict(stub, "", "", text=["a"])) == (invalid, "ModelSpec has no name specified.")
+    metadata.model_spec.signature_name = "x"
+    assert refused(lambda: stub.GetModelMetadata(metadata)) == (invalid, "ModelSpec has no name specified.")
+    unnamed = get_model_status_pb2.GetModelStatusRequest()
+    unnamed.model_spec.signature_name = "x"
+    assert refused(lambda: statuses.GetModelStatus(unnamed))[0] == grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("label", ["old", ""])
+def test_an_unknown_label_is_an_invalid_argument(stub, label):
+    request = make_request(model="labelled", text=["a"])
+    request.model_spec.version_label = label
+    assert refused(lambda: stub.Predict(request)) == (
+        grpc.StatusCode.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+
+
+def test_health_is_grpcs_own(server, channel):
+    if not server.embedded:
+        pytest.skip("TF Serving has it behind --enable_grpc_healthcheck_service")
+    stub = health_pb2_grpc.HealthStub(channel)
+    for service in ("", "tensorflow.serving.PredictionService"):
+        request = health_pb2.HealthCheckRequest(service=service)
+        assert stub.Check(request, timeout=60).status == health_pb2.HealthCheckResponse.SERVING
+        watch = stub.Watch(request, timeout=60)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        watch.cancel()
+    assert refused(lambda: stub.Check(health_pb2.HealthCheckRequest(service="none")))[0] == grpc.StatusCode.NOT_FOUND
 
 
 def test_metadata_holds_the_signatures(stub):

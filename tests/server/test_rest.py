@@ -101,8 +101,9 @@ def test_status_is_tf_servings(server):
                                                          {"version": "1", "state": "AVAILABLE", "status": ok}]}
     _, body = server.ask("/v1/models/labelled/versions/1")
     assert [entry["version"] for entry in json.loads(body)["model_version_status"]] == ["1"]
+    # get_model_status_impl.cc looks at a version's number only.
     _, body = server.ask("/v1/models/labelled/labels/canary")
-    assert [entry["version"] for entry in json.loads(body)["model_version_status"]] == ["2"]
+    assert [entry["version"] for entry in json.loads(body)["model_version_status"]] == ["2", "1"]
 
 
 def test_metadata_is_tf_servings(server):
@@ -122,12 +123,28 @@ def test_a_body_may_be_compressed(server):
     assert post(server, "demo:predict", body, headers={"Content-Encoding": "gzip"})[0] == 200
 
 
+def test_columns_of_other_names_are_ignored_and_in_rows_refused(server):
+    status, answer = post(server, "demo:predict", {"inputs": {"text": ["abc"], "more": [1]}, "more": 2})
+    assert status == 200 and answer["outputs"]["length"] == [3]
+    assert post(server, "demo:predict", {"instances": [{"text": "abc", "more": 1}], "more": 2})[0] == 400
+
+
+@pytest.mark.parametrize(("encoding", "body", "wanted"), [
+    ("gzip", b'{"instances": ["abc"]}', 400), ("gzip", gzip.compress(b'{"instances": ["abc"]}')[:-9], 400), ("gzip", b"", 400),
+    ("gzip, deflate", gzip.compress(b'{"instances": ["abc"]}'), 200), ("x-gzip", gzip.compress(b'{"instances": ["abc"]}'), 200),
+    ("br", b'{"instances": ["abc"]}', 200), ("no such thing", b'{"instances": ["abc"]}', 200), ("deflate", b"x", 400)])
+def test_only_gzip_is_decompressed_and_garbage_is_the_clients_mistake(server, encoding, body, wanted):
+    status, answer = post(server, "demo:predict", body, headers={"Content-Encoding": encoding})
+    assert status == wanted, answer
+    assert ("error" in answer) == (wanted == 400)
+
+
 # Path, body, status, and what the message must hold. None: TF Serving's words differ, or it accepts the request.
 MISTAKES = [
     ("nowhere:predict", {"instances": ["a"]}, 404, "Servable not found for request: Latest(nowhere)"),
     ("demo/versions/7:predict", {"instances": ["a"]}, 404, "Servable not found for request: Specific(demo, 7)"),
     ("demo/versions/99999999999999999999:predict", {"instances": ["a"]}, 400, "Failed to convert version"),
-    ("labelled/labels/old:predict", {"instances": ["a"]}, 404, None),
+    ("labelled/labels/old:predict", {"instances": ["a"]}, 400, "Unrecognized servable version label: old"),
     ("demo:explain", {"instances": ["a"]}, 400, "Malformed request"),
     ("demo:predict", b"", 400, "JSON Parse error"),
     ("demo:predict", b"{", 400, "JSON Parse error"),
@@ -146,7 +163,7 @@ MISTAKES = [
     ("demo:predict", {"instances": [{"txt": "a"}]}, 400, None),
     ("demo:predict", {"instances": [["a"]]}, 400, None),
     ("demo:predict", {"inputs": "a"}, 400, None),
-    ("demo:predict", {"inputs": {}}, 400, None),
+    ("demo:predict", {"inputs": {}}, 400, "Missing named input: text in 'inputs' object."),
     ("demo:predict", {"instances": ["a"], "signature_name": 1}, 400, "'signature_name' key must be a string value."),
     ("demo:predict", {"instances": ["a"], "signature_name": "none"}, 400, "not found"),
     ("demo:predict", {"instances": [{"b64": "?"}], "signature_name": "binary"}, 400, "Unable to base64 decode"),
@@ -207,7 +224,7 @@ def test_metrics_count_requests_under_tf_servings_names(server):
 def test_what_only_the_embedded_server_has(server):
     if not server.embedded:
         pytest.skip("not in TF Serving")
-    assert server.ask("/healthz") == (200, b'{"status": "ok"}')
+    assert server.ask("/healthz") == server.ask("/readyz") == (200, b'{"status": "ok"}')
     assert json.loads(server.ask("/v1/models")[1]) == {"models": ["demo", "labelled"]}
     assert post(server, "demo:classify", {"examples": [{}]})[0] == 501
     status, body = server.ask("/")

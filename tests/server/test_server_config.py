@@ -1,9 +1,6 @@
-"""TF Serving's configuration files, those of deploy/ among them."""
-
-import re
+"""TF Serving's configuration files as the embedded server reads them."""
 
 import pytest
-import yaml
 
 from official_bert.server.server_config import ServedModelConfig, read_batching, read_metrics_path, read_models
 
@@ -42,6 +39,7 @@ def test_batching_parameters(tmp_path):
     assert (found.max_batch_size, found.batch_timeout_micros, found.allowed_batch_sizes) == (64, 2000, (8, 64))
     assert found.pad_variable_length_inputs and not found.enable_large_batch_splitting and found.thread_pool_name == "mine"
     assert found.num_batch_threads == 2  # not given
+    assert not read_batching(written(tmp_path, "")).enable_large_batch_splitting
 
 
 def test_monitoring(tmp_path):
@@ -54,6 +52,8 @@ def test_monitoring(tmp_path):
     (read_batching, "max_batch_size: 32", r"file.config:1:"),  # the trap: it is a message with a value
     (read_batching, "max_batches { value: 32 }", r'no field named "max_batches"'),
     (read_batching, "max_batch_size { value: 32 } allowed_batch_sizes: 16", r"the last of them 32, got \[16\]"),
+    (read_batching, "max_batch_size { value: 32 } enable_large_batch_splitting { value: true } allowed_batch_sizes: 16 "
+     "max_execution_batch_size { value: 16 }", r"the last of them 32, got \[16\]"),
     (read_models, "", "expected models of different names, got"),
     (read_models, "model_config_list { config { name: 'a' } }", "model 1: expected a name and a base_path"),
     (read_models, "model_config_list { config { name: 'a' base_path: '/a' model_platform: 'caffe' } }", "got 'caffe'"),
@@ -70,19 +70,3 @@ def test_mistakes_name_the_file(tmp_path, read, text, message):
     assert str(caught.value).startswith(path)
     with pytest.raises(ValueError, match="no such file"):
         read(path + ".none")
-
-
-def test_the_files_of_deploy_say_what_they_should(root):
-    deploy = root / "deploy"
-    assert [model.base_path for model in read_models(str(deploy / "models.config"))] == ["/models/small/text", "/models/small/ids"]
-    batching = read_batching(str(deploy / "batching.config"))
-    assert batching.allowed_batch_sizes == (1, 8, 32) and batching.max_batch_size == 32
-    metrics = read_metrics_path(str(deploy / "monitoring.config"))
-    compose = yaml.safe_load((deploy / "docker-compose.yml").read_text())
-    command = compose["services"]["serving"]["entrypoint"]
-    for name in ("models", "batching", "monitoring"):
-        assert any(re.fullmatch(rf"--\w+_file=/config/{name}\.config", part) for part in command)
-    assert all(port.startswith("127.0.0.1:") for service in compose["services"].values() for port in service["ports"])
-    prometheus = yaml.safe_load((deploy / "prometheus.yml").read_text())["scrape_configs"][0]
-    assert prometheus["metrics_path"] == metrics
-    assert prometheus["static_configs"][0]["targets"] == ["serving:8501"]

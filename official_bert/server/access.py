@@ -1,0 +1,124 @@
+"""Who may ask: host names, the pages of other sites, content types, and bearer tokens. Knows no protocol library.
+
+A page that a user of this machine visits can send requests to it from the browser. Two things stop it. A name of the
+page's own that resolves to 127.0.0.1 (DNS rebinding) is no host that this server answers to, and a browser names the
+page's site in `Origin`, which must be the server's own or one of the allowed ones.
+"""
+
+import dataclasses
+import hmac
+import ipaddress
+import re
+import urllib.parse
+from collections.abc import Sequence
+
+from official_bert.server.statuses import RequestError
+
+ORIGIN = re.compile(r"https?://[^/\s?#@,]+")
+SHORTEST_TOKEN = 16  # characters
+# What clients send that are no browsers: curl -d, Python's requests and urllib3 without a header of their own.
+UNDECLARED = ("", "application/x-www-form-urlencoded", "application/octet-stream")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AccessRules:
+    """Whose requests are answered. Every check raises RequestError."""
+
+    any_host: bool = False  # the server is bound to an address that others can reach, and no names were given
+    hosts: tuple[str, ...] = ()  # names beside those of this machine
+    origins: tuple[str, ...] = ()  # sites whose pages may ask from a browser
+    tokens: tuple[str, ...] = ()  # none: nobody has to show one
+
+    def __post_init__(self):
+        for origin in self.origins:
+            if not ORIGIN.fullmatch(origin):
+                raise ValueError(f"--allowed_origins: expected sites such as https://example.org, got {origin!r}")
+        for host in self.hosts:
+            if not host or _host_name(host) != host.lower():
+                raise ValueError(f"--allowed_hosts: expected names without ports, such as example.org, got {host!r}")
+
+    @classmethod
+    def for_server(cls, bound_to: str, *, hosts: Sequence[str] = (), origins: Sequence[str] = (),
+                   tokens: Sequence[str] = ()) -> "AccessRules":
+        """Returns the rules of a server that listens on an address: names are checked on loopback, or if any are given."""
+        return cls(any_host=not hosts and not is_local(bound_to), hosts=tuple(hosts), origins=tuple(origins),
+                   tokens=tuple(tokens))
+
+    def check_host(self, host: str | None) -> None:
+        """Checks a `Host` header. None, from HTTP/1.0, passes: no browser leaves it out."""
+        name = _host_name(host or "")
+        if host is not None and not (self.any_host or is_local(name) or name in map(str.lower, self.hosts)):
+            raise RequestError("PERMISSION_DENIED", f"Host {host[:80]!r}: expected a name of this machine or one of "
+                                                    "--allowed_hosts")
+
+    def check_origin(self, origin: str | None, host: str | None) -> None:
+        """Checks an `Origin` header: none, the server itself as `Host` names it, or an allowed site."""
+        if origin is not None and not self.is_allowed(origin) and not _same_site(origin, host or ""):
+            raise RequestError("PERMISSION_DENIED", f"Origin {origin[:80]!r}: expected this server or one of --allowed_origins")
+
+    def is_allowed(self, origin: str) -> bool:
+        """Whether a site is one of the allowed ones."""
+        return origin.lower() in map(str.lower, self.origins)
+
+    def check_token(self, authorization: str) -> None:
+        """Checks an `Authorization` header against all tokens, in constant time."""
+        if self.tokens:
+            scheme, _, given = authorization.partition(" ")
+            data = given.strip().encode("utf-8", "surrogateescape")
+            matches = [hmac.compare_digest(data, token.encode()) for token in self.tokens]
+            if scheme.lower() != "bearer" or not any(matches):
+                raise RequestError("UNAUTHENTICATED", "expected the header Authorization: Bearer with one of the server's tokens")
+
+
+def accepts(content_type: str, from_browser: bool) -> bool:
+    """Whether a body of this type may be JSON.
+
+    TF Serving looks at no type. Here JSON declares itself, which no page can do for another site without asking first
+    (CORS preflight); only what is no browser may leave it out, or say what `curl -d` says of every body.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json") or (not from_browser and kind in UNDECLARED)
+
+
+def is_local(host: str) -> bool:
+    """Whether a name or address means the machine itself."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def read_tokens(path: str) -> list[str]:
+    """Reads a file of tokens, one a line, so that an old and a new one hold at the same time. Raises ValueError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"
+        raise ValueError(f"--api_token_file={path}: {reason}") from None
+    tokens = []
+    for number, line in enumerate(lines, 1):
+        token = line.strip()
+        if not token:
+            continue
+        if not re.fullmatch(rf"[\x21-\x7e]{{{SHORTEST_TOKEN},}}", token):
+            raise ValueError(f"{path}:{number}: expected a token of at least {SHORTEST_TOKEN} visible ASCII characters")
+        tokens.append(token)
+    if not tokens:
+        raise ValueError(f"--api_token_file={path}: expected a token, got an empty file")
+    return tokens
+
+
+def _host_name(host: str) -> str:
+    """The name in a `Host` header, without its port."""
+    try:
+        return urllib.parse.urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _same_site(origin: str, host: str) -> bool:
+    """Whether a page of `origin` came from the server that `host` names."""
+    return bool(ORIGIN.fullmatch(origin)) and origin.partition("://")[2].lower() == host.lower()
