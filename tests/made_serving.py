@@ -22,7 +22,9 @@ model_config_list {
 }
 """
 BATCHING = """
-max_batch_size { value: 16 }
+max_batch_size { value: 1024 }
+enable_large_batch_splitting { value: true }
+max_execution_batch_size { value: 16 }
 batch_timeout_micros { value: 1000 }
 max_enqueued_batches { value: 100 }
 num_batch_threads { value: 2 }

@@ -28,6 +28,7 @@ PREDICT = re.compile(MODEL + ":(?P<method>classify|regress|predict)", re.IGNOREC
 STATUS = re.compile(MODEL + "(?P<metadata>/metadata)?", re.IGNORECASE)
 MOST_VERSION = (1 << 63) - 1
 OK = b'{"status": "ok"}'
+GRACE_SECONDS = 0.1  # so that a request in a queue or in the model gets the status of its own deadline
 
 
 class RestService:
@@ -45,8 +46,9 @@ class RestService:
     async def answer(self, request: web.Request) -> web.Response:
         """Answers any request; what goes wrong in it becomes a status and `{"error": ...}`, never a broken server."""
         try:
-            async with asyncio.timeout(self.timeout_seconds) as timeout:
-                return await self._dispatch(request, timeout.when())
+            deadline = asyncio.get_running_loop().time() + self.timeout_seconds
+            async with asyncio.timeout_at(deadline + GRACE_SECONDS):
+                return await self._dispatch(request, deadline)
         except RequestError as error:
             return error_response(HTTP_STATUS[error.code], error.message)
         except TimeoutError:

@@ -160,11 +160,11 @@ def test_grpc_unavailable_is_tried_again():
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with GrpcClient(f"127.0.0.1:{port}", "m") as client:
-        client.__dict__["_known_signatures"] = {"serving_default": {"inputs": {"x": "DT_INT32"}, "outputs": {}}}
+        client.client.known_signatures = {"serving_default": {"inputs": {"x": "DT_INT32"}, "outputs": {}}}
         assert client.predict([{"x": 1}]) == [{}] and service.seen == 3
     with GrpcClient(f"127.0.0.1:{port}", "m", attempts=1) as client:
         service.seen = 0
-        client.__dict__["_known_signatures"] = {"serving_default": {"inputs": {"x": "DT_INT32"}, "outputs": {}}}
+        client.client.known_signatures = {"serving_default": {"inputs": {"x": "DT_INT32"}, "outputs": {}}}
         with pytest.raises(ServingError, match="UNAVAILABLE"):
             client.predict([{"x": 1}])
     server.stop(None)

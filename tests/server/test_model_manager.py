@@ -50,7 +50,7 @@ def states(manager):
     return {version.number: version.state for version in manager.statuses("m")}
 
 
-def served(manager, version=None, label=""):
+def served(manager, version=None, label=None):
     with manager.using("m", version, label) as servable:
         return servable.version
 
