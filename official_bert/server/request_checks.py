@@ -88,6 +88,8 @@ def read_tensor(name: str, proto: Any, limits: Limits) -> np.ndarray:
         raise RequestError("RESOURCE_EXHAUSTED", f"input {name!r}: expected at most {limits.max_request_bytes} elements, "
                                                  f"got the shape {sizes}")
     try:
-        return tf.make_ndarray(proto)
+        array = tf.make_ndarray(proto)
+        # TensorFlow fills up with the last string, or, if none is given, with an empty one of the wrong type.
+        return array if array.dtype != object else np.where(array == "", b"", array)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise invalid(f"input {name!r}: not a valid tensor: {str(error).splitlines()[0][:200] if str(error) else ''}") from None

@@ -1,7 +1,13 @@
 """The clients: the same answers over both protocols, in order, and again after what passes."""
 
+import asyncio
+import concurrent.futures
+import contextlib
+import datetime
+import email.utils
 import http.server
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +19,8 @@ import pytest
 from local_ports import free_ports
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from official_bert.server.client import GrpcClient, RestClient, ServingError
+from official_bert.server.client import AsyncGrpcClient, AsyncRestClient, GrpcClient, RestClient, ServingError
+from official_bert.server.client.attempts import read_retry_after
 
 
 @pytest.fixture(scope="module", params=["rest", "grpc"])
@@ -85,7 +92,7 @@ def test_an_unknown_signature_is_refused(connect):
 
 
 def test_wrong_options_are_refused():
-    for options in ({"version": 1, "label": "x"}, {"batch_size": 0}, {"concurrency": 0}, {"attempts": 9}):
+    for options in ({"version": 1, "label": "x"}, {"batch_size": 0}, {"concurrency": 0}, {"attempts": 9}, {"timeout": 0}):
         with pytest.raises(ValueError, match="expected"):
             RestClient("http://127.0.0.1:1", "m", **options)
 
@@ -154,8 +161,7 @@ class FlakyGrpc(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 
 def test_grpc_unavailable_is_tried_again():
-    from concurrent import futures
-    service, server = FlakyGrpc(), grpc.server(futures.ThreadPoolExecutor(2))
+    service, server = FlakyGrpc(), grpc.server(concurrent.futures.ThreadPoolExecutor(2))
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -175,6 +181,181 @@ def test_a_server_that_is_not_there_is_unavailable():
     with RestClient(f"http://127.0.0.1:{port}", "m", attempts=2) as client, pytest.raises(ServingError, match="UNAVAILABLE"):
         client.predict(["a"])
     with GrpcClient(f"127.0.0.1:{port}", "m", attempts=2) as client, pytest.raises(ServingError, match="UNAVAILABLE"):
+        client.predict(["a"])
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """Answers as `server.script` says, a function of this handler; `server.times` has the moments of requests."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.times.append(time.perf_counter())
+        self.server.script(self)
+        self.close_connection = True
+
+    def answer(self, status, body=b'{"predictions": [{"y": 1}]}', **headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def scripted():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
+    server.times, server.daemon_threads, server.block_on_close = [], True, False
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def drip(handler):
+    """A byte now and then, so that no single wait is long."""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Drip: ")
+    with contextlib.suppress(OSError):
+        for _ in range(100):
+            handler.wfile.write(b"x")
+            time.sleep(0.1)
+
+
+def test_one_deadline_holds_over_all_attempts_and_for_an_answer_that_drips(scripted):
+    scripted.script = lambda handler: handler.answer(503, b'{"error": "full"}') if len(scripted.times) < 3 else drip(handler)
+    started = time.perf_counter()
+    with RestClient(scripted.url, "m", timeout=1.0) as client, pytest.raises(ServingError, match="DEADLINE_EXCEEDED: .* 1 s"):
+        client.predict([{"x": 1}])
+    assert 0.9 < time.perf_counter() - started < 2 and len(scripted.times) == 3
+
+
+@pytest.mark.parametrize("make", [lambda: {"repeat_lost": False}, lambda: {"repeat_lost": True}])
+def test_what_may_have_run_is_repeated_only_on_demand(scripted, make):
+    scripted.script = lambda handler: handler.answer(200) if len(scripted.times) > 1 else None  # it closes without an answer
+    with RestClient(scripted.url, "m", **make()) as client:
+        if make()["repeat_lost"]:
+            assert client.predict([{"x": 1}]) == [{"y": 1}] and len(scripted.times) == 2
+        else:
+            with pytest.raises(ServingError, match="UNAVAILABLE") as caught:
+                client.predict([{"x": 1}])
+            assert caught.value.is_lost and len(scripted.times) == 1
+
+
+def test_retry_after_is_obeyed_within_the_deadline(scripted):
+    scripted.script = lambda handler: (handler.answer(200) if len(scripted.times) > 1 else
+                                       handler.answer(503, b'{"error": "full"}', Retry_After="1"))
+    with RestClient(scripted.url, "m") as client:
+        assert client.predict([{"x": 1}]) == [{"y": 1}]
+    assert 1 <= scripted.times[1] - scripted.times[0] < 3
+    scripted.times.clear()
+    started = time.perf_counter()
+    with RestClient(scripted.url, "m", timeout=0.9) as client, pytest.raises(ServingError, match="UNAVAILABLE: full") as caught:
+        client.predict([{"x": 1}])  # the next attempt could not begin in time: no use in waiting
+    assert caught.value.retry_after == 1 and len(scripted.times) == 1 and time.perf_counter() - started < 0.8
+
+
+def test_retry_after_may_be_a_date():
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=100)
+    assert 97 < read_retry_after(email.utils.format_datetime(soon, usegmt=True)) <= 100
+    assert read_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0 and read_retry_after(" 7 ") == 7
+    assert read_retry_after(None) is read_retry_after("soon") is read_retry_after("") is read_retry_after("-1") is None
+
+
+class Cut:
+    """A gRPC server behind a relay whose connection breaks while a request is under way."""
+
+    def __init__(self):
+        self.seen = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, self.server)
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+        self.connections = []
+        threading.Thread(target=self.relay, daemon=True).start()
+
+    def Predict(self, request, context):  # noqa: N802
+        self.seen += 1
+        if self.seen == 1:
+            self.connections[0].shutdown(socket.SHUT_RDWR)
+            time.sleep(0.3)
+        return predict_pb2.PredictResponse()
+
+    def relay(self):
+        while True:
+            try:
+                ends = (self.listener.accept()[0], socket.create_connection(("127.0.0.1", self.port)))
+            except OSError:
+                return
+            self.connections.append(ends[0])
+            for source, target in (ends, ends[::-1]):
+                threading.Thread(target=self.pump, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def pump(source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+    # The other methods of the service.
+    Classify = Regress = MultiInference = GetModelMetadata = None
+
+
+@pytest.mark.parametrize("repeat_lost", [False, True])
+def test_a_call_that_is_cut_may_have_run(repeat_lost):
+    cut = Cut()
+    with GrpcClient(f"127.0.0.1:{cut.listener.getsockname()[1]}", "m", repeat_lost=repeat_lost) as client:
+        client.client.known_signatures = {"serving_default": {"inputs": {"x": "DT_INT32"}, "outputs": {}}}
+        if repeat_lost:
+            assert client.predict([{"x": 1}]) == [{}] and cut.seen == 2
+        else:
+            with pytest.raises(ServingError, match="UNAVAILABLE") as caught:
+                client.predict([{"x": 1}])
+            assert caught.value.is_lost and cut.seen == 1
+    cut.listener.close()
+    cut.server.stop(None)
+
+
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+def test_asynchronous_clients_give_the_same_answers_and_can_be_cancelled(server, protocol):
+    def make(**options):
+        return AsyncRestClient(server.url, "demo", **options) if protocol == "rest" else (
+            AsyncGrpcClient(server.target, "demo", **options))
+
+    async def main():
+        async with make(batch_size=3, concurrency=2) as client:
+            texts = ["x" * (index % 5) + str(index) for index in range(20)]
+            both = await asyncio.gather(client.predict(texts), client.predict(texts[::-1]))
+            assert [row["upper"] for row in both[0]] == [text.upper() for text in texts]
+            assert both[1] == both[0][::-1]
+            assert await client.versions() == {2: "AVAILABLE"}
+            assert (await client.signatures())["pair"]["inputs"] == {"text": "DT_STRING", "text_pair": "DT_STRING"}
+            assert await client.predict(["a b"], "words") == [{"words": ["a", "b"]}]
+            with pytest.raises(ServingError, match="INVALID_ARGUMENT"):
+                await client.predict([{"more": "b"}] * 8)
+            waiting = asyncio.ensure_future(client.predict([{"steps": 1_000_000}], "work"))
+            await asyncio.sleep(0.2)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert (await client.predict(["abc"]))[0]["length"] == 3  # and the client goes on
+        async with make(timeout=0.3) as hasty:
+            with pytest.raises(ServingError, match="DEADLINE_EXCEEDED"):
+                await hasty.predict([{"steps": 2_000_000}], "work")
+    asyncio.run(main())
+
+
+def test_a_closed_client_says_so_and_may_be_closed_twice(server):
+    client = RestClient(server.url, "demo")
+    client.predict(["a"])
+    client.close()
+    client.close()
+    with pytest.raises(ValueError, match="closed"):
         client.predict(["a"])
 
 

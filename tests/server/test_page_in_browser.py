@@ -8,6 +8,7 @@ import pytest
 
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models.pretrainer import make_pretrainer
+from official_bert.server.access import AccessRules
 from official_bert.server.client import RestClient
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
@@ -96,6 +97,33 @@ def test_the_best_label_of_a_pair_is_named(models, browser):
     with RestClient(models.url, "classes") as client:
         (answer,) = client.predict([{"text": "it rained", "text_pair": "Señora"}])
     assert f"{answer['label']}" in result.text and f"{max(answer['probabilities']):.3f}" in result.text
+
+
+def test_all_labels_are_named_each_with_its_bar(models, browser):
+    from selenium.webdriver.common.by import By
+    result = ask(browser, models.url, "classes", text="it rained", text_pair="Señora")
+    with RestClient(models.url, "classes") as client:
+        (answer,) = client.predict([{"text": "it rained", "text_pair": "Señora"}])
+    rows = [row.find_elements(By.TAG_NAME, "td") for row in result.find_elements(By.TAG_NAME, "tr")]
+    assert [row[0].text for row in rows] == ["no", "maybe", "yes"]
+    assert [row[2].text for row in rows] == [f"{share:.3f}" for share in answer["probabilities"]]
+    assert [float(row[1].find_element(By.TAG_NAME, "meter").get_attribute("value")) for row in rows] == pytest.approx(
+        answer["probabilities"], abs=1e-6)
+
+
+def test_the_page_asks_for_a_token_where_one_is_needed(models, browser):
+    from selenium.webdriver.common.by import By
+    token = "a-token-of-some-length"
+    base = models.server.options.models[0]
+    rules = AccessRules.for_server("127.0.0.1", tokens=[token])
+    with made_serving.embedded(ServerOptions(models=[base], rest_port=0, grpc_port=None, poll_seconds=0.1, access=rules)) as guarded:
+        browser.get(guarded.url)
+        box = browser.find_element(By.ID, "token")
+        wait(browser, box.is_displayed)
+        assert "Authorization: Bearer" in browser.find_element(By.ID, "result").text
+        box.send_keys(token + "\t")
+        wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#model option"))
+        assert browser.find_element(By.CSS_SELECTOR, "#model option").text == base.name
 
 
 def test_an_answer_is_marked_in_its_passage(models, browser):
