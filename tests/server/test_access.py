@@ -5,6 +5,7 @@ import http.client
 import ipaddress
 import json
 import ssl
+import time
 
 import grpc
 import made_serving
@@ -158,10 +159,14 @@ def test_requests_have_ids_and_a_line_in_the_log(guarded):
         client.predict([{"text": "a"}])
         with pytest.raises(ServingError):
             client.predict([{"more": "a"}])
-    lines = [json.loads(line) for line in guarded.log.read_text().splitlines()]
-    found = {(line["request_id"], line["protocol"], line["status"]) for line in lines}
-    assert {("mine-1", "REST", 200), ("mine-2", "REST", 401), ("mine-3", "GRPC", "OK"),
-            ("mine-3", "GRPC", "INVALID_ARGUMENT")} <= found
+    wanted = {("mine-1", "REST", 200), ("mine-2", "REST", 401), ("mine-3", "GRPC", "OK"), ("mine-3", "GRPC", "INVALID_ARGUMENT")}
+    deadline = time.monotonic() + 30
+    while True:  # gRPC sends an error before the line is written
+        lines = [json.loads(line) for line in guarded.log.read_text().splitlines()]
+        if wanted <= {(line["request_id"], line["protocol"], line["status"]) for line in lines}:
+            break
+        assert time.monotonic() < deadline, lines
+        time.sleep(0.01)
     line = next(line for line in lines if line["request_id"] == "mine-1")
     assert line["path"] == PREDICT and line["method"] == "POST" and line["peer"] == "127.0.0.1" and line["bytes"] > 10
     assert 0 <= line["ms"] < 60_000 and datetime.datetime.fromisoformat(line["time"]).tzinfo
