@@ -146,7 +146,7 @@ class Server:
                                auto_decompress=False, shutdown_timeout=self.options.drain_seconds)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, self.options.host, port, ssl_context=self._tls and self._tls.context)
+        site = web.TCPSite(runner, self.options.host, port, ssl_context=self._tls.context if self._tls else None)
         await site.start()
         self.rest_port = runner.addresses[0][1]
 
