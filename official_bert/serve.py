@@ -3,7 +3,7 @@
     python -m official_bert.serve --model_base_path=models/small/text
     python -m official_bert.serve --model_config_file=deploy/models.config --batching_parameters_file=deploy/batching.config
 
-Flags that TF Serving has too mean the same there. docs/serving.md lists the interface, its limits and its statuses.
+Flags with TF Serving's names mean what they mean there. docs/serving.md lists the interface, its limits and its statuses.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ def main(_) -> None:
 
 
 def _models():
-    """What is to be served, from the flags."""
+    """Reads the models to serve from the flags."""
     from official_bert.server.server_config import ServedModelConfig, read_models
     from official_bert.server.version_folders import list_versions, why_no_versions
     if bool(FLAGS.model_base_path) == bool(FLAGS.model_config_file):
@@ -80,7 +80,7 @@ def _models():
 
 
 def _options(models):
-    """The server's options, from the flags and the files that they name."""
+    """Reads the server's options from the flags and the files that they name."""
     from official_bert.server.access import AccessRules, read_tokens
     from official_bert.server.batching import DEFAULT_PARAMETERS
     from official_bert.server.request_checks import Limits
@@ -109,7 +109,7 @@ def _options(models):
 
 
 def _register_text_ops() -> None:
-    """The tokenizers' operations, which TF Serving links; models of ids do without."""
+    """Registers the tokenizers' operations, which TF Serving links; models of ids need none."""
     try:
         import tensorflow_text  # noqa: F401
     except ImportError:

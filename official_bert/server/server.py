@@ -36,7 +36,7 @@ LOG = logging.getLogger("official_bert.server")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """Which models are served, where, to whom, and within which bounds."""
+    """The models to serve, the addresses, the clients to answer, and the limits."""
 
     models: Sequence[ServedModelConfig]
     host: str = "127.0.0.1"  # on other addresses, anyone who reaches the port may ask unless there are tokens
@@ -114,7 +114,7 @@ class Server:
             raise
 
     async def _load_models(self) -> None:
-        """Looks twice: what was written a moment ago counts as complete at the second look only."""
+        """Polls twice: a folder that was written a moment ago counts as complete at the second poll only."""
         await asyncio.to_thread(self.manager.poll)
         if self.manager.waiting():
             await asyncio.sleep(self.options.poll_seconds)
@@ -167,12 +167,12 @@ class Server:
         self._stack.push_async_callback(server.stop, self.options.drain_seconds)
 
     async def stop(self) -> None:
-        """Takes no more requests, answers those under way (up to `drain_seconds`), and gives everything back."""
+        """Refuses new requests, answers those under way (up to `drain_seconds`), and frees everything."""
         self.handler.is_draining = True
         await self._stack.aclose()
 
     def addresses(self) -> str:
-        """Where the server listens, in words."""
+        """Says where the server listens."""
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         scheme = "https" if self._tls else "http"
         rest = f"REST and a page to try it: {scheme}://{host}:{self.rest_port}" if self.rest_port else ""

@@ -1,4 +1,4 @@
-"""Why a request is refused: one set of names for gRPC and REST, and the HTTP status of each, as TF Serving maps them."""
+"""The statuses of refused requests: gRPC's names, used for REST too, and TF Serving's HTTP status for each."""
 
 import types
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ MOST_CHARACTERS = 1000
 
 
 class RequestError(Exception):
-    """A request that gets no answer; `code` is a gRPC status name, `message` says what was wanted and what came.
+    """A refused request: `code` is a gRPC status name, `message` says what was wanted and what came.
 
-    The message is cut where a request's own words would make it longer than a gRPC status may be.
+    The message is cut if a request's own words would make it longer than a gRPC status may be.
     """
 
     def __init__(self, code: str, message: str):
@@ -38,5 +38,5 @@ class RequestError(Exception):
 
 
 def invalid(message: str) -> RequestError:
-    """The request itself is wrong, and stays wrong however often it is sent."""
+    """Makes the error of a request that is wrong in itself, however often it is sent."""
     return RequestError("INVALID_ARGUMENT", message)

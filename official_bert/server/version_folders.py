@@ -9,12 +9,12 @@ MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 
 def list_versions(base_path: str) -> Mapping[int, str]:
-    """The names of the folders in `base_path` that are numbers and hold a model, by number."""
+    """Lists the folders in `base_path` that are named by a number and hold a model: {number: name}."""
     return files.list_versions(base_path, MODEL_FILES)
 
 
 def fingerprint(folder: str) -> tuple | None:
-    """(newest change, sizes and times of all files) of a SavedModel's folder; None where it is changing or gone."""
+    """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if it is changing or gone."""
     files = []
     for path, _, names in os.walk(folder):
         for name in names:
@@ -31,7 +31,7 @@ def fingerprint(folder: str) -> tuple | None:
 
 
 def why_no_versions(base_path: str) -> str:
-    """What is wrong with a folder that has no versions, with a hint for the two mistakes that are made."""
+    """Says what is wrong with a folder without versions, with a hint for the two usual mistakes."""
     if not os.path.isdir(base_path):
         return f"{base_path}: no such folder"
     below = sorted(name for name in os.listdir(base_path) if list_versions(os.path.join(base_path, name)))

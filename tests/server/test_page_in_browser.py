@@ -12,9 +12,11 @@ from official_bert.server.access import AccessRules
 from official_bert.server.client import RestClient
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
-from official_bert.serving import export, served_model
-from official_bert.tasks.squad.served import QuestionAnswering
-from official_bert.tasks.tagging.served import Tagger
+from official_bert.serving import export
+from official_bert.tasks.pretraining.served import ServedFillMask
+from official_bert.tasks.squad.served import ServedSpans
+from official_bert.tasks.tagging.served import ServedTagger
+from official_bert.tasks.texts.served import ServedClassifier
 
 pytestmark = pytest.mark.slow
 PASSAGE = "🏔 The surveyor met Señora Núñez near Brno while it rained."  # its first letter is two UTF-16 units
@@ -26,10 +28,10 @@ def models(graph_tokenizer, small_config, classifier, token_tagger, span_model, 
     root = tmp_path_factory.mktemp("page")
     labels = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
     served = {
-        "blank": served_model.FillMask(make_pretrainer(small_config), graph_tokenizer, 32, top_k=3),
-        "classes": served_model.Classifier(classifier(3), graph_tokenizer, 32, labels=("no", "maybe", "yes"), pairs=True),
-        "question": QuestionAnswering(span_model, graph_tokenizer, 32, doc_stride=8, max_query_length=8),
-        "entities": Tagger(token_tagger, graph_tokenizer, 32, labels=labels, doc_stride=8)}
+        "blank": ServedFillMask(make_pretrainer(small_config), graph_tokenizer, 32, top_k=3),
+        "classes": ServedClassifier(classifier(3), graph_tokenizer, 32, labels=("no", "maybe", "yes"), pairs=True),
+        "question": ServedSpans(span_model, graph_tokenizer, 32, doc_stride=8, max_query_length=8),
+        "entities": ServedTagger(token_tagger, graph_tokenizer, 32, labels=labels, doc_stride=8)}
     config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
     for name, model in served.items():
         export.export(model, config, export.ExportOptions(output=str(root / name), batch_sizes=()))
