@@ -47,6 +47,15 @@ def test_vocabulary_and_configuration_travel_with_the_model(exported, config, go
     assert saved.model == config.model and saved.tokenizer.vocab_file == "vocab.txt"
 
 
+def test_only_models_of_single_values_bring_batching_parameters(exported):
+    """The server pads rows of other lengths with a tensor's first value; see deploy/docker-compose.yml."""
+    with open(os.path.join(exported[0], "text", "1", "batching_params.pbtxt"), encoding="utf-8") as file:
+        written = file.read()
+    assert "max_execution_batch_size { value: 3 }" in written and written.endswith(
+        "allowed_batch_sizes: 1\nallowed_batch_sizes: 3\nallowed_batch_sizes: 1024\n")
+    assert not os.path.exists(os.path.join(exported[0], "ids", "1", "batching_params.pbtxt"))
+
+
 @pytest.mark.parametrize("form", ["text", "ids"])
 def test_warm_up_has_a_request_that_works_for_each_signature_and_batch_size(exported, form):
     folder = os.path.join(exported[0], form, "1")
