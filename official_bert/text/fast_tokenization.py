@@ -1,11 +1,10 @@
-"""The tokenizer for whole corpora: text straight to ids in a compiled kernel, equal to `FullTokenizer` on every string.
+"""The tokenizer for whole corpora: text to ids in a compiled kernel, equal to `FullTokenizer` on every string.
 
-What 2018's `BasicTokenizer` does to a character (clean, lower-case, decompose, drop accents, set punctuation apart)
-depends on that character alone, so it becomes a table, made by that very code, of what each code point turns into;
-a space in it ends a word. WordPiece's longest match probes a hash table with the hashes of a word's prefixes. The
-exceptions are a capital sigma, whose lower-case form depends on the word around it, and combining characters that
-survive the dropping of accents and may change places: what stands between spaces around one goes through
-`FullTokenizer`.
+2018's `BasicTokenizer` treats nearly every character (cleaning, lower-casing, decomposing, dropping accents, setting
+punctuation apart) without regard to its neighbours. So a table, made by that very code, says what each code point
+becomes; a space in it ends a word. WordPiece's longest match probes a hash table with the hashes of a word's prefixes.
+The exceptions are capital sigmas, whose lower-case form depends on the word, and combining characters that are no
+accents, which canonical ordering may move: the text between spaces around one goes through `FullTokenizer`.
 """
 
 import sys
@@ -18,68 +17,68 @@ import numpy as np
 
 from official_bert.text.tokenization import CJK_RANGES, MAX_WORD_LENGTH, UNKNOWN, FullTokenizer
 
-DIFFICULT = 1  # flags of a code point: depends on its neighbours, goes through FullTokenizer
+DIFFICULT = 1  # flags of a code point: depends on its neighbours and goes through FullTokenizer
 BOUNDARY = 2  # nothing on one side of it depends on the other side
-VISIBLE = 4  # survives str.strip(): a line with it is not blank
+VISIBLE = 4  # a line with it is not blank (str.strip keeps it)
 UNCHANGED = -1
 LINE_SEPARATOR = "\u2028"
 SPACE, NEWLINE, HASH_SIGN = 0x20, 0x0A, 0x23
-HASH_START, HASH_SHIFT = -0x340D631B7BDDDCDB, 40  # of FNV-1a; the slot comes from the hash's higher bits
+HASH_START, HASH_SHIFT = -0x340D631B7BDDDCDB, 40  # FNV-1a; the slot number is the hash's higher bits
 ID_MASK = 2**24 - 1
 LARGEST_BUFFER = 2**31 - 1  # offsets are int32
 
 
 class EncodedLines(NamedTuple):
-    """Ids of the lines of a text, one after another."""
+    """The ids of a text's lines, one line after another."""
 
     ids: np.ndarray  # int32 [tokens]
-    lengths: np.ndarray  # int32 [lines]; a line that is not blank may have none (a zero-width space alone)
-    blank: np.ndarray  # bool [lines]; nothing is left of the line after str.strip(): the end of a document
+    lengths: np.ndarray  # int32 [lines]; may be 0 for a line that is not blank (a zero-width space alone)
+    blank: np.ndarray  # bool [lines]; white space only: ends a document
 
 
 class CharacterTable(NamedTuple):
-    """What each code point turns into."""
+    """The text that each code point becomes."""
 
     flags: np.ndarray  # uint8 [code points]
     offsets: np.ndarray  # int32 [code points], into pool, or UNCHANGED
-    pool: np.ndarray  # uint8; at an offset, the number of bytes and then the bytes, of which a space ends a word
+    pool: np.ndarray  # uint8; at each offset, the number of bytes and then the bytes; a space ends a word
 
 
 class PieceTable(NamedTuple):
-    """The vocabulary's entries in a hash table; `##` counts as the first two bytes of an entry."""
+    """A hash table of the vocabulary's entries; `##` counts as the first two bytes of an entry."""
 
-    slots: np.ndarray  # int64 [power of 2]; high bits of the hash | id + 1, or 0
+    slots: np.ndarray  # int64 [power of 2]; high bits of the hash | id + 1, 0 in an empty slot
     starts: np.ndarray  # int32 [entries + 1], into text
     text: np.ndarray  # uint8
     longest: int  # bytes of the longest entry
 
 
 class FastTokenizer:
-    """Lines of text to ids, in a compiled kernel, equal to `FullTokenizer`; see docs/benchmarks/tokenization.md.
+    """Turns lines of text into ids in a compiled kernel, exactly as `FullTokenizer`; see docs/benchmarks/tokenization.md.
 
-    Holds about 20 MB whatever it reads (there is no cache of words), can be pickled, and is built in about half a
-    second: build one, then hand it to worker processes. Raises ValueError for a vocabulary that cannot be used.
+    Takes about 20 MB of memory (there is no cache of words) and half a second to build, and can be pickled: build one
+    and hand it to worker processes. Raises ValueError for a vocabulary that cannot be used.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         self.tokenizer = FullTokenizer(vocab_file, do_lower_case)
-        # Plain tuples: a compiled kernel's cache would be unreadable once a class that it knows has changed.
+        # Plain tuples: Numba cannot read a kernel's cache once a class among its arguments has changed.
         self._characters = tuple(_character_table(self.tokenizer))
         self._pieces = tuple(_piece_table(self.tokenizer.vocab))
         self._unknown_id = self.tokenizer.vocab[UNKNOWN]
 
     def encode_lines(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(ids int32 [tokens], lengths int32 [lines]): what `FullTokenizer` gives for each string."""
+        """Returns (ids int32 [tokens], lengths int32 [lines]), as `FullTokenizer` does for each string."""
         text = "".join([line.replace("\n", " ") + "\n" for line in lines])  # a newline within a line is a space
         encoded = self._encode(np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8), True)
         return encoded.ids, encoded.lengths
 
     def encode_bytes(self, buffer: bytes | bytearray | memoryview | np.ndarray) -> EncodedLines:
-        """The lines of a UTF-8 buffer, each ended by a newline byte (the last one may lack it).
+        """Encodes the lines of a UTF-8 buffer, each ended by a newline byte (the last one may lack it).
 
-        The fast form for files: read chunks that end with a newline, of some megabytes. Needs up to four times the
-        buffer's size besides. Raises UnicodeDecodeError, whose `start` is the offset in the buffer, where the buffer
-        is not UTF-8.
+        Faster than `encode_lines` for files: read chunks of some megabytes that end with a newline. Takes up to four
+        times the buffer's size besides. Raises UnicodeDecodeError, with the offset in the buffer as `start`, if the
+        buffer is not UTF-8.
         """
         return self._encode(np.frombuffer(buffer, np.uint8), False)
 
@@ -92,11 +91,11 @@ class FastTokenizer:
         ids, lengths, blank = np.empty(len(text), np.int32), np.empty(lines, np.int32), np.empty(lines, np.bool_)
         count = _encode_text(text, surrogates, self._characters, self._pieces, self._unknown_id, ids, lengths, blank)
         if count < 0:
-            text.tobytes().decode("utf-8")  # raises the error that tells where
+            text.tobytes().decode("utf-8")  # raises the error with the offset
         return self._with_difficult_words(EncodedLines(ids[:count].copy(), lengths, blank), text)
 
     def _with_difficult_words(self, encoded: EncodedLines, text: np.ndarray) -> EncodedLines:
-        """Puts the ids of the words that the kernel left out where it noted their first and last byte."""
+        """Replaces the pairs of negative numbers that the kernel wrote for difficult words by the ids of these words."""
         places = np.flatnonzero(encoded.ids < 0)[::2]
         if not len(places):
             return encoded
@@ -114,13 +113,13 @@ class FastTokenizer:
 
 
 def _character_table(tokenizer: FullTokenizer) -> CharacterTable:
-    """Sends every character through the plain tokenizer's steps, once."""
+    """Runs the plain tokenizer's steps on every character."""
     basic = tokenizer.basic_tokenizer
     flags = np.full(sys.maxunicode + 1, VISIBLE, np.uint8)
     offsets = np.full(sys.maxunicode + 1, UNCHANGED, np.int32)
     pool = bytearray()
     chars = _characters_that_matter()
-    # One call for all: U+2028 passes every step and nothing looks across it.
+    # One call for all: U+2028 passes every step unchanged, and no step looks across it.
     cleaned, normalised = (step(LINE_SEPARATOR.join(chars)).split(LINE_SEPARATOR)
                            for step in (basic.clean, basic.normalise))
     for char, clean, output in zip([*chars, LINE_SEPARATOR], [*cleaned, " "], [*normalised, " "]):
@@ -129,14 +128,14 @@ def _character_table(tokenizer: FullTokenizer) -> CharacterTable:
         flags[ord(char)] = DIFFICULT * difficult | BOUNDARY * (" " in clean) | VISIBLE * (not char.isspace())
         if output != char:
             encoded = output.encode()
-            assert len(output.replace(" ", "")) <= len(char.encode())  # so that ids need no more room than the text
+            assert len(output.replace(" ", "")) <= len(char.encode())  # ids need no more room than the text
             offsets[ord(char)] = len(pool)
             pool += bytes([len(encoded)]) + encoded
     return CharacterTable(flags, offsets, np.frombuffer(bytes(pool), np.uint8))
 
 
 def _characters_that_matter() -> list[str]:
-    """All that may be changed, but for U+2028: what Unicode assigns, and the CJK blocks whole."""
+    """All characters that Unicode assigns and the whole CJK blocks, without U+2028: no other character changes."""
     everything = list(map(chr, range(sys.maxunicode + 1)))
     unassigned = {"Cn", "Co", "Cs"}
     chars = {char for char, kind in zip(everything, map(unicodedata.category, everything)) if kind not in unassigned}
@@ -145,7 +144,7 @@ def _characters_that_matter() -> list[str]:
 
 
 def _piece_table(vocab: dict[str, int]) -> PieceTable:
-    """The table of a vocabulary; entries need not be normalised, those that no word can match are never found."""
+    """Entries need not be normalised: those that no word can match are never found."""
     if len(vocab) > ID_MASK:
         raise ValueError(f"expected a vocabulary of at most {ID_MASK} entries, got {len(vocab)}")
     entries = [token.encode() for token in vocab]
@@ -158,13 +157,13 @@ def _piece_table(vocab: dict[str, int]) -> PieceTable:
 
 @numba.njit(cache=True, inline="always")
 def _hash(state, byte):
-    """FNV-1a, a byte at a time."""
+    """One byte's step of FNV-1a."""
     return (state ^ np.int64(byte)) * np.int64(0x100000001B3)
 
 
 @numba.njit(cache=True)
 def _fill_slots(text, starts, slots):
-    """Adds all entries; their id is their number."""
+    """Adds all entries, each under its number as id."""
     mask = len(slots) - 1
     for entry in range(len(starts) - 1):
         state = np.int64(HASH_START)
@@ -178,7 +177,7 @@ def _fill_slots(text, starts, slots):
 
 @numba.njit(cache=True, inline="always")
 def _find(slots, starts, text, state, word, first, end, prefix):
-    """The id of the entry `word[first:end]` behind `prefix` bytes of ##, whose hash is `state`; or -1."""
+    """Returns the id of the entry `word[first:end]` after `prefix` bytes of ##, whose hash is `state`, or -1."""
     mask = len(slots) - 1
     slot = (state >> HASH_SHIFT) & mask
     while slots[slot]:
@@ -196,7 +195,7 @@ def _find(slots, starts, text, state, word, first, end, prefix):
 
 @numba.njit(cache=True)
 def _decode(text, position, surrogates):
-    """(code point, bytes) of the character at `position`; (0, 0) for malformed UTF-8."""
+    """Returns (code point, bytes) of the character at `position`; (0, 0) for malformed UTF-8."""
     lead = np.int64(text[position])
     if lead < 0x80:
         return lead, 1
@@ -216,7 +215,7 @@ def _decode(text, position, surrogates):
 
 @numba.njit(cache=True)
 def _encode_word(word, length, hashes, pieces, unknown_id, ids, count):
-    """Writes the ids of `word[:length]` to `ids[count:]` by longest match; returns the number of ids with them."""
+    """Writes the ids of `word[:length]` to `ids[count:]` by longest match; returns the new number of ids."""
     slots, starts, text, longest = pieces
     before, first = count, 0
     state, prefix = np.int64(HASH_START), 0
@@ -241,9 +240,9 @@ def _encode_word(word, length, hashes, pieces, unknown_id, ids, count):
 
 @numba.njit(cache=True, inline="always")
 def _encode_segment(text, start, surrogates, characters, pieces, unknown_id, word, hashes, ids, count):
-    """Encodes from `start` to behind the next boundary; returns (its end or -1, number of ids, whether visible).
+    """Encodes from `start` to the next boundary, included; returns (its end or -1, number of ids, whether visible).
 
-    For a segment with a difficult character, two negative numbers stand in `ids`: -1 minus its start, -1 minus its end.
+    Writes two negative numbers for a segment with a difficult character: -1 minus its start, -1 minus its end.
     """
     flags, offsets, pool = characters
     first, seen, position, length, word_chars = count, np.uint8(0), start, 0, 0
@@ -277,8 +276,7 @@ def _encode_segment(text, start, surrogates, characters, pieces, unknown_id, wor
 
 @numba.njit(cache=True, nogil=True)
 def _encode_text(text, surrogates, characters, pieces, unknown_id, ids, lengths, blank):
-    """Fills `ids`, `lengths` and `blank` from a text that ends with a newline; returns the number of ids, -1 for
-    malformed UTF-8."""
+    """Fills `ids`, `lengths` and `blank` from a text that ends with a newline; returns the number of ids (-1: not UTF-8)."""
     word, hashes = np.empty(4 * MAX_WORD_LENGTH, np.uint8), np.empty(4 * MAX_WORD_LENGTH, np.int64)
     position = count = line = line_start = 0
     visible = False

@@ -1,11 +1,11 @@
 """The tokenizer of 2018 in TensorFlow ops, for SavedModels: equal to `text/tokenization`, against which it is tested.
 
 tf-text's WordPiece op, the only one here that is not TensorFlow's own, splits texts of printable ASCII exactly as 2018
-did, so they go to it as they are. Other texts become flat vectors of code points: characters are looked up in the
-tables of `text/graph_characters`, cut into words, and spelled again as strings for that op. What most batches do not need
-(capital sigmas, characters that become several, words beyond 200 characters) stands behind a `tf.cond`.
+did, so it gets them unchanged. Other texts become flat vectors of code points: each character is looked up in the
+tables of `text/graph_characters`, and the words become strings again for that op. The rare cases (capital sigmas,
+characters that become several, words of more than 200 characters) run under a `tf.cond`.
 
-N characters of the whole batch, I items: the characters that normalisation makes of them.
+N characters of the whole batch, I items: the characters after normalisation.
 """
 
 from collections.abc import Callable
@@ -19,24 +19,24 @@ from official_bert.text import graph_characters as characters
 from official_bert.text.tokenization import MAX_WORD_LENGTH, UNKNOWN
 from official_bert.text.vocab import load_vocab
 
-# The WordPiece op counts bytes; no UTF-8 character has more than 4. What is longer is one [UNK].
+# The WordPiece op counts bytes; a UTF-8 character has at most 4. A longer word is one [UNK].
 MAX_WORD_BYTES = 4 * MAX_WORD_LENGTH
 TOO_LONG = "x" * (MAX_WORD_BYTES + 1)
 ASCII_TEXT = r"[ -~\t\n\r]*"  # without controls
 
 
 class _Items(NamedTuple):
-    """What characters become, flat over the batch, each [I] but the last."""
+    """Normalised characters, flat over the batch, each [I] but the last."""
 
     codes: tf.Tensor
     kinds: tf.Tensor
-    sources: tf.Tensor  # the character that an item comes from
-    ends: tf.Tensor  # the character behind what belongs to it
+    sources: tf.Tensor  # the character that the item comes from
+    ends: tf.Tensor  # the first character after the item's own
     row_splits: tf.Tensor  # [B+1] where each text's items begin
 
 
 class _Words(NamedTuple):
-    """The words of a batch, flat, and the items that they are made of."""
+    """The words of a batch, flat, and their items."""
 
     strings: tf.Tensor  # [W]
     item_splits: tf.Tensor  # [W+1] where each word's items begin
@@ -48,9 +48,9 @@ class _Words(NamedTuple):
 
 
 class GraphTokenizer(tf.Module):
-    """`FullTokenizer` as a graph: strings `[B]` to ragged ids `[B, (T)]`, with offsets where they are asked for.
+    """`FullTokenizer` as a graph: strings `[B]` to ragged ids `[B, (T)]`, with or without offsets.
 
-    Text is UTF-8; bytes that are not count as U+FFFD, which cleaning deletes. Raises ValueError as `load_vocab` does.
+    Text is UTF-8; invalid bytes count as U+FFFD, which cleaning deletes. Raises ValueError as `load_vocab` does.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
@@ -64,7 +64,7 @@ class GraphTokenizer(tf.Module):
             self._entries = tf.constant(tables.pages.reshape(-1))
             self._expansions = tf.constant(tables.expansions)
             self._expansion_splits = tf.constant(tables.expansion_splits)
-            # One entry more, so that a code above them all finds one that is not its own.
+            # One more entry, so that a code above them all finds an entry that is not its own.
             self._combining = tf.constant(np.append(tables.combining, 0x110000).astype(np.int32))
             self._combining_class = tf.constant(np.append(tables.combining_class, 0).astype(np.int32))
             self._piece_lengths = tf.constant([len(token.removeprefix("##")) for token in self.vocab])
@@ -82,7 +82,7 @@ class GraphTokenizer(tf.Module):
         return tf.equal(_kind(self._lookup(codes)), characters.ISOLATED)
 
     def words(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """text [B] string -> normalised words [B, (W)], as of `BasicTokenizer`; those too long for WordPiece replaced."""
+        """text [B] string -> the words of `BasicTokenizer` [B, (W)]; words too long for WordPiece are replaced."""
         words = self._split(text)
         return tf.RaggedTensor.from_row_splits(words.strings, words.row_splits, validate=False)
 
@@ -97,7 +97,6 @@ class GraphTokenizer(tf.Module):
         return ids, starts, ends
 
     def _lower(self, text: tf.Tensor) -> tf.Tensor:
-        """ASCII text as the model wants it."""
         return tf.strings.lower(text) if self.do_lower_case else text
 
     def _ascii_spans(self, text: tf.Tensor) -> tf.RaggedTensor:
@@ -115,7 +114,7 @@ class GraphTokenizer(tf.Module):
         """Any text [A] -> ids, starts, ends [A, (T), 3]."""
         words = self._split(text)
         pieces = self._wordpiece.tokenize(words.strings)
-        # The pieces tile the items: how long they are says where they lie. An unknown word is its only piece.
+        # The pieces tile the items, so their lengths give their places. An unknown word is a single piece.
         lengths = tf.gather(self._piece_lengths, pieces.values)
         unknown = tf.where(tf.equal(pieces.values, self.vocab[UNKNOWN]))
         word = tf.searchsorted(pieces.row_splits, unknown[:, 0], side="right") - 1
@@ -127,11 +126,11 @@ class GraphTokenizer(tf.Module):
         return ids.with_values(tf.stack([ids.values, starts - text_start, ends - text_start], 1))
 
     def _split(self, text: tf.Tensor) -> _Words:
-        """The normalised words of text [B]."""
+        """Splits text [B] into normalised words."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         text_starts = tf.cast(decoded.row_splits, tf.int32)
         items = self._normalise(decoded.flat_values, text_starts)
-        # A word begins at an isolated character and behind one, behind a space and where a text begins.
+        # A word begins at an isolated character, after one, after a space, and at the start of a text.
         isolated = tf.equal(items.kinds, characters.ISOLATED)
         behind = tf.concat([[True], tf.not_equal(items.kinds, characters.LETTER)], 0) | _begins_row(items)
         kept = tf.cast(tf.where(tf.not_equal(items.kinds, characters.SPACE))[:, 0], tf.int32)
@@ -141,7 +140,7 @@ class GraphTokenizer(tf.Module):
                       tf.searchsorted(tf.gather(kept, begins), items.row_splits), text_starts)
 
     def _normalise(self, codes: tf.Tensor, row_splits: tf.Tensor) -> _Items:
-        """codes [N] -> the items that they become."""
+        """codes [N] -> their items."""
         entries = self._lookup(codes)
         kinds = _kind(entries)
         sources = tf.range(tf.size(codes))
@@ -155,7 +154,7 @@ class GraphTokenizer(tf.Module):
         return tf.gather(self._entries, page_starts + tf.bitwise.bitwise_and(codes, (1 << characters.PAGE_BITS) - 1))
 
     def _treat_rare(self, entries: tf.Tensor, items: _Items) -> _Items:
-        """What characters of the rarer kinds ask for, in the order of 2018's steps; leaves only letters and breaks."""
+        """Treats characters of the rarer kinds, in the order of 2018's steps; leaves only letters and breaks."""
         if self.do_lower_case:
             items = _when(tf.equal(items.kinds, characters.SIGMA), lambda items: _with_final_sigmas(entries, items), items)
             items = _when(tf.equal(items.kinds, characters.SEVERAL), lambda items: self._expand(entries, items), items)
@@ -163,7 +162,7 @@ class GraphTokenizer(tf.Module):
         return _without_deleted(items)
 
     def _expand(self, entries: tf.Tensor, items: _Items) -> _Items:
-        """Puts their items in the place of characters that become several; `entries` [N] are the table's."""
+        """Replaces characters that become several by their items; `entries` [N] are the table's."""
         several = tf.equal(items.kinds, characters.SEVERAL)
         rows = tf.where(several, tf.bitwise.bitwise_and(entries, characters.CODE_MASK), 0)
         firsts = tf.gather(self._expansion_splits, rows)
@@ -183,7 +182,7 @@ class GraphTokenizer(tf.Module):
         place = tf.searchsorted(self._combining, items.codes)
         found = tf.equal(tf.gather(self._combining, place), items.codes)
         classes = tf.where(found, tf.gather(self._combining_class, place), 0)
-        # Controls are deleted before decomposition, so they part no run.
+        # Controls are deleted before decomposition, so they do not end a run.
         starts = tf.equal(classes, 0) & tf.not_equal(items.kinds, characters.CONTROL) | _begins_row(items)[:-1]
         run = tf.cumsum(tf.cast(starts, tf.int64))
         order = tf.argsort(run * 256 + tf.cast(classes, tf.int64), stable=True)
@@ -193,23 +192,22 @@ class GraphTokenizer(tf.Module):
 
 
 def _when(found: tf.Tensor, change: Callable[[_Items], _Items], items: _Items) -> _Items:
-    """`change(items)` for a batch in which anything is `found`, `items` for others."""
+    """Returns `change(items)` if anything in the batch is `found`, else `items`."""
     return tf.cond(tf.reduce_any(found), lambda: change(items), lambda: items)
 
 
 def _kind(entries: tf.Tensor) -> tf.Tensor:
-    """The kinds in table entries."""
     return tf.bitwise.right_shift(entries, characters.KIND_BITS)
 
 
 def _begins_row(items: _Items) -> tf.Tensor:
-    """Whether each item is the first of its text, [I+1] with one behind the last."""
+    """Whether each item is the first of its text: [I+1], with an entry after the last item."""
     nowhere = tf.zeros([tf.size(items.codes) + 1], tf.bool)
     return tf.tensor_scatter_nd_update(nowhere, items.row_splits[:, None], tf.ones_like(items.row_splits, tf.bool))
 
 
 def _row_by_row(text: tf.Tensor, of_ascii: Callable, of_any: Callable) -> tf.RaggedTensor:
-    """Ragged rows of text [B]: those of plain ASCII by one function, the others by the other."""
+    """Ragged rows of text [B]: plain ASCII by one function, other texts by the other."""
     plain = tf.strings.regex_full_match(text, ASCII_TEXT)
 
     def parts_of(rows: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -226,20 +224,20 @@ def _row_by_row(text: tf.Tensor, of_ascii: Callable, of_any: Callable) -> tf.Rag
 
 
 def _rows_of(values: tf.Tensor, word_splits: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
-    """Values of pieces, by word, as rows of text."""
+    """Groups the values of pieces, which are split by word, into rows of text."""
     return tf.RaggedTensor.from_row_splits(values, tf.cast(tf.gather(word_splits, row_splits), tf.int64),
                                            validate=False)
 
 
 def _spell(items: tf.Tensor, item_splits: tf.Tensor) -> tf.Tensor:
-    """The words as strings [W], those of more than 200 characters as one that WordPiece takes for unknown."""
+    """Makes words strings [W]; a word of more than 200 characters becomes one that WordPiece does not know."""
     words = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(items, item_splits, validate=False), "UTF-8")
     too_long = item_splits[1:] - item_splits[:-1] > MAX_WORD_LENGTH
     return tf.cond(tf.reduce_any(too_long), lambda: tf.where(too_long, TOO_LONG, words), lambda: words)
 
 
 def _with_final_sigmas(entries: tf.Tensor, items: _Items) -> _Items:
-    """Gives the final form to each capital sigma behind a cased letter and not before one (`str.lower`)."""
+    """Makes each capital sigma final if a cased letter stands before it and none after it (`str.lower`)."""
     skipped = tf.not_equal(tf.bitwise.bitwise_and(entries, characters.IGNORABLE), 0) \
         | tf.equal(items.kinds, characters.CONTROL)
     seen = tf.cast(tf.where(~skipped)[:, 0], tf.int32)
@@ -256,7 +254,7 @@ def _with_final_sigmas(entries: tf.Tensor, items: _Items) -> _Items:
 
 
 def _without_deleted(items: _Items) -> _Items:
-    """Drops controls and accents; an accent's end becomes that of the letter it stands on, where it stands on one."""
+    """Drops controls and accents; a letter with an accent then ends after the accent."""
     remaining = tf.cast(tf.where(items.kinds <= characters.SPACE)[:, 0], tf.int32)
     kinds, ends = tf.gather(items.kinds, remaining), tf.gather(items.ends, remaining)
     accents = tf.cast(tf.where(tf.equal(items.kinds, characters.ACCENT))[:, 0], tf.int32)
@@ -272,8 +270,8 @@ def _without_deleted(items: _Items) -> _Items:
 
 
 def _spans(words: _Words, first: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where the items `first` up to `end` [T] of each piece come from: (starts, ends) [T]."""
-    def over_all_items():  # canonical ordering has moved some, so the first and last say too little
+    """Returns (starts, ends) [T] in the text of the items `first` up to `end` [T] of each piece."""
+    def over_all_items():  # canonical ordering has moved items: the first and the last one are not enough
         piece = tf.repeat(tf.range(tf.size(first)), end - first)
         within = tf.range(tf.size(piece)) - tf.gather(tf.cumsum(end - first, exclusive=True), piece)
         item = tf.gather(first, piece) + within

@@ -1,6 +1,6 @@
 """`text/packing` in TensorFlow ops, for SavedModels: rows of tokens, truncation, sliding windows, maximum context.
 
-B texts, R rows of the model's input (a text has several where it is longer than the model), S tokens of the longest.
+B texts, R rows of the model's input (several for a text longer than the model's input), S tokens of the longest row.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 class Slices(NamedTuple):
-    """Which tokens go into each row: `length` [R] of `values` [T] from `start` [R] on."""
+    """The tokens of each row: `length` [R] of `values` [T] from `start` [R] on."""
 
     values: tf.Tensor
     start: tf.Tensor
@@ -17,7 +17,7 @@ class Slices(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Overlapping windows over the tokens of texts, those of a text one after another; each [R] int32."""
+    """Overlapping windows over the tokens of texts, text by text; each [R] int32."""
 
     text: tf.Tensor
     start: tf.Tensor
@@ -27,7 +27,7 @@ class Windows(NamedTuple):
 class Layout(NamedTuple):
     """Rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, padded to the longest of the batch, each [R,S] int32.
 
-    `token` is the place in a's or b's values of the token that stands there (0 where `in_a` and `in_b` are false).
+    `token` is the place of the token in a's or b's values (0 if `in_a` and `in_b` are false).
     """
 
     input_ids: tf.Tensor
@@ -38,7 +38,7 @@ class Layout(NamedTuple):
     in_b: tf.Tensor
 
     def features(self) -> dict[str, tf.Tensor]:
-        """The model's inputs, by their names in records."""
+        """The model's inputs."""
         return {name: getattr(self, name) for name in ("input_ids", "input_mask", "segment_ids")}
 
 
@@ -48,20 +48,20 @@ def whole(ids: tf.RaggedTensor) -> Slices:
 
 
 def truncate_pair(a: Slices, b: Slices, max_tokens: tf.Tensor | int) -> tuple[Slices, Slices, tf.Tensor]:
-    """Both cut to `max_tokens` (a number, or one a row) as by `packing.truncate_pair`; and whether they were [R]."""
-    half = (max_tokens + 1) // 2  # what a keeps when both are too long
+    """Cuts both to `max_tokens` (a number, or one a row) as `packing.truncate_pair`; returns whether it cut [R], too."""
+    half = (max_tokens + 1) // 2  # a's tokens if both are too long
     length_a = tf.minimum(a.length, tf.maximum(max_tokens - b.length, half))
     length_b = tf.minimum(b.length, tf.maximum(max_tokens - a.length, max_tokens - half))
     return a._replace(length=length_a), b._replace(length=length_b), a.length + b.length > max_tokens
 
 
 def truncate(a: Slices, max_tokens: int) -> tuple[Slices, tf.Tensor]:
-    """The first `max_tokens` tokens of each row, and whether that cut it [R]."""
+    """Keeps the first `max_tokens` tokens of each row; returns whether it cut [R], too."""
     return a._replace(length=tf.minimum(a.length, max_tokens)), a.length > max_tokens
 
 
 def lay_out(a: Slices, b: Slices | None, cls_id: int, sep_id: int, pad_id: int = 0) -> Layout:
-    """Rows of one text, or of two: [CLS] a [SEP] in segment 0, b [SEP] in segment 1; an empty b gets no [SEP]."""
+    """Makes rows of one text or two: [CLS] a [SEP] in segment 0, b [SEP] in segment 1; an empty b gets no [SEP]."""
     if b is None:
         b = Slices(tf.zeros([0], tf.int32), tf.zeros_like(a.start), tf.zeros_like(a.length))
     first_sep = a.length[:, None] + 1
@@ -81,7 +81,7 @@ def lay_out(a: Slices, b: Slices | None, cls_id: int, sep_id: int, pad_id: int =
 
 def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, cls_id: int, sep_id: int, max_seq_length: int,
                pad_id: int = 0) -> tuple[Layout, tf.Tensor]:
-    """Examples of a classifier as by `packing.pack_padded`, and whether each was cut [B]."""
+    """Packs examples of a classifier, truncated as in 2018; returns whether each was cut [B], too."""
     a = whole(ids_a)
     if ids_b is None:
         a, truncated = truncate(a, max_seq_length - 2)
@@ -93,7 +93,7 @@ def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, cls_id: in
 
 
 def sliding_windows(lengths: tf.Tensor, window: tf.Tensor | int, stride: int) -> Windows:
-    """`packing.sliding_windows` of texts of `lengths` [B], by a window each or one for all.
+    """`packing.sliding_windows` over texts of `lengths` [B]; `window` is one number for all or one a text.
 
     A text without tokens gets one empty window, so that every text has a row.
     """
@@ -111,11 +111,11 @@ def max_context(windows: Windows, lengths: tf.Tensor) -> tf.Tensor:
     within = tf.range(tf.reduce_max(tf.concat([windows.length, [0]], 0)))[None, :]  # [1,W]
     real = within < windows.length[:, None]
     context = tf.minimum(within, windows.length[:, None] - 1 - within)
-    # In float64 and in 2018's order, whose rounding decides between scores that are equal on paper.
+    # In float64 and in 2018's order: rounding decides between scores that are equal on paper.
     score = tf.cast(context, tf.float64) + 0.01 * tf.cast(windows.length, tf.float64)[:, None]
     text_start = tf.gather(tf.cumsum(lengths, exclusive=True), windows.text)
     total = tf.reduce_sum(lengths)
-    token = tf.where(real, (text_start + windows.start)[:, None] + within, total)  # [R,W]; padding shares one more
+    token = tf.where(real, (text_start + windows.start)[:, None] + within, total)  # [R,W]; `total` for padding
     best = tf.math.unsorted_segment_max(score, token, total + 1)
     row = tf.range(tf.size(windows.text))[:, None] + tf.zeros_like(within)
     candidate = tf.where(tf.equal(score, tf.gather(best, token)), row, tf.int32.max)

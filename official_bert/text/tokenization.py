@@ -1,6 +1,6 @@
 """The tokenizer of 2018 (`tokenization.py`): clean, lower-case, split at punctuation, then WordPiece.
 
-Plain Python, exact and readable: what the fast forms (`text/fast_tokenization`, `text/graph`) are tested against.
+Plain, exact Python; the fast forms (`text/fast_tokenization`, `text/graph`) are tested against it.
 """
 
 import unicodedata
@@ -11,7 +11,7 @@ from official_bert.text.vocab import load_vocab
 UNKNOWN = "[UNK]"
 MAX_WORD_LENGTH = 200  # characters; a longer word is one [UNK]
 
-# 2018 `_is_chinese_char`: the blocks of CJK ideographs, whose words are not set apart by spaces.
+# 2018 `_is_chinese_char`: the blocks of CJK ideographs, which have no spaces between words.
 CJK_RANGES = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
               (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F))
 
@@ -22,18 +22,18 @@ def is_whitespace(char: str) -> bool:
 
 
 def is_control(char: str) -> bool:
-    """2018 `_is_control`, which deletes formats such as the soft hyphen too, with U+0000 and U+FFFD."""
+    """2018 `_is_control`: controls, formats such as the soft hyphen, and U+FFFD."""
     return char not in "\t\n\r" and (unicodedata.category(char) in ("Cc", "Cf") or char == "\ufffd")
 
 
 def is_punctuation(char: str) -> bool:
-    """2018 `_is_punctuation`: the Unicode class, and all ASCII that is no letter or digit, such as $ and ~."""
+    """2018 `_is_punctuation`: the Unicode class, and all printable ASCII but letters, digits and space, such as $ and ~."""
     return "!" <= char <= "/" or ":" <= char <= "@" or "[" <= char <= "`" or "{" <= char <= "~" \
         or unicodedata.category(char).startswith("P")
 
 
 def is_cjk(char: str) -> bool:
-    """2018 `_is_chinese_char`; Hangul and kana are not among them."""
+    """2018 `_is_chinese_char`; false for Hangul and kana."""
     code = ord(char)
     return code >= 0x3400 and any(first <= code <= last for first, last in CJK_RANGES)
 
@@ -62,7 +62,7 @@ class _SplitTable(dict):
 
 
 class BasicTokenizer:
-    """Text to words (2018 `BasicTokenizer`). Special tokens in the text are split like other text: `[`, `mask`, `]`."""
+    """Splits text into words (2018 `BasicTokenizer`). Special tokens in it are split like other text: `[`, `mask`, `]`."""
 
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
@@ -70,25 +70,25 @@ class BasicTokenizer:
         self._split = _SplitTable(do_lower_case)
 
     def tokenize(self, text: str) -> list[str]:
-        """The words of `text`, normalised."""
+        """Returns the normalised words of `text`."""
         return self.normalise(text).split()
 
     def clean(self, text: str) -> str:
-        """`text` without controls, and with spaces for all whitespace and around CJK ideographs."""
+        """Deletes controls, makes all whitespace spaces, and puts spaces around CJK ideographs."""
         return text.translate(self._clean)
 
     def normalise(self, text: str) -> str:
-        """`text` as its words with whitespace between them: what is left is to split it."""
+        """Returns the normalised words of `text` with whitespace between them."""
         text = self.clean(text)
         if self.do_lower_case:
             text = unicodedata.normalize("NFD", text.lower())
         return text.translate(self._split)
 
     def tokenize_with_offsets(self, text: str) -> list[list[tuple[str, int, int]]]:
-        """The words of `text`, each as its normalised characters with the part of `text` that they come from.
+        """Returns the words of `text`, each as its normalised characters with their places in `text`.
 
-        A character is (character, start, end); what is deleted after it (accents, soft hyphens inside a word) counts
-        as part of it, what is deleted before or after the word does not.
+        A character is (character, start, end). Deleted characters after it (accents, soft hyphens inside a word) count
+        as part of it; those before or after the word do not.
         """
         words: list[list[tuple[str, int, int]]] = [[]]
         for char, start, end in self._normalised(text):
@@ -105,12 +105,12 @@ class BasicTokenizer:
         return [word for word in words if word]
 
     def _normalised(self, text: str) -> list[tuple[str, int, int]]:
-        """Cleaned, lower-cased and decomposed characters of `text` with their places in it."""
+        """Cleans, lower-cases and decomposes `text`; returns each character with its place in it."""
         chars = [(char, index, index + 1) for index, original in enumerate(text)
                  for char in self.clean(original)]
         if not self.do_lower_case:
             return chars
-        # Lower-casing looks at neighbours (a final sigma), but changes lengths by each character alone.
+        # Lower-casing a sigma looks at its neighbours, but the lengths depend on each character alone.
         lowered = iter("".join(char for char, _, _ in chars).lower())
         chars = [(char, start, end) for original, start, end in chars
                  for _ in original.lower() for char in unicodedata.normalize("NFD", next(lowered))]
@@ -118,7 +118,7 @@ class BasicTokenizer:
 
 
 def _in_canonical_order(chars: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Decomposed characters with each run of combining ones sorted by class, as NFD demands of the whole text."""
+    """Sorts each run of combining characters by class, as NFD does in a whole text."""
     ordered: list[tuple[str, int, int]] = []
     run: list[tuple[str, int, int]] = []
     for item in chars:
@@ -132,7 +132,7 @@ def _in_canonical_order(chars: list[tuple[str, int, int]]) -> list[tuple[str, in
 
 
 class FullTokenizer:
-    """Text to WordPieces and their ids (2018 `FullTokenizer`).
+    """Turns text into WordPieces and their ids (2018 `FullTokenizer`).
 
     Attributes: `vocab` {token: id} in the order of the file, `inv_vocab` {id: token}, `vocab_file`, `do_lower_case`.
     Raises ValueError for a vocabulary that cannot be used, see `load_vocab`.
@@ -147,14 +147,14 @@ class FullTokenizer:
         self._longest = max(map(len, self.vocab))  # no piece of a word can be longer
 
     def tokenize(self, text: str) -> list[str]:
-        """The WordPieces of `text`; pieces that continue a word begin with ##."""
+        """Returns the WordPieces of `text`; pieces that continue a word begin with ##."""
         return [piece for word in self.basic_tokenizer.tokenize(text) for piece in self.split_word(word)]
 
     def tokenize_with_offsets(self, text: str) -> list[tuple[str, int, int]]:
-        """`tokenize` as (token, start, end): `text[start:end]`, normalised, is the token without its ##.
+        """Returns (token, start, end) for each token: `text[start:end]`, normalised, is the token without its ##.
 
-        Offsets count code points of `text`, the end excluded. [UNK] has the whole word; accents belong to the
-        character that they stand on; pieces of one character (a Hangul syllable decomposed) all have that character.
+        Offsets count code points of `text`, the end excluded. [UNK] spans the whole word, and accents belong to the
+        character under them. If one character becomes several pieces (a decomposed Hangul syllable), each spans it.
         """
         tokens = []
         for word in self.basic_tokenizer.tokenize_with_offsets(text):
@@ -167,7 +167,7 @@ class FullTokenizer:
         return tokens
 
     def split_word(self, word: str) -> list[str]:
-        """The WordPieces of one word: from the left, the longest in the vocabulary (2018 `WordpieceTokenizer`)."""
+        """Returns the WordPieces of one word: from the left, always the longest entry (2018 `WordpieceTokenizer`)."""
         if len(word) > MAX_WORD_LENGTH:
             return [UNKNOWN]
         pieces: list[str] = []
@@ -184,19 +184,19 @@ class FullTokenizer:
         return pieces
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """The ids of `tokens`; raises ValueError for one that is not in the vocabulary."""
+        """Returns the ids of `tokens`. Raises ValueError for a token that is not in the vocabulary."""
         try:
             return [self.vocab[token] for token in tokens]
         except KeyError as error:
             raise ValueError(f"{self.vocab_file}: token {error.args[0]!r} is not in the vocabulary") from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of `ids`; raises ValueError for an id beyond the vocabulary."""
+        """Returns the tokens of `ids`. Raises ValueError for an id beyond the vocabulary."""
         try:
             return [self.inv_vocab[int(index)] for index in ids]
         except KeyError as error:
             raise ValueError(f"{self.vocab_file}: expected ids below {len(self.vocab)}, got {error.args[0]}") from None
 
     def special_id(self, token: str) -> int:
-        """The id of a special token such as [MASK]."""
+        """Returns the id of a special token such as [MASK]."""
         return self.convert_tokens_to_ids([token])[0]

@@ -1,4 +1,4 @@
-"""Vocabulary files: one WordPiece a line, whose number, from 0, is the id."""
+"""Vocabulary files: a WordPiece a line; its id is the number of the line, from 0."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def load_vocab(path: str) -> dict[str, int]:
-    """The vocabulary as {token: id}, in the order of the file (2018 `load_vocab`).
+    """Reads a vocabulary as {token: id}, in the order of the file (2018 `load_vocab`).
 
-    An empty line keeps its id (the published Chinese vocabulary has one); those at the end of the file are ignored.
-    Raises ValueError for a file that is missing, not UTF-8 or empty, that lacks a special token, or that repeats an
-    entry: 2018 silently gave the word the id of its last line, and left the embeddings of the others unused.
+    An empty line keeps its id (the published Chinese vocabulary has one); empty lines at the end are ignored. Raises
+    ValueError for a file that is missing, not UTF-8 or empty, that lacks a special token, or that repeats an entry:
+    2018 silently used the last line of a repeated word, so that the embeddings of the others were never trained.
     """
     vocab: dict[str, int] = {}
     for index, token in enumerate(_without_end([line.strip() for line in read_lines(path, "vocabulary file")])):
@@ -28,17 +28,17 @@ def load_vocab(path: str) -> dict[str, int]:
 
 
 def check_size(path: str, entries: int, vocab_size: int) -> None:
-    """Raises ValueError if a vocabulary of so many entries has ids that the model has no embedding for."""
+    """Raises ValueError if a vocabulary of so many `entries` has ids without an embedding in the model."""
     if entries > vocab_size:
         raise ValueError(f"{path}: expected at most model.vocab_size = {vocab_size} entries, got {entries}")
 
 
 def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = True) -> tuple[list[str], dict[str, int]]:
-    """The entries of `vocab` with new `words` in them, and the words that are new with their ids.
+    """Adds `words` to a vocabulary; returns all entries, and the ids of the new words.
 
-    The [unusedN] slots are filled first, in the order of their ids: they are what 2018 left room for, and no row of a
-    checkpoint changes its place. What is left then goes to the end. No id of another entry changes. Raises ValueError
-    where the slots do not suffice and the vocabulary may not `grow`.
+    New words take the [unusedN] slots, which 2018 left for this, in the order of their ids; further words go to the
+    end. No other entry changes its id, and so no row of a checkpoint moves. Raises ValueError if there are not enough
+    slots and the vocabulary may not `grow`.
     """
     entries = list(vocab)
     slots = [index for token, index in vocab.items() if re.fullmatch(r"\[unused\d+\]", token)]
@@ -54,12 +54,11 @@ def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = Tr
 
 
 def read_entries(path: str) -> list[str]:
-    """The lines of a vocabulary file as they stand, without the empty ones at its end; raises what `read_lines` raises."""
+    """Reads the lines of a vocabulary file, without the empty ones at its end; raises what `read_lines` raises."""
     return _without_end(list(read_lines(path, "vocabulary file")))
 
 
 def _without_end(lines: list[str]) -> list[str]:
-    """The lines without the empty ones at their end."""
     while lines and not lines[-1]:
         lines.pop()
     return lines

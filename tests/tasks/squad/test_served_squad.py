@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from oracles.rows import pad
 
 from official_bert.tasks.squad.decoding import DecodingRules, Logits, best_spans, by_example
 from official_bert.tasks.squad.features import FeatureMaker
@@ -136,7 +137,7 @@ def test_the_span_is_the_one_that_evaluation_selects(golden, graph_tokenizer, sp
     lengths = {"max_seq_length": 32, "doc_stride": 12, "max_query_length": 10}
     features = FeatureMaker(plain, **lengths).make(examples)
     # The second segment begins where the window does (2018's `segment_ids`).
-    rows = [packing.pad(feature.input_ids, np.int32(np.arange(len(feature.input_ids)) >= feature.first_position), 32)
+    rows = [pad(feature.input_ids, np.int32(np.arange(len(feature.input_ids)) >= feature.first_position), 32)
             for feature in features]
     outputs = span_model({name: np.stack([row[name] for row in rows]) for name in rows[0]})
     sizes = [len(feature.input_ids) for feature in features]
