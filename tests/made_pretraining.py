@@ -1,6 +1,7 @@
 """A pre-training task on made-up records, small enough for tests that start processes."""
 
 import numpy as np
+from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build, merge
 from official_bert.data import records
@@ -29,11 +30,11 @@ def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, **wrong):
             weights = np.ones(P)
             weights[rng.integers(1, P + 1):] = 0
             real = np.arange(max_seq_length) < length
-            yield records.encode_example(features, {
+            yield encode_example(features, {
                 "input_ids": ids, "input_mask": real, "segment_ids": real & (np.arange(max_seq_length) > 6),
                 "masked_lm_positions": positions, "masked_lm_ids": masked, "masked_lm_weights": weights,
                 "next_sentence_labels": [int(rng.integers(0, 2))]} | (wrong if number == count - 1 else {}))
-    records.write_tfrecords(str(path), rows())
+    write_tfrecords(str(path), rows())
     return str(path)
 
 

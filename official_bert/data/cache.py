@@ -1,4 +1,4 @@
-"""Arrays that are slow to make and the same in every run, kept in a folder under the hash of all they depend on."""
+"""A folder of arrays that are slow to make, each file named by the hash of everything that its arrays depend on."""
 
 import contextlib
 import hashlib
@@ -14,13 +14,13 @@ from official_bert.files import written_beside
 
 
 def file_digest(path: str) -> str:
-    """SHA-256 of a file's content."""
+    """Returns the SHA-256 of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def text_digest(texts: Iterable[str]) -> str:
-    """SHA-256 of texts and of where each ends."""
+    """Returns the SHA-256 of texts and their lengths."""
     digest = hashlib.sha256()
     for text in texts:
         encoded = text.encode("utf-8", "surrogatepass")
@@ -30,9 +30,9 @@ def text_digest(texts: Iterable[str]) -> str:
 
 
 def cached(folder: str, depends_on: Mapping[str, Any], make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
-    """The arrays of an earlier call with the same `depends_on` (JSON types; digests of files, versions, options), or of `make`.
+    """Returns the arrays of an earlier call with the same `depends_on` (JSON types: digests, versions, options), or of `make`.
 
-    A folder "" keeps nothing. A file that cannot be read is made anew; one that cannot be written is done without.
+    A folder "" keeps nothing. Unreadable files are made again; write failures are ignored.
     """
     if not folder:
         return make()

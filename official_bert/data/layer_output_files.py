@@ -3,11 +3,12 @@
 A row is a sentence: its number, its tokens, and by layer float32 [tokens,D].
 """
 
+import abc
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -17,31 +18,36 @@ from official_bert.files import written_beside
 
 
 class SentenceOutputs(NamedTuple):
-    """One sentence; `layers` by the number that was asked for (-1: the last)."""
+    """One sentence; `layers` has the numbers of `--layers` as keys (-1: the last)."""
 
     number: int
     tokens: list[str]
     layers: Mapping[int, np.ndarray]
 
 
-class Writer(Protocol):
-    """What each format's writer does."""
+class Writer(abc.ABC):
+    """Writes sentences to a file in one format."""
 
+    @abc.abstractmethod
+    def __init__(self, path: str, layers: Sequence[int]):
+        """Creates the file at `path`; `layers` are those of each sentence that are written."""
+
+    @abc.abstractmethod
     def write(self, rows: Sequence[SentenceOutputs]) -> None:
-        """Takes more sentences, in their order."""
+        """Takes the next sentences."""
 
+    @abc.abstractmethod
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes everything that is still in memory."""
 
 
-class JsonLinesWriter:
-    """A line a sentence, with 2018's keys ("linex_index" is its own) and its rounding to six digits."""
+class JsonLinesWriter(Writer):
+    """A line a sentence, with 2018's keys ("linex_index" is its spelling) and its rounding to six digits."""
 
     def __init__(self, path: str, layers: Sequence[int]):
         self.file, self.layers = open(path, "w", encoding="utf-8"), layers  # noqa: SIM115
 
     def write(self, rows: Sequence[SentenceOutputs]) -> None:
-        """Takes more sentences."""
         for row in rows:
             values = {layer: np.round(row.layers[layer].astype(np.float64), 6).tolist() for layer in self.layers}
             features = [{"token": token, "layers": [{"index": layer, "values": values[layer][place]} for layer in self.layers]}
@@ -49,12 +55,14 @@ class JsonLinesWriter:
             self.file.write(json.dumps({"linex_index": row.number, "features": features}) + "\n")
 
     def close(self) -> None:
-        """Closes the file."""
         self.file.close()
 
 
-class NpzWriter:
-    """`tokens` [T] of all sentences, `starts` [N+1] (sentence n has the rows from starts[n] to starts[n+1]), `layer_-1` [T,D] ..."""
+class NpzWriter(Writer):
+    """`tokens` [T] of all sentences, `starts` [N+1] (sentence n has the rows starts[n] to starts[n+1]), `layer_-1` [T,D] ...
+
+    Everything stays in memory until the file is closed.
+    """
 
     def __init__(self, path: str, layers: Sequence[int]):
         self.path, self.layers = path, layers
@@ -63,7 +71,6 @@ class NpzWriter:
         self.values: dict[int, list[np.ndarray]] = {layer: [] for layer in layers}
 
     def write(self, rows: Sequence[SentenceOutputs]) -> None:
-        """Takes more sentences; they stay in memory until the file is closed."""
         for row in rows:
             self.tokens += row.tokens
             self.starts.append(len(self.tokens))
@@ -71,14 +78,13 @@ class NpzWriter:
                 self.values[layer].append(row.layers[layer])
 
     def close(self) -> None:
-        """Writes everything."""
         arrays: dict[str, Any] = {f"layer_{layer}": np.concatenate(parts) for layer, parts in self.values.items()}
         with open(self.path, "wb") as file:
             np.savez(file, tokens=np.array(self.tokens), starts=np.array(self.starts), **arrays)
 
 
-class ParquetWriter:
-    """A row a sentence: `index`, `tokens` (list), `layer_-1` ... (a list of D floats for each token). Written part by part."""
+class ParquetWriter(Writer):
+    """A row a sentence: `index`, `tokens` (list), `layer_-1` ... (a list of D floats for each token); a row group a call."""
 
     def __init__(self, path: str, layers: Sequence[int]):
         matrix = pyarrow.list_(pyarrow.list_(pyarrow.float32()))
@@ -88,25 +94,22 @@ class ParquetWriter:
         self.writer = pyarrow.parquet.ParquetWriter(path, self.schema)
 
     def write(self, rows: Sequence[SentenceOutputs]) -> None:
-        """Takes more sentences, as one row group."""
         columns: dict[str, list] = {"index": [row.number for row in rows], "tokens": [row.tokens for row in rows]}
         columns |= {f"layer_{layer}": [list(row.layers[layer]) for row in rows] for layer in self.layers}
         self.writer.write_table(pyarrow.table(columns, schema=self.schema))
 
     def close(self) -> None:
-        """Writes the index."""
         self.writer.close()
 
 
-# By a file's ending; any other: JSON lines.
-WRITERS: Mapping[str, Callable[[str, Sequence[int]], Writer]] = {".npz": NpzWriter, ".parquet": ParquetWriter}
+# By file suffix; JSON lines for any other.
+WRITERS: Mapping[str, type[Writer]] = {".npz": NpzWriter, ".parquet": ParquetWriter}
 
 
 @contextmanager
 def open_writer(path: str, layers: Sequence[int]) -> Iterator[Writer]:
-    """A writer of the format that the path's ending says; the file appears when it is whole."""
-    make: Callable[[str, Sequence[int]], Writer] = WRITERS.get(os.path.splitext(path)[1], JsonLinesWriter)
+    """Gives a writer of the format of the path's suffix; the file appears when it is whole."""
     with written_beside(path) as temporary:
-        writer = make(temporary, layers)
+        writer = WRITERS.get(os.path.splitext(path)[1], JsonLinesWriter)(temporary, layers)
         yield writer
         writer.close()

@@ -1,9 +1,9 @@
-"""TFRecord framing and `tf.train.Example` bytes, compiled: what makes writing records cheap and their bytes fixed.
+"""TFRecord framing and `tf.train.Example` bytes, compiled, so that writing records is cheap and their bytes are fixed.
 
 The bytes are those of protobuf's deterministic serialization (map keys in ascending order), so that the same values
 give the same file on every run; the 2018 files differed from run to run. No TensorFlow is imported here.
 
-All kernels of this file call only each other: Numba's cache notices changes of a function's own file alone.
+The kernels of this file call only each other: Numba's cache notices changes in a function's own file only.
 """
 
 import functools
@@ -21,7 +21,7 @@ FLOAT_LIST, INT64_LIST = 0x12, 0x1A
 
 @functools.cache
 def crc_tables() -> np.ndarray:
-    """[8,256] tables of CRC-32C for eight bytes at a time."""
+    """Returns the [8,256] tables of CRC-32C for eight bytes at a time."""
     tables = np.zeros((8, 256), np.uint32)
     values = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -34,7 +34,7 @@ def crc_tables() -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def masked_crc(data, start, stop, tables):
-    """The rotated CRC-32C of `data[start:stop]` (uint8), as TFRecord files hold it."""
+    """Returns the rotated CRC-32C of `data[start:stop]` (uint8), as in TFRecord files."""
     crc = np.uint64(0xFFFFFFFF)
     byte = np.uint64(0xFF)
     position = np.uintp(start)
@@ -115,8 +115,8 @@ def _put_values(out, position, rows, n, first, last, is_float, size):
 
 @njit(forceinline=True)
 def _put_id(out, position, value):
-    """A varint, for values below 2**21 without a branch (their sizes cannot be guessed): what is too much is
-    overwritten by the next value."""
+    """Writes a varint; for values below 2**21 without a branch, which could not be predicted: the next value overwrites
+    surplus bytes."""
     if value >= 1 << 21:
         return _put_varint(out, position, value)
     two, three = value >= 1 << 7, value >= 1 << 14
@@ -129,7 +129,7 @@ def _put_id(out, position, value):
 @njit(cache=True, nogil=True)
 def put_examples(out, rows, columns, is_float, keys, key_ends, tables, framed):
     """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as Examples; returns the bytes written."""
-    sizes = np.empty((len(is_float), 4), np.int64)  # of each feature: values, list, feature, entry of the map
+    sizes = np.empty((len(is_float), 4), np.int64)  # of each feature: values, list, feature, map entry
     position = 0
     for n in range(len(rows)):
         features = 0
@@ -164,10 +164,10 @@ def put_examples(out, rows, columns, is_float, keys, key_ends, tables, framed):
 
 
 class ExampleEncoder:
-    """Turns rows of values into the bytes of Examples, for one table of features.
+    """Encodes rows of values as Examples, for one table of features.
 
-    A row holds every feature's values one after the other, in ascending order of the features' names: `columns[name]`
-    is the slice of each. Rows are int32; a float feature's columns hold the bits of its float32 values.
+    A row holds the values of all features in ascending order of their names; `columns[name]` is the slice of each. Rows
+    are int32; a float feature's columns hold the bits of its float32 values.
     """
 
     def __init__(self, names: Sequence[str], lengths: Sequence[int], are_float: Sequence[bool]):
@@ -183,7 +183,7 @@ class ExampleEncoder:
 
     @property
     def most_bytes(self) -> int:
-        """An upper bound of one framed record's size: five bytes a value, and the messages around them."""
+        """An upper bound of one framed record's size: five bytes a value, and the messages around the values."""
         return FRAME_BYTES + 6 + 5 * self.width + len(self._keys) + 26 * len(self._is_float)
 
     def encode(self, rows: np.ndarray, out: np.ndarray, framed: bool = True) -> int:

@@ -1,32 +1,30 @@
-"""The records of pre-training: one table of features that both writes and parses `tf.train.Example`.
+"""The records of pre-training: one table of features for writing and parsing `tf.train.Example`.
 
 Files are TFRecord files, plain or gzip. TensorFlow is imported by the functions that parse, not by those that write.
 """
 
-import contextlib
 import dataclasses
 import gzip
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from official_bert.data.record_encoding import ExampleEncoder, crc_tables, masked_crc
-from official_bert.files import written_beside
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 SCHEMA_VERSION = 1  # of the unmasked records, in each of them
 HEADER_BYTES, FOOTER_BYTES = 12, 4
-GZIP_MAGIC = b"\x1f\x8b\x08"  # a record that begins so would be longer than half a megabyte
+GZIP_MAGIC = b"\x1f\x8b\x08"  # a plain file that begins so would have a record longer than half a megabyte
 
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One feature of every record: its name, how many values it holds, and whether they are floats or integers."""
+    """One feature of every record: name, number of values, and whether they are floats or integers."""
 
     name: str
     length: int
@@ -36,8 +34,7 @@ class Feature:
 def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> tuple[Feature, ...]:
     """The seven features of 2018's `write_instance_to_example_files`.
 
-    `next_sentence_labels` is 1 where the second segment is a random one; positions, ids and weights of predictions
-    that a record does not use are 0.
+    `next_sentence_labels` is 1 for a random second segment; positions, ids and weights of unused predictions are 0.
     """
     S, P = max_seq_length, max_predictions_per_seq
     return (Feature("input_ids", S), Feature("input_mask", S), Feature("segment_ids", S),
@@ -46,9 +43,9 @@ def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> t
 
 
 def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
-    """The features of records that are masked while they are read (`data/dynamic_masking`).
+    """The features of records that are masked while they are read (`data/pretraining/dynamic_masking`).
 
-    `word_starts` is 1 where a word of the text begins and 0 at its further pieces, at [CLS], [SEP] and padding;
+    `word_starts` is 1 at the first piece of a word and 0 at its other pieces, at [CLS], [SEP] and padding;
     `schema_version` is SCHEMA_VERSION.
     """
     S = max_seq_length
@@ -57,28 +54,15 @@ def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
 
 
 def make_encoder(features: Sequence[Feature]) -> ExampleEncoder:
-    """The compiled encoder of records with these features."""
+    """Makes the compiled encoder of records with these features."""
     return ExampleEncoder([feature.name for feature in features], [feature.length for feature in features],
                           [feature.is_float for feature in features])
-
-
-def encode_example(features: Sequence[Feature], values: Mapping[str, Any]) -> bytes:
-    """One record's `tf.train.Example`, the same bytes for the same values. ValueError where a length is not right."""
-    encoder = make_encoder(features)
-    row = np.zeros((1, encoder.width), np.int32)
-    for feature in features:
-        value = np.asarray(values[feature.name], np.float32 if feature.is_float else np.int32).reshape(-1)
-        if len(value) != feature.length or (not feature.is_float and value.min(initial=0) < 0):
-            raise ValueError(f"{feature.name}: expected {feature.length} values, none negative, got {value.tolist()}")
-        row[0, encoder.columns[feature.name]] = value.view(np.int32)
-    out = np.empty(encoder.most_bytes, np.uint8)
-    return out[:encoder.encode(row, out, framed=False)].tobytes()
 
 
 def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict[str, "tf.Tensor"]:
     """Parses a batch of records in the graph: [B] strings -> int32 or float32 [B,length] by feature name.
 
-    TensorFlow raises InvalidArgumentError, naming the feature, where a record has other lengths.
+    TensorFlow raises InvalidArgumentError, naming the feature, if a record has other lengths.
     """
     import tensorflow as tf
     spec = {feature.name: tf.io.FixedLenFeature([feature.length], tf.float32 if feature.is_float else tf.int64)
@@ -99,7 +83,7 @@ def parse_unmasked(serialized: "tf.Tensor", max_seq_length: int) -> dict[str, "t
 
 
 def feature_lengths(path: str) -> dict[str, int]:
-    """How many values each feature of a file's first record holds; ValueError where there is no such record."""
+    """Counts the values of each feature in a file's first record. Raises ValueError if there is no such record."""
     import tensorflow as tf
     first = next(read_records(path), None)
     if first is None:
@@ -113,7 +97,7 @@ def feature_lengths(path: str) -> dict[str, int]:
 
 
 def file_features(path: str) -> tuple[Feature, ...]:
-    """Which of the two tables the file's first record follows, with its lengths; ValueError where neither."""
+    """Returns the table that the file's first record follows, with its lengths. Raises ValueError if it follows none."""
     lengths = feature_lengths(path)
     S = lengths.get("input_ids", 0)
     tables = (unmasked_features(S), pretraining_features(S, lengths.get("masked_lm_ids", 0)))
@@ -126,16 +110,16 @@ def file_features(path: str) -> tuple[Feature, ...]:
 
 def read_batches(path: str, features: Sequence[Feature],
                  size: int = 1024) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """(number of the first record, arrays [B,length] by feature name) of each batch of a file.
+    """Yields (number of the first record, arrays [B,length] by feature name) of each batch of a file.
 
-    ValueError names the file and the number of a record that is broken or has other features.
+    Raises ValueError, naming the file and the number of the record, for a record that is broken or has other features.
     """
     for first, batch in _batches(read_records(path), size):
         yield first, _parse_named(path, first, batch, features)
 
 
 def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
-    """Every record of the files as arrays by feature name; errors as in `read_batches`."""
+    """Yields every record of the files as arrays by feature name; raises what `read_batches` raises."""
     for path in paths:
         for _, values in read_batches(path, file_features(path)):
             for row in zip(*values.values()):
@@ -143,7 +127,7 @@ def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature]) -> dict[str, np.ndarray]:
-    """`parse_examples` in NumPy; where a record of the batch does not fit, ValueError with its number."""
+    """`parse_examples` in NumPy. Raises ValueError with the number of the first record that does not fit."""
     import tensorflow as tf
     try:
         return {name: value.numpy() for name, value in parse_examples(tf.constant(batch), features).items()}
@@ -156,7 +140,7 @@ def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[F
 
 
 def _batches(items: Iterable[bytes], size: int) -> Iterator[tuple[int, list[bytes]]]:
-    """(number of the first, items) of each batch."""
+    """Yields (number of the first, items) of each batch."""
     batch: list[bytes] = []
     first = 0
     for item in items:
@@ -169,9 +153,9 @@ def _batches(items: Iterable[bytes], size: int) -> Iterator[tuple[int, list[byte
 
 
 def read_records(path: str) -> Iterator[bytes]:
-    """The records of a TFRecord file, plain or gzip, each checked against its CRC.
+    """Yields the records of a TFRecord file, plain or gzip, each checked against its CRC.
 
-    ValueError names the file and the number (from 0) of a truncated or corrupted record.
+    Raises ValueError, naming the file and the number (from 0), for a truncated or corrupted record.
     """
     with _open_any(path) as file:
         number = 0
@@ -192,18 +176,17 @@ def read_records(path: str) -> Iterator[bytes]:
 
 
 def is_gzip(path: str) -> bool:
-    """Whether a file is compressed, told by its content."""
+    """Whether a file's first bytes are those of gzip."""
     with open(path, "rb") as file:
         return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
 
 
 def _open_any(path: str):
-    """The file opened for reading, uncompressed where it is gzip."""
     return gzip.open(path, "rb") if is_gzip(path) else open(path, "rb")
 
 
 def _read(file, size: int, path: str, number: int) -> bytes:
-    """Up to `size` bytes; what gzip says of a broken stream becomes a ValueError that names the record."""
+    """Reads up to `size` bytes. Raises ValueError, naming the record, for a broken gzip stream."""
     try:
         return file.read(size)
     except (EOFError, OSError) as error:
@@ -215,7 +198,7 @@ def _crc(data: bytes) -> int:
 
 
 def count_records(path: str) -> int:
-    """How many records a file holds; ValueError as in `read_records`, without a look at the bytes of plain files."""
+    """Counts the records of a file; raises what `read_records` raises, but does not check the content of plain files."""
     with _open_any(path) as file:
         if isinstance(file, gzip.GzipFile):
             return sum(1 for _ in read_records(path))
@@ -232,20 +215,3 @@ def count_records(path: str) -> int:
     if position != size:
         raise ValueError(f"{path}: record {number} is truncated or corrupted")
     return number
-
-
-def frame(record: bytes) -> bytes:
-    """A record as it stands in a TFRecord file."""
-    header = struct.pack("<Q", len(record))
-    return header + struct.pack("<I", _crc(header)) + record + struct.pack("<I", _crc(record))
-
-
-def write_tfrecords(path: str, records: Iterable[bytes], compress: bool = False) -> int:
-    """Writes records beside `path` and renames; returns how many. The same records give the same bytes, gzip too."""
-    count = 0
-    with (written_beside(path) as temporary, open(temporary, "wb") as raw,
-          gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if compress else contextlib.nullcontext(raw) as file):
-        for record in records:
-            file.write(frame(record))
-            count += 1
-    return count

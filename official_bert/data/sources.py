@@ -1,7 +1,7 @@
 """Global batches as a function of (seed, batch number): from records on disk, or from examples in memory.
 
-What a run has read is one integer, the number of its next batch, so a resumed run goes on with the very next example,
-and workers or replicas take rows of the same global batch. No iterator is ever saved.
+A run's position in the data is one integer, the number of its next batch. So a resumed run continues with the very next
+example, workers and replicas take rows of the same global batch, and no iterator is ever saved.
 """
 
 import re
@@ -23,10 +23,10 @@ class RecordSource:
     """Batches of TFRecord files, plain or gzip.
 
     `parse(serialized [B], indices [B])` makes the batch; `indices` are epoch * records + the record's number, for masks that
-    change every epoch. Training shuffles files and records anew each epoch and leaves the remainder of an epoch out;
-    evaluation (`shuffle=False`) keeps the order and fills the last batch up with rows of `example_weights` 0.
+    change every epoch. Training shuffles files and records every epoch and drops the remainder of an epoch; evaluation
+    (`shuffle=False`) keeps the order and fills the last batch up with rows of `example_weights` 0.
 
-    Raises ValueError for files that are broken or hold no record. `locate` names file and record of a bad row.
+    Raises ValueError for files that are broken or hold no record.
     """
 
     def __init__(self, paths: Sequence[str], batch_size: int, parse: ParseFunction, seed: int = 0, shuffle: bool = True,
@@ -42,7 +42,7 @@ class RecordSource:
         self.batches_per_epoch = -(-self.size // batch_size) if self.keeps_remainder else self.size // batch_size
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
-        """Batches start, start + 1, ...: without end where shuffled, one epoch otherwise."""
+        """Batches start, start + 1, ...: endless if shuffled, else one epoch."""
         epoch, skipped = divmod(start, self.batches_per_epoch)
         epochs = tf.data.Dataset.counter(epoch, 1) if self.shuffle else tf.data.Dataset.from_tensors(np.int64(epoch))
         stream = epochs.flat_map(lambda number: self._epoch(number, tf.where(number == epoch, skipped, 0)))
@@ -53,14 +53,11 @@ class RecordSource:
             batch = self.parse(serialized[part], indices[part])
             return batch | {"example_weights": weights[part]}
 
-        dataset = stream.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+        return _prefetched(stream.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
 
     def _epoch(self, epoch: tf.Tensor, skipped_batches: tf.Tensor) -> tf.data.Dataset:
-        """(serialized, indices, weights) of the epoch's batches from `skipped_batches` on."""
-        # Else TensorFlow mixes its global seed into the order, and cannot shuffle at all where that is 0. Of this graph only.
+        """Batches (serialized, indices, weights) of the epoch from `skipped_batches` on."""
+        # TensorFlow would mix its global seed into the order, and cannot shuffle if that is 0. This sets it for this graph only.
         tf.compat.v1.set_random_seed(1)
         starts = np.cumsum([0, *self.counts[:-1]])
         files = tf.data.Dataset.from_tensor_slices((self.paths, self._kinds, starts))
@@ -88,7 +85,7 @@ class RecordSource:
         return rows.batch(self.batch_size, drop_remainder=True)
 
     def locate(self, index: int) -> str:
-        """`file: record number` of a row by its index."""
+        """Returns `file: record number` of the row with this index."""
         number = index % self.size
         for path, count in zip(self.paths, self.counts):
             if number < count:
@@ -97,7 +94,7 @@ class RecordSource:
         raise AssertionError(index)
 
     def explain(self, message: str) -> str | None:
-        """Which file and record an error of the pipeline is about; None where no record is to blame."""
+        """Names the file and record that caused an error of the pipeline; None if no record did."""
         if refused := re.search(r"\[bad row (\d+): (.+?)\]", message):
             return f"{self.locate(int(refused[1]))}: {refused[2]}"
         try:
@@ -110,7 +107,7 @@ class RecordSource:
 
 
 def refuse_rows(batch: dict[str, tf.Tensor], indices: tf.Tensor, checks: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The batch, once no row fails a check: `checks` are, by what is wrong, bool [B]. `RecordSource.explain` reads the error."""
+    """Returns the batch if no row fails a check: `checks` are bool [B] by error. `RecordSource.explain` reads the error raised."""
     asserts = []
     for wrong, bad in checks.items():
         row = tf.strings.as_string(indices[tf.argmax(tf.cast(bad, tf.int32))])
@@ -120,15 +117,21 @@ def refuse_rows(batch: dict[str, tf.Tensor], indices: tf.Tensor, checks: Mapping
         return {name: tf.identity(value) for name, value in batch.items()}
 
 
+def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
 class ExampleSource:
-    """Batches of examples in memory, bucketed by length: unpadded features of one model input each.
+    """Batches of examples in memory, the unpadded features of one row each, bucketed by length.
 
-    Each batch's sequences (arrays of rank 1 named in `sequence_keys`) are padded with 0 to the smallest of `buckets` that
-    holds them all (default: to the longest of the batch); other values are stacked. Training permutes the examples anew
-    each epoch, by (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles the batches; evaluation
-    keeps the order of the examples. The last batch of an epoch is filled up with rows of `example_weights` 0.
+    Each batch's sequences (arrays named in `sequence_keys`) are padded with 0 to the smallest of `buckets` that holds them
+    all (default: to the longest of the batch); other values are stacked. Every epoch of training permutes the examples by
+    (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles the batches; evaluation keeps the order
+    of the examples, or sorts chunks too (`by_length`). The last batch is filled up with rows of `example_weights` 0.
 
-    Raises ValueError where there is no example.
+    Raises ValueError if there is no example.
     """
 
     def __init__(self, examples: Sequence[Mapping[str, np.ndarray]], batch_size: int, seed: int = 0, shuffle: bool = True,
@@ -147,13 +150,13 @@ class ExampleSource:
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
 
     def fix_lengths(self) -> None:
-        """Has batches of few lengths where `buckets` says nothing: the longest example's, and 32, 64, 128, ... below it."""
+        """Sets `buckets`, if there are none, to the longest example's length and 32, 64, 128, ... below it."""
         longest = int(self.lengths.max())
         if not self.buckets:
             self.buckets = [32 << doubled for doubled in range(longest.bit_length()) if 32 << doubled < longest] + [longest]
 
     def plan(self, epoch: int) -> list[np.ndarray]:
-        """The indices of each batch of an epoch; the last may be short."""
+        """Returns the indices of each batch of an epoch; the last may be short."""
         if self._plan[0] != epoch:
             self._plan = (epoch, self._make_plan(epoch))
         return self._plan[1]
@@ -173,15 +176,15 @@ class ExampleSource:
         return [batches[index] for index in rng.permutation(len(batches))] if self.shuffle else batches
 
     def in_order(self, rows: Sequence[T]) -> list[T | None]:
-        """What was found of the examples of an evaluation, batch by batch, in the examples' order; None where it did not get to
-        an example."""
+        """Puts the results of an evaluation, which come batch by batch, in the order of the examples; None for examples that
+        were not evaluated."""
         found: list[T | None] = [None] * len(self.examples)
         for index, row in zip(np.concatenate(self.plan(0)), rows):
             found[index] = row
         return found
 
     def batch(self, number: int) -> dict[str, np.ndarray]:
-        """Batch `number`, counted over all epochs."""
+        """Makes batch `number`, counted over all epochs."""
         epoch, index = divmod(number, self.batches_per_epoch)
         chosen = self.plan(epoch)[index]
         weights = np.zeros(self.batch_size, np.float32)
@@ -207,10 +210,10 @@ class ExampleSource:
         return stacked
 
     def explain(self, message: str) -> None:
-        """Nothing: examples in memory have been checked by whoever made them."""
+        """Explains nothing: examples in memory were checked when they were made."""
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
-        """Batches start, start + 1, ...: without end where shuffled, one epoch otherwise."""
+        """Batches start, start + 1, ...: endless if shuffled, else one epoch."""
         rows = self.batch_size // num_shards
         first = self.batch(start)
 
@@ -225,8 +228,5 @@ class ExampleSource:
             varies = key in self.sequence_keys and len(self.buckets) != 1
             return tf.TensorSpec((rows, *value.shape[1:-1], None) if varies else (rows, *value.shape[1:]), value.dtype)
 
-        dataset = tf.data.Dataset.from_generator(
-            batches, output_signature={key: spec(key, value) for key, value in first.items()})
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+        return _prefetched(tf.data.Dataset.from_generator(
+            batches, output_signature={key: spec(key, value) for key, value in first.items()}))

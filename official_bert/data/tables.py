@@ -16,10 +16,10 @@ LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itsel
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The wanted columns of a file, and where each row stands in it."""
+    """The wanted columns of a file, and the line of each row."""
 
     path: str
-    columns: dict[str, list[Any]]  # strings; of JSON lines, whatever the value is
+    columns: dict[str, list[Any]]  # strings; in JSON lines any value
     lines: list[int]  # 1-based line at which each row begins
     broken: list[str]  # one sentence for each row that was left out
 
@@ -31,7 +31,7 @@ class Table:
         return f"{self.path}:{self.lines[row]}"
 
     def rows(self, keep: Iterable[int]) -> "Table":
-        """Some of the rows."""
+        """A table of only some of the rows."""
         chosen = list(keep)
         return Table(self.path, {name: [values[row] for row in chosen] for name, values in self.columns.items()},
                      [self.lines[row] for row in chosen], self.broken)
@@ -39,11 +39,12 @@ class Table:
 
 def read_table(path: str, wanted: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
                delimiter: str = "", skip_broken: bool = False) -> Table:
-    """The columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
+    """Reads the columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
 
-    `names` are the columns of a file without such a line. A TSV knows no quotes (GLUE, 2018 `_read_tsv`), a CSV does. A row
-    with another number of columns is an error, or left out and told in `broken` where `skip_broken`. Raises ValueError, naming
-    file and line, for a file that is missing, empty or not UTF-8, a missing or doubled column, a broken row, broken JSON.
+    `names` are the columns of a file without such a line. Quotes mean nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in
+    CSV. A row with another number of columns is an error; with `skip_broken` it is left out and listed in `broken`. Raises
+    ValueError, naming file and line, for a file that is missing, empty or not UTF-8, a missing or doubled column, a broken
+    row, broken JSON.
     """
     if not os.path.isfile(path):
         raise ValueError(f"{path}: no such file" + _neighbours(path))
@@ -59,7 +60,7 @@ def read_table(path: str, wanted: Sequence[str], optional: Sequence[str] = (), n
 
 
 def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool) -> None:
-    """Takes the columns out of rows of which the first names them all."""
+    """Fills the table from rows, the first of which has the names of the columns."""
     header = list(next(rows, (0, ()))[1])
     for name in dict.fromkeys([*table.columns, *optional]):
         if header.count(name) > 1:
@@ -81,7 +82,7 @@ def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], op
 
 
 def _fill_from_objects(table: Table, objects: Iterator[tuple[int, dict]], optional: Sequence[str]) -> None:
-    """Takes the columns out of JSON objects, an optional one where the first of them has it."""
+    """Fills the table from JSON objects; an optional column counts if the first object has it."""
     for line, values in objects:
         if not table.lines:
             table.columns.update({name: [] for name in optional if name in values})
@@ -100,7 +101,7 @@ def _format(path: str) -> Format:
 
 
 def _neighbours(path: str) -> str:
-    """What lies in the folder where a file was looked for."""
+    """The files beside a missing file, for its error message."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         return f" (there is no folder {folder} either)"
@@ -108,13 +109,13 @@ def _neighbours(path: str) -> str:
 
 
 def _shown(names: Sequence[str]) -> str:
-    """Names for a message: not more than a dozen, none of them long."""
+    """The first dozen names for a message, long ones cut."""
     short = [repr(name[:40]) for name in map(str, names[:12])]
     return ", ".join(short) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"
 
 
 def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """(line, cells) of each row, the names of the columns first."""
+    """Yields (line, cells) of each row, the names of the columns first."""
     if names:
         yield 0, names
     if kind == "tsv":
@@ -135,7 +136,7 @@ def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str]) -> Ite
 
 
 def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
-    """(line, object) of each line that is not blank."""
+    """Yields (line, object) of each line that is not blank."""
     for number, line in enumerate(read_lines(path, keep_ends=True), 1):
         if not line.strip():
             continue

@@ -1,6 +1,6 @@
-"""Model inputs made of texts (2018's `InputFeatures`): ids in one long array, an unpadded row made when it is asked for.
+"""Model inputs made of texts (2018's `InputFeatures`): all ids in one array, from which each unpadded row is made on demand.
 
-A row is packed and cut as in 2018 (`convert_single_example`); padding is left to the batch.
+A row is packed and cut as in 2018 (`convert_single_example`); batches pad it.
 """
 
 import array
@@ -13,14 +13,14 @@ from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.packing import pack_pair, truncate_pair
 from official_bert.text.tokenization import FullTokenizer
 
-LARGE = 5_000_000  # characters from which on building the compiled tokenizer is quicker than using the plain one
-LAYOUT = 1  # of the arrays that are cached
+LARGE = 5_000_000  # characters; for more, building the compiled tokenizer and using it is quicker than the plain one
+LAYOUT = 1  # version of the cached arrays
 
 
 class TextFeatures(Sequence):
-    """`features[i]` is the dict of row i: `input_ids`, `input_mask`, `segment_ids` int32 [S], and what `extra` holds for it.
+    """`features[i]` is the dict of row i: `input_ids`, `input_mask`, `segment_ids` int32 [S], and its values in `extra`.
 
-    `ids` are those of all rows, packed; row i begins at `starts[i]`, and its segment 0 has `first_lengths[i]` tokens.
+    `ids` holds all rows one after another; row i begins at `starts[i]`, and its segment 0 has `first_lengths[i]` tokens.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], extra: Mapping[str, np.ndarray] | None = None):
@@ -47,7 +47,7 @@ class TextFeatures(Sequence):
 
 
 class ChoiceFeatures(Sequence):
-    """`features[i]` is the dict of C rows of `rows` that belong together: `input_ids`, `input_mask`, `segment_ids` [C,S]."""
+    """`features[i]` is the dict of example i, the next C of `rows`: `input_ids`, `input_mask`, `segment_ids` [C,S]."""
 
     def __init__(self, rows: TextFeatures, choices: int, extra: Mapping[str, np.ndarray]):
         self.rows, self.choices, self.extra = rows, choices, dict(extra)
@@ -70,14 +70,14 @@ class ChoiceFeatures(Sequence):
 
 def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: FullTokenizer, max_seq_length: int,
                   cache_dir: str = "") -> Mapping[str, np.ndarray]:
-    """The arrays of `TextFeatures`, kept between runs in `cache_dir` under the hash of texts, vocabulary and options.
+    """Makes the arrays of `TextFeatures`; keeps them between runs in `cache_dir`, if given.
 
-    Raises ValueError where `max_seq_length` leaves no room for the special tokens.
+    Raises ValueError if `max_seq_length` leaves no room for the special tokens.
     """
     special = 2 if text_pair is None else 3
     if max_seq_length < special:
         raise ValueError(f"max_seq_length: expected at least {special} for the special tokens, got {max_seq_length}")
-    if not cache_dir:
+    if not cache_dir:  # spares the digests
         return _pack_all(text, text_pair, tokenizer, max_seq_length)
     depends_on = {"layout": LAYOUT, "texts": [text_digest(text), text_digest(text_pair or [])], "pairs": text_pair is not None,
                   "vocab": file_digest(tokenizer.vocab_file), "do_lower_case": tokenizer.do_lower_case,
@@ -86,7 +86,7 @@ def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenize
 
 
 def tokenize_all(tokenizer: FullTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """The ids of each text."""
+    """Returns the ids of each text."""
     if sum(map(len, texts)) < LARGE:
         return [np.array(tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)), np.int32) for text in texts]
     ids, lengths = FastTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case).encode_lines(texts)

@@ -5,6 +5,7 @@ import gzip
 import numpy as np
 import pytest
 import tensorflow as tf
+from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data import records
 
@@ -20,7 +21,7 @@ def some_values(seed, features=FEATURES):
 
 def some_file(path, count=5, compress=False):
     values = [some_values(seed) for seed in range(count)]
-    records.write_tfrecords(str(path), [records.encode_example(FEATURES, value) for value in values], compress)
+    write_tfrecords(str(path), [encode_example(FEATURES, value) for value in values], compress)
     return values
 
 
@@ -32,7 +33,7 @@ def test_an_encoded_example_has_the_bytes_of_protobuf_s_deterministic_serializat
         for name, value in values.items():
             kind = "float_list" if value.dtype == np.float32 else "int64_list"
             getattr(example.features.feature[name], kind).value.extend(value.tolist())
-        assert records.encode_example(features, values) == example.SerializeToString(deterministic=True)
+        assert encode_example(features, values) == example.SerializeToString(deterministic=True)
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -50,7 +51,7 @@ def test_our_reader_reads_what_tensorflow_wrote(tmp_path):
     values = [some_values(seed) for seed in range(3)]
     with tf.io.TFRecordWriter(path) as writer:
         for value in values:
-            writer.write(records.encode_example(FEATURES, value))
+            writer.write(encode_example(FEATURES, value))
     for got, wanted in zip(records.read_instances([path]), values, strict=True):
         assert sorted(got) == sorted(wanted)
         for name in wanted:
@@ -63,7 +64,7 @@ def test_our_reader_reads_what_tensorflow_wrote(tmp_path):
 def test_the_unmasked_schema_keeps_word_starts_and_its_version(tmp_path):
     features = records.unmasked_features(8)
     values = some_values(0, features)
-    records.write_tfrecords(str(tmp_path / "a"), [records.encode_example(features, values)])
+    write_tfrecords(str(tmp_path / "a"), [encode_example(features, values)])
     assert records.file_features(str(tmp_path / "a")) == features
     row = next(records.read_instances([str(tmp_path / "a")]))
     assert {"word_starts", "schema_version"} <= set(row)
@@ -117,8 +118,8 @@ def test_a_truncated_gzip_file_is_named(tmp_path):
 def test_records_of_another_length_are_named(tmp_path):
     path = str(tmp_path / "a")
     other = records.pretraining_features(9, 3)
-    records.write_tfrecords(path, [records.encode_example(FEATURES, some_values(0)),
-                                   records.encode_example(other, some_values(1, other))])
+    write_tfrecords(path, [encode_example(FEATURES, some_values(0)),
+                           encode_example(other, some_values(1, other))])
     with pytest.raises(ValueError, match="a: record 1: expected"):
         list(records.read_instances([path]))
 
@@ -137,5 +138,5 @@ def test_a_failed_write_leaves_nothing(tmp_path):
         yield b"one"
         raise OSError(28, "No space left on device")
     with pytest.raises(OSError):
-        records.write_tfrecords(str(tmp_path / "a"), records_then_error())
+        write_tfrecords(str(tmp_path / "a"), records_then_error())
     assert not list(tmp_path.iterdir())

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data import records
 from official_bert.data.sources import RecordSource, refuse_rows
@@ -24,8 +25,8 @@ def paths(tmp_path):
     """Three files of 10, 7 and 5 records that hold the numbers 0 to 21; the second is gzip."""
     first = 0
     for part, count in enumerate((10, 7, 5)):
-        rows = [records.encode_example(FEATURES, {"number": [first + row]}) for row in range(count)]
-        records.write_tfrecords(str(tmp_path / f"part-{part}{'.gz' if part == 1 else ''}"), rows, compress=part == 1)
+        rows = [encode_example(FEATURES, {"number": [first + row]}) for row in range(count)]
+        write_tfrecords(str(tmp_path / f"part-{part}{'.gz' if part == 1 else ''}"), rows, compress=part == 1)
         first += count
     return find_files(str(tmp_path / "part-*"))
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data import records
 
@@ -44,7 +45,7 @@ def test_held_out_documents_are_not_trained_on(demo, tmp_path):
 
 def write(path, masked):
     table = records.pretraining_features(4, 2)
-    records.write_tfrecords(str(path), (records.encode_example(table, {
+    write_tfrecords(str(path), (encode_example(table, {
         "input_ids": [1] * 4, "input_mask": [1] * 4, "segment_ids": [0] * 4, "masked_lm_positions": [1, 2],
         "masked_lm_ids": ids, "masked_lm_weights": weights, "next_sentence_labels": [0]}) for ids, weights in masked))
 

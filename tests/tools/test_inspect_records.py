@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data import records
 
@@ -48,7 +49,7 @@ def golden_rows():
 def write(path, rows, features=None):
     features = features or records.pretraining_features(128, 20)
     count = len(rows["input_ids"])
-    records.write_tfrecords(str(path), [records.encode_example(features, {name: value[row] for name, value
+    write_tfrecords(str(path), [encode_example(features, {name: value[row] for name, value
                                                                           in rows.items()}) for row in range(count)])
     return path
 

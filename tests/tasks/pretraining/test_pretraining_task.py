@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build
 from official_bert.data import records
@@ -28,8 +29,8 @@ def unmasked(tmp_path, golden):
             rows.append({"input_ids": ids, "input_mask": mask, "segment_ids": (np.arange(S) > length // 2) * mask,
                          "word_starts": (ids > 99).astype(int), "next_sentence_labels": [int(rng.integers(0, 2))],
                          "schema_version": [records.SCHEMA_VERSION]})
-        records.write_tfrecords(str(tmp_path / f"part-{part}"),
-                                [records.encode_example(features, row) for row in rows])
+        write_tfrecords(str(tmp_path / f"part-{part}"),
+                        [encode_example(features, row) for row in rows])
     return str(tmp_path / "part-*")
 
 
@@ -84,8 +85,8 @@ def test_what_does_not_fit_is_refused(unmasked, golden, tmp_path):
         resolve(unmasked, golden, options={"max_seq_length": 64})
     arrays = np.load(golden / "generator_short.npz")
     features = records.pretraining_features(32, 5)
-    records.write_tfrecords(str(tmp_path / "part-2"), [
-        records.encode_example(features, {name: arrays[name][0] for name in arrays})])
+    write_tfrecords(str(tmp_path / "part-2"), [
+        encode_example(features, {name: arrays[name][0] for name in arrays})])
     with pytest.raises(ValueError, match="with masks or without"):
         options = {"max_seq_length": S, "max_predictions_per_seq": 5}
         resolve(unmasked, golden, options=options)
