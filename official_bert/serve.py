@@ -38,8 +38,21 @@ flags.DEFINE_integer("tensorflow_intra_op_parallelism", 0, "TensorFlow's threads
 flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "TensorFlow's threads between operations; 0: one a core.", 0)
 flags.DEFINE_integer("max_request_bytes", 8 << 20, "The largest request.", 1024)
 flags.DEFINE_integer("max_request_rows", 1024, "The most rows (texts) in one request.", 1)
+flags.DEFINE_integer("max_request_elements", 2 << 20, "The most numbers in one request, as its tensors declare them, all inputs "
+                     "together; a string counts as 16.", 1)
 flags.DEFINE_integer("max_text_bytes", 256 << 10, "The longest string in a request.", 1)
+flags.DEFINE_integer("max_batch_elements", 8 << 20, "The most that runs at once: rows x longest row, numbers or bytes of text. "
+                     "Larger requests run in parts; a row that is larger is refused.", 1)
+flags.DEFINE_integer("max_batch_squares", 16 << 20, "The same for rows x longest row squared, of inputs of integers: what the "
+                     "attention over ids costs.", 1)
+flags.DEFINE_integer("max_answer_bytes", 64 << 20, "The largest answer to one request.", 1024)
 flags.DEFINE_integer("max_concurrent_requests", 256, "Requests under way at once; more are told to come again.", 1)
+flags.DEFINE_integer("max_connections", 512, "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited "
+                     "longest without a whole request gives way (REST), or the new one is refused (gRPC).", 1)
+flags.DEFINE_integer("max_unfinished_bytes", 256 << 20, "The most bytes of bodies that are arriving, of large answers that are "
+                     "leaving, and of large requests that wait to be read.", 1 << 16)
+flags.DEFINE_float("keepalive_seconds", 15.0, "For a connection to send the header of its first or next request.", 0.01)
+flags.DEFINE_float("body_seconds", 20.0, "For the body of a request to arrive, and for a large answer to be taken.", 0.01)
 flags.DEFINE_list("allowed_hosts", [], "Names that requests may give in their Host header, beside those of this machine. Given, or "
                   "with --host on this machine (the default), all others are refused.")
 flags.DEFINE_list("allowed_origins", [], "Other sites whose pages may ask from a browser, as https://example.org; none by default.")
@@ -103,9 +116,8 @@ def _options(models):
         poll_seconds=FLAGS.file_system_poll_wait_seconds, timeout_seconds=FLAGS.rest_api_timeout_in_ms / 1000,
         drain_seconds=FLAGS.drain_seconds, enable_warmup=FLAGS.enable_model_warmup,
         intra_op_threads=FLAGS.tensorflow_intra_op_parallelism, inter_op_threads=FLAGS.tensorflow_inter_op_parallelism,
-        limits=Limits(max_request_bytes=FLAGS.max_request_bytes, max_request_rows=FLAGS.max_request_rows,
-                      max_text_bytes=FLAGS.max_text_bytes, max_concurrent_requests=FLAGS.max_concurrent_requests,
-                      text_inputs=tuple(FLAGS.text_inputs)))
+        limits=Limits(text_inputs=tuple(FLAGS.text_inputs), **{
+            field.name: FLAGS[field.name].value for field in dataclasses.fields(Limits) if field.name != "text_inputs"}))
 
 
 def _register_text_ops() -> None:

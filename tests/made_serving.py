@@ -58,6 +58,16 @@ class Demo(tf.Module):
     def binary(self, inputs):
         return {"copy_bytes": inputs, "size": tf.strings.length(inputs)}
 
+    @tf.function(input_signature=texts("inputs"))
+    def number(self, inputs):
+        """Fails over what is no number, with a message that quotes it."""
+        return {"number": tf.strings.to_number(inputs), "size": tf.strings.length(inputs)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "sizes")])
+    def long(self, sizes):
+        """An answer of as many numbers as are asked for."""
+        return {"numbers": tf.zeros([tf.size(sizes), tf.reduce_max(sizes)]), "sizes": sizes}
+
     @tf.function(input_signature=texts("text"))
     def words(self, text):
         return {"words": tf.strings.split(text).to_tensor()}
@@ -90,7 +100,7 @@ def write_model(folder, version, name=None):
     model = Demo(version)
     temporary, target = pathlib.Path(folder) / f".writing-{version}", pathlib.Path(folder) / str(name or version)
     signatures = {"serving_default": model.text, **{key: getattr(model, key) for key in (
-        "pair", "binary", "words", "ids", "numbers", "scalar", "work")}}
+        "pair", "binary", "number", "long", "words", "ids", "numbers", "scalar", "work")}}
     tf.saved_model.save(model, str(temporary), signatures=signatures)
     os.replace(temporary, target)
     return target

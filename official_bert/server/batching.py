@@ -4,8 +4,8 @@ Tasks of one version, signature and inner shape are concatenated along the first
 when its oldest task has waited `batch_timeout_micros` and a thread is free; so a busy server forms large batches by itself.
 
 Unlike TF Serving: tasks of other inner shapes form batches of their own (there they are refused unless padding is on);
-padding is with 0 and "" (there with the first value); where a batch fails, its tasks run one by one, so that only the
-guilty one gets the error.
+padding is with 0 and "" (there with the first value); a batch that fails runs again in halves, so that only the guilty
+request gets the error; a batch is also bounded by its elements, not by rows alone.
 """
 
 import asyncio
@@ -14,20 +14,23 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
 from official_bert.server.metrics import Metrics
-from official_bert.server.statuses import RequestError, invalid
+from official_bert.server.reading.tensors import Arrays, type_name
+from official_bert.server.request_checks import Limits, row_extent
+from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
-Arrays = Mapping[str, np.ndarray]
+LOG = logging.getLogger("official_bert.server")
 Run = Callable[[Arrays, float | None], dict[str, np.ndarray]]  # the time (of `time.monotonic`) at which it must end
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchingParameters:
-    """The fields of TF Serving's `BatchingParameters`; the defaults suit a model that keeps all cores busy by itself."""
+    """TF Serving's `BatchingParameters`, field by field. The defaults suit a model that keeps all cores busy by itself."""
 
     max_batch_size: int = 32  # of a request; also of what runs at once, unless large requests are split
     batch_timeout_micros: int = 0
@@ -53,7 +56,7 @@ class BatchingParameters:
 
     @property
     def largest(self) -> int:
-        """The most rows that run at once."""
+        """Returns the most rows that run at once."""
         return (self.max_execution_batch_size if self.enable_large_batch_splitting else 0) or self.max_batch_size
 
 
@@ -63,7 +66,7 @@ DEFAULT_PARAMETERS = BatchingParameters(max_batch_size=1024, max_execution_batch
 
 @dataclasses.dataclass(eq=False)
 class Task:
-    """Rows that wait, and the future of their outputs."""
+    """Waiting rows, and the future of (their outputs, the size of these in bytes)."""
 
     inputs: Arrays
     size: int
@@ -72,26 +75,52 @@ class Task:
     deadline: float | None = None  # None: it may take any time
     is_running: bool = False
 
+    def __post_init__(self):
+        self.extents = row_extents(self.inputs)
+
 
 class _Queue:
     """Tasks that may share a batch."""
 
-    def __init__(self, run: Run, parameters: BatchingParameters):
-        self.run, self.parameters = run, parameters
+    def __init__(self, run: Run, parameters: BatchingParameters, limits: Limits):
+        self.run, self.parameters, self.limits = run, parameters, limits
         self.tasks: collections.deque[Task] = collections.deque()
         self.rows = 0
+        self.row_bytes = 1.0  # of the answers of the last batch
         self.grew = asyncio.Event()
 
-    def take(self, most: int) -> list[Task]:
-        """The oldest tasks that fit into a batch of `most` rows, without those whose clients have gone."""
+    def take(self) -> list[Task]:
+        """Returns the oldest tasks that fit into a batch, one at least if there are any."""
         taken: list[Task] = []
+        rows, extents = 0, 0
         while self.tasks:
-            if not self.tasks[0].future.done():
-                if sum(task.size for task in taken) + self.tasks[0].size > most:
-                    break
-                taken.append(self.tasks[0])
-            self.rows -= self.tasks.popleft().size
+            extents = np.maximum(extents, self.tasks[0].extents)
+            rows += self.tasks[0].size
+            if taken and rows > min(most_rows(extents, self.parameters, self.limits), self.limits.max_answer_bytes / self.row_bytes):
+                break
+            taken.append(self.tasks.popleft())
+            self.rows -= taken[-1].size
         return taken
+
+    def drop(self, task: Task) -> None:
+        """Removes a task, which has its answer or whose client has gone."""
+        if task in self.tasks:
+            self.tasks.remove(task)
+            self.rows -= task.size
+
+
+def row_extents(inputs: Arrays) -> np.ndarray:
+    """Returns [2, inputs]: the elements and the squares of a row of each input (`request_checks.row_extent`)."""
+    longest = [max(map(len, array.ravel().tolist()), default=0) if array.dtype == object else 0 for array in inputs.values()]
+    return np.array([row_extent(type_name(array), array.shape, max(1, length))
+                     for array, length in zip(inputs.values(), longest)]).T
+
+
+def most_rows(extents: np.ndarray, parameters: BatchingParameters, limits: Limits) -> int:
+    """Returns how many rows of these extents may run at once: at least one, and an allowed batch size if one fits."""
+    width, square = np.maximum(1, extents.sum(axis=1)).tolist()
+    most = min(parameters.largest, limits.max_batch_elements // width, limits.max_batch_squares // square)
+    return max((size for size in parameters.allowed_batch_sizes if size <= most), default=max(1, most))
 
 
 class Batcher:
@@ -101,8 +130,8 @@ class Batcher:
     the threads are shared.
     """
 
-    def __init__(self, parameters: BatchingParameters, metrics: Metrics):
-        self.parameters, self.metrics = parameters, metrics
+    def __init__(self, parameters: BatchingParameters, metrics: Metrics, limits: Limits | None = None):
+        self.parameters, self.metrics, self.limits = parameters, metrics, limits or Limits()
         self._queues: dict[Hashable, _Queue] = {}
         self._executor = concurrent.futures.ThreadPoolExecutor(parameters.num_batch_threads, parameters.thread_pool_name)
         self._free_threads = asyncio.Semaphore(parameters.num_batch_threads)
@@ -113,23 +142,28 @@ class Batcher:
         """Returns the outputs for inputs that share their first axis.
 
         Raises RequestError: UNAVAILABLE for a full queue, RESOURCE_EXHAUSTED if `deadline` passes in the queue and
-        DEADLINE_EXCEEDED if it passes later, INVALID_ARGUMENT for more rows than `max_batch_size`.
+        DEADLINE_EXCEEDED if it passes later, INVALID_ARGUMENT for more rows than `max_batch_size` or too large an answer.
         """
         parameters = parameters or self.parameters
         size = len(next(iter(inputs.values())))
         if size > parameters.max_batch_size:
             raise invalid(f"Task size {size} is larger than maximum input batch size {parameters.max_batch_size}")
-        largest = parameters.largest
-        if size <= largest:
-            return await self._enqueue(key, inputs, size, run, deadline, parameters)
-        parts = [{name: array[start:start + largest] for name, array in inputs.items()} for start in range(0, size, largest)]
-        waiting = [asyncio.ensure_future(self._enqueue(key, part, min(largest, size - index * largest), run, deadline, parameters))
-                   for index, part in enumerate(parts)]
+        part = most_rows(row_extents(inputs), parameters, self.limits)
+        if size <= part:
+            return (await self._enqueue(key, inputs, size, run, deadline, parameters))[0]
+        waiting = [asyncio.ensure_future(self._enqueue(
+            key, {name: array[start:start + part] for name, array in inputs.items()}, min(part, size - start), run, deadline,
+            parameters)) for start in range(0, size, part)]
+        total = 0
         try:
-            answers = await asyncio.gather(*waiting)
+            for part_answer in asyncio.as_completed(waiting):
+                total += (await part_answer)[1]
+                if total > self.limits.max_answer_bytes:
+                    raise answer_too_large(self.limits.max_answer_bytes)
         finally:
-            for part_answer in waiting:
-                part_answer.cancel()
+            for waiting_part in waiting:
+                waiting_part.cancel()
+        answers = [part_answer.result()[0] for part_answer in waiting]
         return {name: join([answer[name] for answer in answers]) for name in answers[0]}
 
     async def alone(self, inputs: Arrays, run: Run, deadline: float | None = None) -> dict[str, np.ndarray]:
@@ -138,21 +172,21 @@ class Batcher:
         try:
             async with asyncio.timeout_at(deadline), self._free_threads:
                 is_running = True
-                return await self._in_thread(run, inputs, deadline)
+                return await self._in_thread(run_alone, run, inputs, deadline, self.limits.max_answer_bytes)
         except TimeoutError:
             raise _late(is_running) from None
 
     def close(self) -> None:
-        """Ends the threads, after what they are running."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        """Ends the threads; one that runs a model ends when that is done."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _enqueue(self, key: Hashable, inputs: Arrays, size: int, run: Run, deadline: float | None,
-                       parameters: BatchingParameters) -> dict[str, np.ndarray]:
+                       parameters: BatchingParameters) -> tuple[dict[str, np.ndarray], int]:
         inner = () if parameters.pad_variable_length_inputs else tuple(
             (name, array.shape[1:]) for name, array in sorted(inputs.items()))
         queue = self._queues.get((key, inner))
         if queue is None:
-            queue = self._queues[key, inner] = _Queue(run, parameters)
+            queue = self._queues[key, inner] = _Queue(run, parameters, self.limits)
             self._spawn(self._serve((key, inner), queue))
         limit = parameters.max_enqueued_batches * parameters.largest
         if queue.rows + size > limit:
@@ -168,15 +202,17 @@ class Batcher:
                 return await task.future
         except TimeoutError:
             raise _late(task.is_running) from None
+        finally:  # not only a deadline: the client may have gone
+            queue.drop(task)
 
     async def _serve(self, key: Hashable, queue: _Queue) -> None:
         """Forms and starts batches until the queue is empty, which ends it."""
         while queue.tasks:
             await self._until_full_or_late(queue)
             await self._free_threads.acquire()
-            tasks = queue.take(queue.parameters.largest)
+            tasks = queue.take()
             if tasks:
-                self._spawn(self._execute(queue.run, queue.parameters, tasks))
+                self._spawn(self._execute(queue, tasks))
             else:
                 self._free_threads.release()
         del self._queues[key]
@@ -190,14 +226,16 @@ class Batcher:
                     queue.grew.clear()
                     await queue.grew.wait()
 
-    async def _execute(self, run: Run, parameters: BatchingParameters, tasks: Sequence[Task]) -> None:
-        """Runs a batch in a thread that was waited for, and gives every task its rows."""
+    async def _execute(self, queue: _Queue, tasks: Sequence[Task]) -> None:
+        """Runs a batch in the thread that `_serve` acquired, and gives every task its rows."""
         now = asyncio.get_running_loop().time()
         self.metrics.batch_formed(sum(task.size for task in tasks), [now - task.enqueued for task in tasks])
         for task in tasks:
             task.is_running = True
         try:
-            answers = await self._in_thread(functools.partial(run_batch, run, parameters), tasks)
+            run = functools.partial(run_batch, queue.run, queue.parameters, self.limits.max_answer_bytes)
+            answers = await self._in_thread(run, tasks)
+            queue.row_bytes = max([1.0, *(answer[1] / task.size for task, answer in zip(tasks, answers) if isinstance(answer, tuple))])
             for task, answer in zip(tasks, answers):
                 if not task.future.done():
                     if isinstance(answer, Exception):
@@ -207,7 +245,7 @@ class Batcher:
         except BaseException as error:
             for task in tasks:
                 if not task.future.done():
-                    task.future.set_exception(RequestError("INTERNAL", f"{type(error).__name__}: {error}"))
+                    task.future.set_exception(_internal(error))
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -223,18 +261,47 @@ class Batcher:
         task.add_done_callback(self._running.discard)
 
 
-def run_batch(run: Run, parameters: BatchingParameters, tasks: Sequence[Task]) -> list:
-    """The outputs of each task, or the exception that it alone causes."""
+def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: Sequence[Task]) -> list:
+    """Returns the outputs of each task with their bytes, or the exception that it causes by itself.
+
+    A batch that fails runs again in halves, so that one bad request costs its neighbours a few runs, and not their answers.
+    """
+    if all(task.future.done() for task in tasks):  # all clients have gone
+        return [_late(True)] * len(tasks)
     try:
-        return _run_together(run, parameters, tasks)
+        answers = [(outputs, answer_bytes(outputs)) for outputs in _run_together(run, parameters, tasks)]
+        return [answer if answer[1] <= most_bytes else answer_too_large(most_bytes) for answer in answers]
     except RequestError as error:
+        failure = error
+    except Exception as error:
         if len(tasks) == 1:
-            return [error]
-    return [run_batch(run, parameters, [task])[0] for task in tasks]
+            LOG.exception("running a model")
+        failure = _internal(error)
+    if len(tasks) == 1:
+        return [failure]
+    middle = len(tasks) // 2
+    return [*run_batch(run, parameters, most_bytes, tasks[:middle]), *run_batch(run, parameters, most_bytes, tasks[middle:])]
+
+
+def run_alone(run: Run, inputs: Arrays, deadline: float | None, most_bytes: int) -> dict[str, np.ndarray]:
+    """Returns the outputs for one request's inputs. Raises RequestError if they are too large."""
+    outputs = run(inputs, deadline)
+    if answer_bytes(outputs) > most_bytes:
+        raise answer_too_large(most_bytes)
+    return outputs
+
+
+def answer_bytes(outputs: Arrays) -> int:
+    """Returns the size of outputs in memory; a string takes its bytes and a pointer."""
+    return sum(array.nbytes + (sum(map(len, array.ravel().tolist())) if array.dtype == object else 0) for array in outputs.values())
+
+
+def _internal(error: BaseException) -> RequestError:
+    return RequestError("INTERNAL", f"internal error ({type(error).__name__}); the server's log says more")
 
 
 def _late(is_running: bool) -> RequestError:
-    """TF Serving's statuses for a deadline that passes while the model runs, or before."""
+    """Returns TF Serving's errors for a deadline that passes while the model runs, or before."""
     if is_running:
         return RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded: no answer in time")
     return RequestError("RESOURCE_EXHAUSTED", "Run() timeout exceeded while waiting in batching queue")
@@ -262,7 +329,7 @@ def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Task
 
 
 def join(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays one behind the other along the first axis, padded with 0 or "" where their inner sizes differ."""
+    """Concatenates arrays along the first axis; other axes are padded with 0 or "" to the longest."""
     if len(arrays) == 1:
         return arrays[0]
     inner = np.max([array.shape[1:] for array in arrays], axis=0, initial=0) if arrays[0].ndim > 1 else ()

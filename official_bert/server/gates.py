@@ -18,13 +18,15 @@ from aiohttp import web
 from google.protobuf.message import DecodeError
 
 from official_bert.server.access import AccessRules, accepts
-from official_bert.server.statuses import HTTP_STATUS, RequestError
+from official_bert.server.reading.process import LARGE_BYTES
+from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ID_HEADER = "X-Request-Id"
 OPEN_PATHS = ("/", "/healthz", "/readyz")  # without a token: what a probe asks, and the page, which holds nothing
 HEALTH = "/grpc.health.v1.Health/"
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
 CORS_SECONDS = 600  # that a browser remembers an answer to its preflight
 
 
@@ -89,9 +91,8 @@ def error_response(status: int, message: str) -> web.Response:
 
 
 def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
-    """Returns the middleware of the REST application."""
-    @web.middleware
-    async def pass_through(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Returns what stands between a REST request and its handler."""
+    async def pass_through(request: web.BaseRequest, handler: Handler) -> web.StreamResponse:
         started, name, status, sent = time.perf_counter(), request_id(request.headers.get(ID_HEADER)), 499, 0
         try:
             try:
@@ -107,7 +108,7 @@ def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
     return pass_through
 
 
-def _refusal(request: web.Request, rules: AccessRules) -> web.Response | None:
+def _refusal(request: web.BaseRequest, rules: AccessRules) -> web.Response | None:
     """Refuses what may not ask. Raises RequestError, or returns the answer if its status is not one of gRPC's."""
     headers = request.headers
     rules.check_host(headers.get("Host"))
@@ -120,7 +121,7 @@ def _refusal(request: web.Request, rules: AccessRules) -> web.Response | None:
     return None
 
 
-def _preflight(request: web.Request, rules: AccessRules) -> web.Response | None:
+def _preflight(request: web.BaseRequest, rules: AccessRules) -> web.Response | None:
     """Answers a browser that asks whether another site's page may ask; as in TF Serving, OPTIONS is nothing else."""
     if request.method != "OPTIONS":
         return None
@@ -133,7 +134,7 @@ def _preflight(request: web.Request, rules: AccessRules) -> web.Response | None:
         "Access-Control-Allow-Headers": f"Content-Type, Content-Encoding, Authorization, {ID_HEADER}"})
 
 
-def _add_headers(request: web.Request, response: web.StreamResponse, rules: AccessRules, name: str) -> None:
+def _add_headers(request: web.BaseRequest, response: web.StreamResponse, rules: AccessRules, name: str) -> None:
     """Adds the id, and what a browser must know of the answer."""
     response.headers[ID_HEADER] = name
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -185,6 +186,10 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         try:
             if not details.method.startswith(HEALTH):
                 self.rules.check_token(str(metadata.get("authorization", "")))
+            if details.method == PREDICT:  # is read later, where a large one holds up nobody
+                return data
+            if len(data) > LARGE_BYTES:
+                raise invalid(f"expected a message of at most {LARGE_BYTES} bytes, got {len(data)}")
             return method.request_deserializer(data)
         except RequestError as error:
             await context.abort(grpc.StatusCode[error.code], error.message)

@@ -19,9 +19,7 @@ from tensorflow_serving.apis import (
 )
 
 from official_bert.server.model_manager import Version
-from official_bert.server.request_checks import read_tensor
-from official_bert.server.request_handler import ModelAddress, RequestHandler
-from official_bert.server.servable import Signature, check_names
+from official_bert.server.request_handler import Admission, Answer, ModelAddress, RequestHandler
 from official_bert.server.statuses import RequestError, invalid
 
 LOG = logging.getLogger("official_bert.server")
@@ -35,27 +33,21 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     def __init__(self, handler: RequestHandler):
         self.handler = handler
 
-    async def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's name
-        """Runs a signature."""
-        async with _answering(self.handler, context, request, "Predict") as deadline:
-            spec = request.model_spec
+    async def Predict(self, data: bytes, context: Any) -> Any:  # noqa: N802  the protocol's name
+        """Runs a signature for a serialized `PredictRequest`."""
+        async with _answering(self.handler, context, "Predict") as (admission, deadline):
+            request = await self.handler.reader.grpc(data)
+            admission.name = request.name
 
-            def read(signature: Signature):
-                check_names(signature, request.inputs)
-                return {name: read_tensor(name, proto, self.handler.limits) for name, proto in request.inputs.items()}
+            async def read(_: Any) -> Any:
+                return request
 
-            answer = await self.handler.predict(ModelAddress.of(spec), spec.signature_name, read, list(request.output_filter),
-                                                deadline)
-            response = predict_pb2.PredictResponse()
-            response.model_spec.name, response.model_spec.signature_name = spec.name, answer.signature
-            response.model_spec.version.value = answer.version
-            for name, array in answer.outputs.items():
-                response.outputs[name].CopyFrom(tf.make_tensor_proto(array, shape=array.shape))
-            return response
+            answer = await self.handler.predict(ModelAddress(request.name, request.version, request.label), read, deadline)
+            return await asyncio.to_thread(_response, request.name, answer) if answer.is_large else _response(request.name, answer)
 
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The signatures of a version."""
-        async with _answering(self.handler, context, request, "GetModelMetadata"):
+        async with _answering(self.handler, context, "GetModelMetadata", request):
             return metadata(self.handler, ModelAddress.of(request.model_spec), request.metadata_field)[0]
 
 
@@ -67,8 +59,18 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
 
     async def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The versions of a model and their states."""
-        async with _answering(self.handler, context, request, "GetModelStatus"):
+        async with _answering(self.handler, context, "GetModelStatus", request):
             return status(self.handler.statuses(ModelAddress.of(request.model_spec)))
+
+
+def _response(name: str, answer: Answer) -> Any:
+    """Makes a `PredictResponse`."""
+    response = predict_pb2.PredictResponse()
+    response.model_spec.name, response.model_spec.signature_name = name, answer.signature
+    response.model_spec.version.value = answer.version
+    for key, array in answer.outputs.items():
+        response.outputs[key].CopyFrom(tf.make_tensor_proto(array, shape=array.shape))
+    return response
 
 
 def metadata(handler: RequestHandler, address: ModelAddress, fields: Any = (SIGNATURES,)) -> tuple[Any, list[str]]:
@@ -134,7 +136,8 @@ class Health(health_pb2_grpc.HealthServicer):
 
 
 @contextlib.asynccontextmanager
-async def _answering(handler: RequestHandler, context: Any, request: Any, api: str) -> AsyncIterator[float | None]:
+async def _answering(handler: RequestHandler, context: Any, api: str,
+                     request: Any = None) -> AsyncIterator[tuple[Admission, float | None]]:
     """Counts a request, and gives the time (of `time.monotonic`) until which its client waits.
 
     What goes wrong in it becomes a gRPC status, never a broken server.
@@ -142,10 +145,10 @@ async def _answering(handler: RequestHandler, context: Any, request: Any, api: s
     left = context.time_remaining()
     deadline = None if left is None else time.monotonic() + left
     try:
-        with handler.admitted(request.model_spec.name, api, "GRPC", deadline):
-            if not request.HasField("model_spec"):
+        with handler.admitted(request.model_spec.name if request is not None else "", api, "GRPC", deadline) as admission:
+            if request is not None and not request.HasField("model_spec"):
                 raise invalid("Missing ModelSpec")
-            yield deadline
+            yield admission, deadline
     except RequestError as error:
         await context.abort(grpc.StatusCode[error.code], error.message)
     except Exception:

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus, under the names that TF Serving uses where it counts the same.
+"""Counters for Prometheus. Those that TF Serving has too bear its names.
 
 So one dashboard reads both servers. Latencies are in microseconds, as there.
 """
@@ -39,7 +39,7 @@ class Metrics:
             "official_bert_requests_in_flight", "Requests that have no answer yet.", registry=self.registry)
 
     def request_done(self, model: str, status: str, api: str, entrypoint: str, seconds: float) -> None:
-        """Counts an answer. `model` must be one that is configured: labels live for ever."""
+        """Counts an answer. `model` must be one that is configured: labels are never forgotten."""
         self._requests.labels(model, status).inc()
         self._latency.labels(model, api, entrypoint).observe(seconds * 1e6)
 
@@ -54,7 +54,7 @@ class Metrics:
             self._queuing.observe(seconds * 1e6)
 
     def version_available(self, model: str, version: int, available: bool) -> None:
-        """Notes that a version has begun or ended to answer."""
+        """Notes that a version has begun or stopped to answer."""
         if available:
             self._versions.labels(model, str(version)).set(1)
         else:
@@ -65,5 +65,5 @@ class Metrics:
         self._in_flight.inc(change)
 
     def page(self) -> bytes:
-        """The metrics in Prometheus' text format."""
+        """Returns the metrics in Prometheus' text format."""
         return prometheus_client.generate_latest(self.registry)

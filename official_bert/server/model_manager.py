@@ -27,7 +27,7 @@ Load = Callable[[str, int, str], Servable]
 
 @dataclasses.dataclass
 class Version:
-    """What is known of one version of a model."""
+    """A version of a model and its state; the states are TF Serving's."""
 
     number: int
     folder: str
@@ -49,7 +49,7 @@ class ModelManager:
         self._polling = threading.Lock()
 
     def poll(self) -> None:
-        """Looks at the folders once: loads what is new and complete, then ends what is no longer wanted."""
+        """Looks at the folders once: loads complete new versions, then ends those that the policy no longer chooses."""
         with self._polling:
             for model in self.models.values():
                 self._poll_model(model)
@@ -58,7 +58,7 @@ class ModelManager:
         known = self._versions[model.name]
         chosen = self._load_chosen(model)
         states = {known[number].state for number in chosen}
-        # What answers goes on doing so until its successor does, and when the folder is emptied under it.
+        # An old version answers until its successor does, even if its folder is deleted.
         if "AVAILABLE" in states or (chosen and "START" not in states):
             for version in list(known.values()):
                 if version.state == "AVAILABLE" and version.number not in chosen:
@@ -69,7 +69,7 @@ class ModelManager:
                 del known[number]
 
     def _load_chosen(self, model: ServedModelConfig) -> list[int]:
-        """Loads the versions that the policy chooses; in place of one that does not load, the next lower is chosen."""
+        """Loads the versions that the policy chooses; if one does not load, the next lower one is chosen."""
         folders = {number: os.path.join(model.base_path, name) for number, name in list_versions(model.base_path).items()}
         failed: set[int] = set()
         while True:
@@ -98,7 +98,7 @@ class ModelManager:
             self._start(name, version)
 
     def _start(self, name: str, version: Version) -> None:
-        """Loads a version; a failure is kept as its status and does not concern the others."""
+        """Loads a version; a failure becomes its status and does not affect other versions."""
         version.state = "LOADING"
         try:
             servable = self._load(name, version.number, version.folder)
@@ -113,7 +113,7 @@ class ModelManager:
         LOG.info("%s version %d: available", name, version.number)
 
     def _end(self, name: str, version: Version, timeout: float | None = None) -> None:
-        """Takes a version out of service, waits for its requests, and gives its memory back."""
+        """Takes a version out of service, waits for its requests (up to `timeout` seconds), and frees its memory."""
         with self._changed:
             version.state = "UNLOADING"
             self._changed.wait_for(lambda: not version.users, timeout)
@@ -176,13 +176,13 @@ class ModelManager:
         return not self.waiting()
 
     def waiting(self) -> list[str]:
-        """The models without a version that answers."""
+        """Returns the names of models without a version that answers."""
         with self._changed:
             return [name for name, versions in self._versions.items()
                     if not any(entry.state == "AVAILABLE" for entry in versions.values())]
 
     def errors(self) -> list[str]:
-        """Why models without an answering version have none."""
+        """Returns a line for each model without a version that answers, with the reason."""
         lines = []
         for name in self.waiting():
             reasons = [entry.error for entry in list(self._versions[name].values()) if entry.error]
@@ -190,7 +190,7 @@ class ModelManager:
         return lines
 
     def close(self, timeout: float | None = None) -> None:
-        """Ends everything."""
+        """Ends all versions; waits up to `timeout` seconds for the requests of each."""
         with self._polling:
             for name, versions in self._versions.items():
                 for version in versions.values():

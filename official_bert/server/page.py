@@ -7,12 +7,12 @@ import re
 
 
 def read() -> str:
-    """The page's HTML."""
+    """Returns the page's HTML."""
     return importlib.resources.files("official_bert.server").joinpath("page.html").read_text(encoding="utf-8")
 
 
 def _policy(html: str) -> str:
-    """A content security policy that lets the page's own script and style run, and nothing else."""
+    """Returns a content security policy that lets only the page's own script and style run."""
     def digest(tag: str) -> str:
         found = re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
         assert found is not None, tag
@@ -23,5 +23,5 @@ def _policy(html: str) -> str:
 
 
 def headers() -> dict[str, str]:
-    """What a browser is told about the page."""
+    """Returns the HTTP headers of the page."""
     return {"Content-Security-Policy": _policy(read()), "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}

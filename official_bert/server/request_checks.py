@@ -1,75 +1,72 @@
-"""What a request must fulfil before it reaches a model: names, types, shapes, and bounds on size.
+"""Checks of a request before it reaches a model: names, types, shapes, sizes.
 
-What is refused here costs nothing and cannot spoil the batch that it would have shared.
+A request that is refused here costs nothing and cannot spoil the batch that it would have shared.
 """
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from official_bert.server.servable import Arrays, Signature, TensorSpec, check_names
-from official_bert.server.statuses import RequestError, invalid
+from official_bert.server.reading.tensors import NUMPY_TYPES, Arrays, TensorSpec, check_names, type_name
+from official_bert.server.statuses import invalid
 
-MOST_DIMENSIONS = 8
+BYTES_OF_A_STRING = 16  # what an empty string costs, counted in elements
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one request may ask for."""
+    """Bounds on one request, one batch, and all clients together."""
 
     max_request_bytes: int = 8 << 20  # of a body, after decompression
     max_request_rows: int = 1024  # texts in one request
+    max_request_elements: int = 2 << 20  # numbers in one request, all inputs together; a string counts as 16
     max_text_bytes: int = 256 << 10  # of one string
-    max_concurrent_requests: int = 256  # those above are told to come again
+    max_batch_elements: int = 8 << 20  # rows x longest row, numbers or bytes of text, of what runs at once
+    max_batch_squares: int = 16 << 20  # rows x longest row squared, of inputs of integers: what attention costs
+    max_answer_bytes: int = 64 << 20  # of the answer to one request
+    max_concurrent_requests: int = 256  # more are refused with UNAVAILABLE
+    max_connections: int = 512  # of REST, and as many of gRPC
+    max_unfinished_bytes: int = 256 << 20  # of all bodies that are still arriving
+    keepalive_seconds: float = 15.0  # for a connection to send the whole header of its first or next request
+    body_seconds: float = 20.0  # for a body to arrive
     # Inputs that are text and must be UTF-8; strings of other names (images, tf.train.Examples) may hold any bytes.
     text_inputs: tuple[str, ...] = ("text", "text_pair", "question", "context", "choices")
 
 
-def check_inputs(signature: Signature, inputs: Arrays, limits: Limits) -> None:
-    """Refuses inputs that do not fit the signature or exceed the limits, with one sentence that names the input."""
-    check_names(signature, inputs)
-    for name, spec in signature.inputs.items():
-        _check_shape(name, inputs[name], spec)
-        if spec.has_rows and inputs[name].ndim and len(inputs[name]) > limits.max_request_rows:
-            raise invalid(f"input {name!r}: expected at most {limits.max_request_rows} rows in a request, "
-                          f"got {len(inputs[name])}")
-        if spec.dtype == tf.string:
-            _check_strings(name, inputs[name], limits)
-    if have_rows(signature, inputs):
-        _check_rows(inputs)
+def check_declared(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Limits) -> None:
+    """Refuses tensors that would be too large, by their types and shapes alone: they need not exist yet."""
+    total = 0
+    for name, (dtype, shape) in shapes.items():
+        # A size of 0 makes no tensor of any other sizes harmless: these are counted as if it were 1.
+        total += math.prod(max(1, size) for size in shape) * (BYTES_OF_A_STRING if dtype == "string" else 1)
+        if total > limits.max_request_elements:
+            raise invalid(f"input {name!r}: expected at most {limits.max_request_elements} elements in a request (a string "
+                          f"counts as {BYTES_OF_A_STRING}), got {total} up to the shape {list(shape)}")
+        width, square = row_extent(dtype, shape)
+        if square > limits.max_batch_squares:
+            raise invalid(f"input {name!r}: expected rows of a length whose square is at most {limits.max_batch_squares}, "
+                          f"got the shape {list(shape)}")
+        if dtype != "string" and width > limits.max_batch_elements:
+            raise invalid(f"input {name!r}: expected rows of at most {limits.max_batch_elements} elements, "
+                          f"got the shape {list(shape)}")
 
 
-def have_rows(signature: Signature, inputs: Arrays) -> bool:
-    """Whether the first axis of all inputs is the batch; an input of unknown rank may be given without any axis."""
-    return signature.is_batched and all(array.ndim for array in inputs.values())
+def row_extent(dtype: str, shape: tuple[int, ...], longest: int = 1) -> tuple[int, int]:
+    """Returns (elements, squares) of one row of an input; `longest` is the number of bytes of its longest string.
+
+    Only integers are sequences that a model may attend over; its last axis is then the length of the sequence.
+    """
+    width = math.prod(shape[1:]) * (longest if dtype == "string" else 1)
+    is_sequence = len(shape) > 1 and dtype in NUMPY_TYPES and NUMPY_TYPES[dtype].kind in "iu"
+    return width, width * shape[-1] if is_sequence else 0
 
 
-def _check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
-    """Type and sizes as the signature declares them."""
-    if array.dtype != spec.dtype.as_numpy_dtype:
-        got = "string" if array.dtype == object else array.dtype.name
-        raise invalid(f"input {name!r}: expected {spec}, got {got}")
-    fits = spec.shape is None or (len(spec.shape) == array.ndim and all(
-        wanted in (None, size) for wanted, size in zip(spec.shape, array.shape)))
-    if not fits:
-        raise invalid(f"input {name!r}: expected {spec}, got the shape {list(array.shape)}")
-
-
-def _check_rows(inputs: Arrays) -> None:
-    """All inputs speak of the same rows, and there is one at least."""
-    rows = {name: len(array) for name, array in inputs.items()}
-    if len(set(rows.values())) > 1:
-        raise invalid(f"expected the same number of rows in all inputs, got {rows}")
-    if not min(rows.values()):
-        raise invalid("expected at least one row, got none")
-
-
-def _check_strings(name: str, array: np.ndarray, limits: Limits) -> None:
-    """Strings of bounded length; text is UTF-8."""
-    for index, value in enumerate(array.ravel()):
+def check_strings(name: str, strings: Any, limits: Limits) -> None:
+    """Refuses strings that are too long, and text that is not UTF-8."""
+    for index, value in enumerate(strings):
         if len(value) > limits.max_text_bytes:
             raise invalid(f"input {name!r}, string {index}: expected at most {limits.max_text_bytes} bytes, got {len(value)}")
         if name in limits.text_inputs:
@@ -79,17 +76,37 @@ def _check_strings(name: str, array: np.ndarray, limits: Limits) -> None:
                 raise invalid(f"input {name!r}, string {index}: not valid UTF-8 at byte {error.start}") from None
 
 
-def read_tensor(name: str, proto: Any, limits: Limits) -> np.ndarray:
-    """A `TensorProto` as an array. Its declared shape is checked first: a few bytes may declare terabytes."""
-    sizes = [dim.size for dim in proto.tensor_shape.dim]
-    if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0 or len(sizes) > MOST_DIMENSIONS:
-        raise invalid(f"input {name!r}: expected a tensor of known shape, got {sizes}")
-    if math.prod(sizes) > limits.max_request_bytes:
-        raise RequestError("RESOURCE_EXHAUSTED", f"input {name!r}: expected at most {limits.max_request_bytes} elements, "
-                                                 f"got the shape {sizes}")
-    try:
-        array = tf.make_ndarray(proto)
-        # TensorFlow fills up with the last string, or, if none is given, with an empty one of the wrong type.
-        return array if array.dtype != object else np.where(array == "", b"", array)
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise invalid(f"input {name!r}: not a valid tensor: {str(error).splitlines()[0][:200] if str(error) else ''}") from None
+def check_inputs(signature: Any, inputs: Arrays, limits: Limits) -> None:
+    """Refuses inputs that do not fit a `Signature`, with one sentence that names the input. Sizes and strings are checked before."""
+    check_names(signature.inputs, inputs)
+    for name, spec in signature.inputs.items():
+        _check_shape(name, inputs[name], spec)
+        if spec.has_rows and inputs[name].ndim and len(inputs[name]) > limits.max_request_rows:
+            raise invalid(f"input {name!r}: expected at most {limits.max_request_rows} rows in a request, "
+                          f"got {len(inputs[name])}")
+    if have_rows(signature, inputs):
+        _check_rows(inputs)
+
+
+def have_rows(signature: Any, inputs: Arrays) -> bool:
+    """Whether the first axis of all inputs is the batch; an input of unknown rank may be given without any axis."""
+    return signature.is_batched and all(array.ndim for array in inputs.values())
+
+
+def _check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
+    """Checks type and sizes against the signature."""
+    if type_name(array) != spec.dtype:
+        raise invalid(f"input {name!r}: expected {spec}, got {type_name(array)}")
+    fits = spec.shape is None or (len(spec.shape) == array.ndim and all(
+        wanted in (None, size) for wanted, size in zip(spec.shape, array.shape)))
+    if not fits:
+        raise invalid(f"input {name!r}: expected {spec}, got the shape {list(array.shape)}")
+
+
+def _check_rows(inputs: Arrays) -> None:
+    """Checks that all inputs have the same number of rows, at least one."""
+    rows = {name: len(array) for name, array in inputs.items()}
+    if len(set(rows.values())) > 1:
+        raise invalid(f"expected the same number of rows in all inputs, got {rows}")
+    if not min(rows.values()):
+        raise invalid("expected at least one row, got none")

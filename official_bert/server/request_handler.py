@@ -1,11 +1,11 @@
-"""What REST and gRPC share: a request for a model becomes checked arrays, a place in a batch, and an answer."""
+"""Answers requests of both protocols: finds the model, checks the arrays, runs them in a batch."""
 
 import asyncio
 import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,19 @@ import numpy as np
 from official_bert.server.batching import Batcher
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager, Version
+from official_bert.server.reading.process import RequestReader
+from official_bert.server.reading.requests import Reading
+from official_bert.server.reading.tensors import Arrays
 from official_bert.server.request_checks import Limits, check_inputs, have_rows
-from official_bert.server.servable import Arrays, Servable, Signature
+from official_bert.server.servable import Servable, Signature
 from official_bert.server.statuses import RequestError, invalid
 
+LARGE_ANSWER = 10_000  # values
+CLOCK_SECONDS = 0.1  # a client that goes so shortly before its deadline goes because of it: its clock is a little ahead
 
 @dataclasses.dataclass(frozen=True)
 class ModelAddress:
-    """Which model a request means: a version by number, by label, or (neither) the highest."""
+    """The model that a request asks for: a version by number or label, or else the highest."""
 
     name: str
     version: int | None = None
@@ -36,27 +41,43 @@ class ModelAddress:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The outputs, and what gave them."""
+    """The outputs, and the version and signature that gave them."""
 
     version: int
     signature: str
+    is_rows: bool  # whether a REST request came in row form
     outputs: Arrays
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a thread should write it, because it takes milliseconds."""
+        return sum(array.size for array in self.outputs.values()) > LARGE_ANSWER
+
+
+@dataclasses.dataclass
+class Admission:
+    """A request under way; its model's name may become known only when it is read."""
+
+    name: str = ""
 
 
 class RequestHandler:
     """Answers requests of any protocol; knows how many are under way and refuses them while the server stops."""
 
     def __init__(self, manager: ModelManager, batcher: Batcher | None, limits: Limits, metrics: Metrics,
-                 max_run_seconds: float = math.inf):
-        self.manager, self.batcher, self.limits, self.metrics = manager, batcher, limits, metrics
+                 reader: RequestReader, max_run_seconds: float = math.inf):
+        self.manager, self.batcher, self.limits, self.metrics, self.reader = manager, batcher, limits, metrics, reader
         self.max_run_seconds = max_run_seconds
         self.in_flight = 0
         self.is_draining = False
 
     @contextlib.contextmanager
-    def admitted(self, name: str, api: str, entrypoint: str, deadline: float | None = None) -> Iterator[None]:
-        """Counts a request from here to its answer. RequestError UNAVAILABLE where there are too many, or no more wanted."""
-        started, status = time.perf_counter(), "OK"
+    def admitted(self, name: str, api: str, entrypoint: str, deadline: float | None = None) -> Iterator[Admission]:
+        """Counts a request, whose body is whole, from here to its answer.
+
+        Raises RequestError UNAVAILABLE if there are too many, or the server is stopping.
+        """
+        started, status, admission = time.perf_counter(), "OK", Admission(name)
         try:
             if self.is_draining or self.in_flight >= self.limits.max_concurrent_requests:
                 raise RequestError("UNAVAILABLE", "the server is stopping" if self.is_draining else
@@ -64,7 +85,7 @@ class RequestHandler:
             self.in_flight += 1
             self.metrics.in_flight(1)
             try:
-                yield
+                yield admission
             finally:
                 self.in_flight -= 1
                 self.metrics.in_flight(-1)
@@ -72,29 +93,30 @@ class RequestHandler:
             status = error.code
             raise
         except asyncio.CancelledError:  # the client has gone, or its time is over
-            status = "DEADLINE_EXCEEDED" if deadline is not None and time.monotonic() >= deadline else "CANCELLED"
+            is_late = deadline is not None and time.monotonic() > deadline - CLOCK_SECONDS
+            status = "DEADLINE_EXCEEDED" if is_late else "CANCELLED"
             raise
         except BaseException:
             status = "INTERNAL"
             raise
         finally:
-            known = name if name in self.manager.models else "(unknown)"
+            known = admission.name if admission.name in self.manager.models else "(unknown)"
             self.metrics.request_done(known, status, api, entrypoint, time.perf_counter() - started)
 
-    async def predict(self, address: ModelAddress, signature_name: str, read: Callable[[Signature], Arrays],
-                      wanted: Sequence[str] = (), deadline: float | None = None) -> Answer:
-        """Runs a signature; `read` makes its inputs, `wanted` names the outputs (none: all of them).
+    async def predict(self, address: ModelAddress, read: Callable[[Servable], Awaitable[Reading]],
+                      deadline: float | None = None) -> Answer:
+        """Runs the signature that a request names; `read` gives the request.
 
         Raises RequestError, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED if there is no answer by `deadline` (of `time.monotonic`).
         """
         with self.manager.using(address.name, address.version, address.label) as servable:
-            signature = servable.signature(signature_name)
-            _check_wanted(signature, wanted)
-            inputs = read(signature)
-            check_inputs(signature, inputs, self.limits)
-            outputs = await self._run(servable, signature, inputs, deadline)
-            return Answer(servable.version, signature.name,
-                          {name: outputs[name] for name in wanted} if wanted else outputs)
+            request = await read(servable)
+            signature = servable.signature(request.signature)
+            _check_wanted(signature, request.wanted)
+            check_inputs(signature, request.inputs, self.limits)
+            outputs = await self._run(servable, signature, request.inputs, deadline)
+            return Answer(servable.version, signature.name, request.is_rows,
+                          {name: outputs[name] for name in request.wanted} if request.wanted else outputs)
 
     async def _run(self, servable: Servable, signature: Signature, inputs: Arrays, deadline: float | None) -> Arrays:
         """Runs in a batch if the signature has rows and batching is on."""
@@ -127,7 +149,7 @@ class RequestHandler:
 
 
 def _check_wanted(signature: Signature, wanted: Sequence[str]) -> None:
-    """The names of an output filter exist, and stand once."""
+    """Checks the names of an output filter: they exist, none twice."""
     for name in wanted:
         if name not in signature.outputs:
             raise invalid(f"output tensor alias not found in signature: {name} Outputs expected to be in the set "

@@ -18,6 +18,7 @@ from google.protobuf import json_format
 from tensorflow_serving.apis import get_model_metadata_pb2
 
 from official_bert.server import grpc_service, page, rest_json
+from official_bert.server.connections import Connections
 from official_bert.server.gates import error_response
 from official_bert.server.request_handler import ModelAddress, RequestHandler
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
@@ -32,18 +33,13 @@ GRACE_SECONDS = 0.1  # so that a request in a queue or in the model gets the sta
 
 
 class RestService:
-    """The HTTP application over a RequestHandler. An empty `metrics_path` means no metrics."""
+    """REST over a RequestHandler, behind a gate. An empty `metrics_path` means no metrics."""
 
-    def __init__(self, handler: RequestHandler, metrics_path: str, timeout_seconds: float):
+    def __init__(self, handler: RequestHandler, metrics_path: str, timeout_seconds: float, gate: Any):
         self.handler, self.metrics_path, self.timeout_seconds = handler, metrics_path, timeout_seconds
+        self.connections = Connections(lambda request: gate(request, self.answer), handler.limits)
 
-    def make_app(self, gate: Any) -> web.Application:
-        """Makes the application behind a gate: one route, since TF Serving's paths have colons in odd places."""
-        app = web.Application(client_max_size=self.handler.limits.max_request_bytes, middlewares=[gate])
-        app.router.add_route("*", "/{path:(?s:.*)}", self.answer)
-        return app
-
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers any request; what goes wrong in it becomes a status and `{"error": ...}`, never a broken server."""
         try:
             deadline = asyncio.get_running_loop().time() + self.timeout_seconds
@@ -61,7 +57,7 @@ class RestService:
             LOG.exception("%s %s", request.method, request.path)
             return error_response(500, "internal error; the server's log says more")
 
-    async def _dispatch(self, request: web.Request, deadline: float | None) -> web.Response:
+    async def _dispatch(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         path = request.rel_url.raw_path
         if request.method == "POST" and (match := PREDICT.fullmatch(path)):
             return await self._predict(request, match, deadline)
@@ -93,39 +89,23 @@ class RestService:
         waiting = self.handler.why_not_ready()
         return error_response(503, waiting) if waiting else _json(OK)
 
-    async def _predict(self, request: web.Request, match: re.Match, deadline: float | None) -> web.Response:
+    async def _predict(self, request: web.BaseRequest, match: re.Match, deadline: float | None) -> web.StreamResponse:
         address, method = _address(match), match["method"].lower()
-        with self.handler.admitted(address.name, method.capitalize(), "REST", deadline):
+        body = await self.connections.read_body(request)
+        with (self.connections.working(request),
+              self.handler.admitted(address.name, method.capitalize(), "REST", deadline)):
             if method != "predict":
                 raise RequestError("UNIMPLEMENTED", f"{method}: not served here; send the same Examples to :predict with "
                                                     '"signature_name": "examples"')
-            body = rest_json.parse_body(await self._read_body(request))
-            is_rows = False
-
-            def read(signature: Any) -> Any:
-                nonlocal is_rows
-                inputs, is_rows = rest_json.read_inputs(body, signature)
-                return inputs
-
-            answer = await self.handler.predict(address, rest_json.signature_name(body), read, deadline=deadline)
-            return _json(rest_json.format_outputs(answer.outputs, is_rows))
-
-    async def _read_body(self, request: web.Request) -> bytes:
-        """Reads a body, decompressed as TF Serving does: gzip if the header names it, any other encoding ignored."""
-        body = await request.read()
-        if "gzip" not in request.headers.get("Content-Encoding", ""):
-            return body
-        limit = self.handler.limits.max_request_bytes
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        try:
-            body = unpacker.decompress(body, limit + 1)
-        except zlib.error:
-            raise invalid("the body is not gzip, as its Content-Encoding says") from None
-        if len(body) > limit:
-            raise web.HTTPRequestEntityTooLarge(limit, len(body))
-        if not unpacker.eof:
-            raise invalid("the gzip body ends too early")
-        return body
+            if "gzip" in request.headers.get("Content-Encoding", ""):  # TF Serving ignores other encodings
+                body = await asyncio.to_thread(_unpack, body, self.handler.limits.max_request_bytes)
+            answer = await self.handler.predict(
+                address, lambda servable: self.handler.reader.rest(body, servable.input_specs), deadline)
+            most = self.handler.limits.max_answer_bytes
+            if not answer.is_large:
+                return _json(rest_json.format_outputs(answer.outputs, answer.is_rows, most))
+            written = await asyncio.to_thread(rest_json.format_outputs, answer.outputs, answer.is_rows, most)
+            return self.connections.response(request, written)
 
     def _model(self, match: re.Match) -> web.Response:
         """Answers with a model's status or metadata."""
@@ -160,6 +140,20 @@ def _metadata_json(response: Any, labels: list[str]) -> bytes:
 def _proto_json(message: Any) -> bytes:
     return json_format.MessageToJson(message, preserving_proto_field_name=True,
                                      always_print_fields_with_no_presence=True).encode("utf-8")
+
+
+def _unpack(body: bytes, limit: int) -> bytes:
+    """Decompresses gzip, without ever holding more than `limit` bytes."""
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        unpacked = unpacker.decompress(body, limit + 1)
+    except zlib.error:
+        raise invalid("the body is not gzip, as its Content-Encoding says") from None
+    if len(unpacked) > limit:
+        raise web.HTTPRequestEntityTooLarge(limit, len(unpacked))
+    if not unpacker.eof:
+        raise invalid("the gzip body ends too early")
+    return unpacked
 
 
 def _json(body: bytes) -> web.Response:

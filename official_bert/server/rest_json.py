@@ -8,18 +8,19 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import orjson
-import tensorflow as tf
 
-from official_bert.server.request_checks import MOST_DIMENSIONS
-from official_bert.server.servable import Arrays, Signature, TensorSpec
-from official_bert.server.statuses import invalid
+from official_bert.server.reading.tensors import MOST_DIMENSIONS, NUMPY_TYPES, Arrays, Specs, TensorSpec
+from official_bert.server.statuses import answer_too_large, invalid
 
-KINDS = {"bool": (bool,), "integer": (int,), "float": (int, float)}  # exact types: True is an int for Python
+# By NumPy's kind of type (V: bfloat16). Exact types: True is an int for Python.
+KINDS = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float), "V": (int, float)}
+PIECE = 16_384  # values of an answer that are written at once
 SHOWN = 80  # characters of a wrong value in a message
 
 
@@ -46,17 +47,17 @@ def signature_name(request: Mapping[str, Any]) -> str:
     return name
 
 
-def read_inputs(request: Mapping[str, Any], signature: Signature) -> tuple[dict[str, np.ndarray], bool]:
+def read_inputs(request: Mapping[str, Any], specs: Specs) -> tuple[dict[str, np.ndarray], bool]:
     """The inputs of a request, and whether it is in row form."""
     if ("instances" in request) == ("inputs" in request):
         raise invalid("Missing 'inputs' or 'instances' key" if "inputs" not in request else
                       "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
     is_rows = "instances" in request
-    columns = _columns_of_rows(request["instances"], signature) if is_rows else _columns(request["inputs"], signature)
-    return {name: to_array(columns[name], spec, name) for name, spec in signature.inputs.items()}, is_rows
+    columns = _columns_of_rows(request["instances"], specs) if is_rows else _columns(request["inputs"], specs)
+    return {name: to_array(columns[name], spec, name) for name, spec in specs.items()}, is_rows
 
 
-def _columns_of_rows(rows: Any, signature: Signature) -> dict[str, list]:
+def _columns_of_rows(rows: Any, specs: Specs) -> dict[str, list]:
     """The values of each input, from a list of values (one input) or of objects."""
     if not isinstance(rows, list):
         raise invalid(f"JSON Value: {_shown(rows)} Expecting 'instances' to be an list/array")
@@ -67,30 +68,27 @@ def _columns_of_rows(rows: Any, signature: Signature) -> dict[str, list]:
         raise invalid(f"Expecting {'object' if named[0] else 'value/list'} but got {'list' if named[0] else 'object'} "
                       f"at item {named.index(not named[0])} of input list")
     if not named[0]:
-        if len(signature.inputs) != 1:
+        if len(specs) != 1:
             raise invalid("instances is a plain list, but expecting list of objects as multiple input tensors required "
-                          f"as per tensorinfo_map: {', '.join(signature.inputs)}")
-        return {next(iter(signature.inputs)): rows}
+                          f"as per tensorinfo_map: {', '.join(specs)}")
+        return {next(iter(specs)): rows}
     for index, row in enumerate(rows):
-        if set(row) != set(signature.inputs):
+        if set(row) != set(specs):
             raise invalid(f"Failed to process element: {index} of 'instances' list. JSON object: {_shown(row)} "
-                          f"keys must be equal to: {','.join(signature.inputs)}")
-    return {name: [row[name] for row in rows] for name in signature.inputs}
+                          f"keys must be equal to: {','.join(specs)}")
+    return {name: [row[name] for row in rows] for name in specs}
 
 
-def _columns(inputs: Any, signature: Signature) -> dict[str, Any]:
-    """Returns the values of each input, from an object of columns or (one input) the column itself.
-
-    As in TF Serving, columns of other names are ignored; in rows they are not.
-    """
+def _columns(inputs: Any, specs: Specs) -> dict[str, Any]:
+    """The values of each input, from an object of columns or (one input) the column itself."""
     if isinstance(inputs, dict) and not _is_binary(inputs):
-        if missing := [name for name in signature.inputs if name not in inputs]:
+        if missing := [name for name in specs if name not in inputs]:
             raise invalid(f"Missing named input: {missing[0]} in 'inputs' object.")
         return inputs
-    if len(signature.inputs) != 1:
+    if len(specs) != 1:
         raise invalid("inputs is a plain value/list, but expecting an object as multiple input tensors required "
-                      f"as per tensorinfo_map: {', '.join(signature.inputs)}")
-    return {next(iter(signature.inputs)): inputs}
+                      f"as per tensorinfo_map: {', '.join(specs)}")
+    return {next(iter(specs)): inputs}
 
 
 def to_array(value: Any, spec: TensorSpec, name: str) -> np.ndarray:
@@ -110,25 +108,35 @@ def to_array(value: Any, spec: TensorSpec, name: str) -> np.ndarray:
         shape += [0] * (len(spec.shape) - len(shape))  # [] says nothing of the sizes behind it
     array = np.empty(len(leaves), object)
     array[:] = _leaves(leaves, spec.dtype, name)
-    return array.astype(spec.dtype.as_numpy_dtype).reshape(shape)
+    return array.astype(NUMPY_TYPES[spec.dtype]).reshape(shape)
 
 
-def _leaves(leaves: list, dtype: tf.DType, name: str) -> list:
-    """The values themselves, each of the type that TensorFlow's type takes and within its range; strings as bytes."""
-    if dtype == tf.string:
+def _leaves(leaves: list, dtype: str, name: str) -> list:
+    """The values themselves, each of the type that the input takes and within its range; strings as bytes."""
+    if dtype == "string":
         return [_string(leaf, name) for leaf in leaves]
-    kinds = KINDS.get("bool" if dtype == tf.bool else "integer" if dtype.is_integer else "float" if dtype.is_floating else "")
-    if kinds is None:
-        raise invalid(f"input {name!r}: JSON cannot stand for {dtype.name}")
-    number = int if dtype.is_integer else float
-    lowest, highest = (0, 1) if dtype == tf.bool else (number(dtype.min), number(dtype.max))
+    kind = NUMPY_TYPES[dtype].kind if dtype in NUMPY_TYPES else "none"
+    if kind not in KINDS:
+        raise invalid(f"input {name!r}: JSON cannot stand for {dtype}")
+    accepted, (lowest, highest) = KINDS[kind], _range(dtype)
     for leaf in leaves:
-        if type(leaf) not in kinds:
+        if type(leaf) not in accepted:
             raise _type_error(leaf, dtype, name)
-        # NaN compares with nothing, and infinity is meant where it is written.
+        # NaN compares with nothing, and a written infinity is meant.
         if not lowest <= leaf <= highest and not (type(leaf) is float and not math.isfinite(leaf)):
-            raise invalid(f"input {name!r}: {_shown(leaf)} is out of the range of {dtype.name}")
+            raise invalid(f"input {name!r}: {_shown(leaf)} is out of the range of {dtype}")
     return leaves
+
+
+def _range(dtype: str) -> tuple[float, float]:
+    """The lowest and the highest value of a type of numbers."""
+    kind = NUMPY_TYPES[dtype].kind
+    if kind == "b":
+        return 0, 1
+    if kind in "iu":
+        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    highest = float(ml_dtypes.finfo(NUMPY_TYPES[dtype]).max)
+    return -highest, highest
 
 
 def _string(leaf: Any, name: str) -> bytes:
@@ -139,7 +147,7 @@ def _string(leaf: Any, name: str) -> bytes:
         except UnicodeEncodeError:  # "\ud800" is JSON, and no text
             raise invalid(f"input {name!r}: a lone surrogate is not text") from None
     if not _is_binary(leaf):
-        raise _type_error(leaf, tf.string, name)
+        raise _type_error(leaf, "string", name)
     try:
         return base64.b64decode(leaf["b64"], validate=True)
     except (binascii.Error, ValueError):
@@ -150,10 +158,10 @@ def _is_binary(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str)
 
 
-def _type_error(value: Any, dtype: tf.DType, name: str):
+def _type_error(value: Any, dtype: str, name: str):
     kinds = {str: "String", bool: "Bool", int: "Number", float: "Number", list: "Array", dict: "Object"}
     return invalid(f"input {name!r}: JSON Value: {_shown(value)} Type: {kinds.get(type(value), 'Null')} "
-                   f"is not of expected type: {dtype.name}")
+                   f"is not of expected type: {dtype}")
 
 
 def _shown(value: Any) -> str:
@@ -164,18 +172,78 @@ def _shown(value: Any) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
-def format_outputs(outputs: Arrays, as_rows: bool) -> bytes:
-    """The body of an answer: one output stands alone, several are objects. Raises RequestError for outputs without rows."""
-    finite = all(array.dtype == object or np.isfinite(array).all() for array in outputs.values())
-    values = {name: _plain(array, name, finite) for name, array in outputs.items()}
-    first = next(iter(values.values()))
-    if not as_rows:
-        return _dump({"outputs": values if len(values) > 1 else first}, finite)
-    sizes = {name: array.shape[0] if array.ndim else None for name, array in outputs.items()}
-    if len(set(sizes.values())) > 1 or None in sizes.values():
-        raise invalid(f"outputs without a common batch size cannot be given as rows: {sizes}; ask in column form")
-    rows = [dict(zip(values, row)) for row in zip(*values.values())]
-    return _dump({"predictions": rows if len(values) > 1 else first}, finite)
+def format_outputs(outputs: Arrays, as_rows: bool, most_bytes: int) -> bytes:
+    """Returns the body of an answer: one output stands alone, several are objects.
+
+    It is made of pieces that are soon written, so that other threads may run. Raises RequestError for outputs without rows,
+    and for more than `most_bytes`.
+    """
+    if as_rows:
+        sizes = {name: array.shape[0] if array.ndim else None for name, array in outputs.items()}
+        if len(set(sizes.values())) > 1 or None in sizes.values():
+            raise invalid(f"outputs without a common batch size cannot be given as rows: {sizes}; ask in column form")
+        pieces = [b'{"predictions":[', *_rows(outputs), b"]}"]
+    else:
+        pieces = [b'{"outputs":', *_columns_out(outputs), b"}"]
+    body, total = [], 0
+    for piece in pieces:
+        total += len(piece)
+        if total > most_bytes:
+            raise answer_too_large(most_bytes)
+        body.append(piece)
+    return b"".join(body)
+
+
+def _columns_out(outputs: Arrays) -> Iterator[bytes]:
+    if len(outputs) == 1:
+        yield from _array(*next(iter(outputs.items())))
+        return
+    yield b"{"
+    for index, (name, array) in enumerate(outputs.items()):
+        yield (b"," if index else b"") + orjson.dumps(name) + b":"
+        yield from _array(name, array)
+    yield b"}"
+
+
+def _rows(outputs: Arrays) -> Iterator[bytes]:
+    """The rows, several to a piece; each a value, or an object of the outputs."""
+    count = len(next(iter(outputs.values())))
+    step = PIECE * count // max(1, sum(array.size for array in outputs.values())) if count else 1
+    for start in range(0, count, max(1, step)):
+        if start:
+            yield b","
+        part = {name: array[start:start + max(1, step)] for name, array in outputs.items()}
+        if step < 1:
+            yield from _columns_out({name: array[0] for name, array in part.items()})
+            continue
+        finite = _is_finite(part)
+        values = {name: _plain(array, name, finite) for name, array in part.items()}
+        rows = [dict(zip(values, row)) for row in zip(*values.values())] if len(values) > 1 else next(iter(values.values()))
+        yield _dump(rows, finite)[1:-1]
+
+
+def _array(name: str, array: np.ndarray) -> Iterator[bytes]:
+    """An array's JSON; what is larger than a piece is cut along its axes, from the first on."""
+    if array.size <= PIECE or not array.ndim:
+        finite = _is_finite({name: array})
+        yield _dump(_plain(array, name, finite), finite)
+        return
+    step = PIECE * len(array) // array.size
+    yield b"["
+    for start in range(0, len(array), max(1, step)):
+        if start:
+            yield b","
+        if step < 1:
+            yield from _array(name, array[start])
+        else:
+            part = array[start:start + step]
+            finite = _is_finite({name: part})
+            yield _dump(_plain(part, name, finite), finite)[1:-1]
+    yield b"]"
+
+
+def _is_finite(outputs: Arrays) -> bool:
+    return all(array.dtype == object or bool(np.isfinite(array).all()) for array in outputs.values())
 
 
 def _plain(array: np.ndarray, name: str, finite: bool) -> Any:
@@ -191,7 +259,7 @@ def _plain(array: np.ndarray, name: str, finite: bool) -> Any:
 
 
 def _strings(value: Any, binary: bool) -> Any:
-    """Bytes as text; as `b64` where the name says so, or where they are no UTF-8."""
+    """Returns bytes as text; as `b64` if the name says so or they are not UTF-8."""
     if isinstance(value, list):
         return [_strings(item, binary) for item in value]
     if not binary:
@@ -202,7 +270,7 @@ def _strings(value: Any, binary: bool) -> Any:
     return {"b64": base64.b64encode(value).decode("ascii")}
 
 
-def _dump(answer: dict, finite: bool) -> bytes:
+def _dump(answer: Any, finite: bool) -> bytes:
     """JSON; NaN and Infinity, which orjson writes as null, are left to Python's encoder."""
     if finite:
         return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

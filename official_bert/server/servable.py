@@ -4,51 +4,24 @@ Nothing here knows BERT: any SavedModel with the tag `serve` will do. A session 
 graph, variables and threads are given back when it is closed, which a server that reloads for months depends on.
 """
 
-import dataclasses
 import os
 import re
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official_bert.server.batching import BatchingParameters
+from official_bert.server.reading.requests import DEFAULT_SIGNATURE
+from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 
-DEFAULT_SIGNATURE = "serving_default"
 LABELS_FILE = os.path.join("assets", "labels.txt")
 MOST_LABEL_BYTES = 1 << 20
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_WARMUP_REQUESTS = 1000
 HEADINGS = ("Graph execution error:", "Detected at node")  # lines of TensorFlow's that say nothing
-Arrays = Mapping[str, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorSpec:
-    """An input or output of a signature. `shape` is None for unknown rank, its sizes are None where any will do."""
-
-    tensor: str
-    dtype: tf.DType
-    shape: tuple[int | None, ...] | None
-
-    @classmethod
-    def of(cls, info: Any) -> "TensorSpec":
-        """From a `TensorInfo`."""
-        shape = info.tensor_shape
-        sizes = None if shape.unknown_rank else tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
-        return cls(info.name, tf.as_dtype(info.dtype), sizes)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether its first axis can be the batch. Unknown rank may be; a run will tell."""
-        return self.shape is None or (len(self.shape) > 0 and self.shape[0] is None)
-
-    def __str__(self):
-        sizes = "?" if self.shape is None else ",".join("?" if size is None else str(size) for size in self.shape)
-        return f"{self.dtype.name} [{sizes}]"
 
 
 class Signature:
@@ -86,16 +59,15 @@ class Signature:
             values = self._call(*(inputs[name] for name in self.inputs), options=options)
         except tf.errors.OpError as error:
             raise RequestError(_status_name(error), _first_line(error.message)) from None
+        except MemoryError:
+            raise RequestError("RESOURCE_EXHAUSTED", "not enough memory for this request") from None
+        except RuntimeError:  # the session is closed: a fault of the server
+            raise
+        except Exception as error:
+            # The inputs fit the signature, and still TensorFlow's Python fails over them. For example, it cannot decode its own
+            # error message if that quotes bytes of the request.
+            raise invalid(f"TensorFlow cannot run this request: {type(error).__name__}") from None
         return dict(zip(self.outputs, map(np.asarray, values)))
-
-
-def check_names(signature: Signature, given: Any) -> None:
-    """Refuses inputs that are missing or unknown."""
-    wanted, given = set(signature.inputs), set(given)
-    if wanted != given:
-        raise invalid(f"input size does not match signature: {len(given)}!={len(wanted)} len({{{_names(given)}}}) != "
-                      f"len({{{_names(wanted)}}}). Sent extra: {{{_names(given - wanted)}}}. "
-                      f"Missing but required: {{{_names(wanted - given)}}}.")
 
 
 class Servable:
@@ -116,6 +88,7 @@ class Servable:
             self.definitions = {key: value for key, value in meta_graph.signature_def.items()
                                 if not key.startswith("__saved_model")}
             self.signatures = {key: Signature(key, value, self._session) for key, value in self.definitions.items()}
+            self.input_specs = {key: signature.inputs for key, signature in self.signatures.items()}
         except tf.errors.OpError as error:
             self.close()
             raise ValueError(f"{folder}: {_first_line(error.message)}") from None
@@ -127,14 +100,14 @@ class Servable:
             raise
 
     def signature(self, name: str) -> Signature:
-        """The signature of a name, `serving_default` for none."""
+        """Returns the signature of a name, `serving_default` for "". Raises RequestError."""
         found = self.signatures.get(name or DEFAULT_SIGNATURE)
         if found is None:
             raise RequestError("FAILED_PRECONDITION", f'Serving signature key "{name or DEFAULT_SIGNATURE}" not found.')
         return found
 
     def warm_up(self, folder: str) -> int:
-        """Runs the requests in `assets.extra`, if there are any; returns how many. ValueError where one fails."""
+        """Runs the warm-up requests in `assets.extra`, if any, and returns their number. Raises ValueError if one fails."""
         from tensorflow_serving.apis import prediction_log_pb2
         path = os.path.join(folder, WARMUP_FILE)
         if not os.path.exists(path):
@@ -147,7 +120,7 @@ class Servable:
             request = log.predict_log.request
             try:
                 signature = self.signature(request.model_spec.signature_name)
-                check_names(signature, request.inputs)
+                check_names(signature.inputs, request.inputs)
                 signature.run({key: tf.make_ndarray(value) for key, value in request.inputs.items()})
             except RequestError as error:
                 raise ValueError(f"{path}: request {count + 1}: {error.message}") from None
@@ -155,7 +128,7 @@ class Servable:
         return count
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory; runs that are under way are cancelled."""
         self._session.close()
         self.signatures = {}
 
@@ -172,18 +145,14 @@ def read_labels(folder: str) -> list[str]:
         return []
 
 
-def _names(names: Any) -> str:
-    return ",".join(sorted(map(str, names)))
-
-
 def _status_name(error: tf.errors.OpError) -> str:
-    """The gRPC name of a TensorFlow error: TensorFlow's numbers are gRPC's."""
+    """Returns the gRPC name of a TensorFlow error: both use the same numbers."""
     names = list(HTTP_STATUS)
     return names[error.error_code - 1] if 0 < error.error_code <= len(names) else "UNKNOWN"
 
 
 def _first_line(message: str) -> str:
-    """What TensorFlow says went wrong, without the nodes and stacks around it."""
+    """Returns the first line of a TensorFlow message that says what went wrong, without nodes and stacks."""
     for line in (message or "").splitlines():
         text = re.sub(r"\{\{.*?\}\}|\(\d+\) [A-Z_]+:", "", line.split("[[{{")[0]).strip()
         if text and not text.startswith(HEADINGS) and not text.endswith("root error(s) found."):

@@ -10,14 +10,16 @@ import dataclasses
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
 import tensorflow as tf
 from aiohttp import web
 from grpc_health.v1 import health_pb2_grpc
-from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
+from tensorflow_serving.apis import model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
 
 from official_bert.server.access import AccessRules
 from official_bert.server.batching import DEFAULT_PARAMETERS, Batcher, BatchingParameters
@@ -25,6 +27,7 @@ from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
 from official_bert.server.grpc_service import Health, ModelService, PredictionService
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
+from official_bert.server.reading.process import RequestReader
 from official_bert.server.request_checks import Limits
 from official_bert.server.request_handler import RequestHandler
 from official_bert.server.rest import RestService
@@ -32,6 +35,9 @@ from official_bert.server.servable import Servable
 from official_bert.server.server_config import METRICS_PATH, PER_MODEL_BATCHING_FILE, ServedModelConfig, read_batching
 
 LOG = logging.getLogger("official_bert.server")
+LEAVING_SECONDS = 1.0  # for closing what is left when the time for requests is over
+IDLE_MILLISECONDS = 5 * 60_000  # that a gRPC connection without a request is kept
+OLDEST_MILLISECONDS = 30 * 60_000  # then its client is told to connect anew, so that half a message is not kept for ever
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,6 +75,7 @@ class Server:
         self.rest_port: int | None = None
         self.grpc_port: int | None = None
         self._stack = contextlib.AsyncExitStack()
+        self._listening: list[Callable[[], Awaitable[None]]] = []  # how to stop it
         self._access = options.access or AccessRules.for_server(options.host)
         self._tls = Tls.read(options.tls_certificate_file, options.tls_key_file)
         self._access_log = AccessLog(options.access_log)
@@ -96,13 +103,16 @@ class Server:
         """Loads the models, then listens. Raises ValueError if a model has no version that loads, OSError for a port in use."""
         options = self.options
         await self._load_models()
-        batcher = Batcher(options.batching, self.metrics) if options.batching else None
-        self.handler = RequestHandler(self.manager, batcher, options.limits, self.metrics, options.max_run_seconds)
+        batcher = Batcher(options.batching, self.metrics, options.limits) if options.batching else None
+        reader = RequestReader(options.limits, predict_pb2.PredictRequest)
+        self.handler = RequestHandler(self.manager, batcher, options.limits, self.metrics, reader, options.max_run_seconds)
         # In the reverse of this order it is taken down again: first no new connections, last the models.
         self._stack.callback(self._access_log.close)
-        self._stack.callback(self.manager.close, options.drain_seconds)
+        self._stack.callback(self.manager.close, 0)  # no request is left that would use them
         if batcher is not None:
             self._stack.callback(batcher.close)
+        self._stack.callback(reader.close)
+        self._stack.push_async_callback(self._stop_listening)
         try:
             await self._start_polling()
             if options.rest_port is not None:
@@ -141,19 +151,35 @@ class Server:
         self._stack.push_async_callback(end)
 
     async def _start_rest(self, port: int) -> None:
-        service = RestService(self.handler, self.options.metrics_path, self.options.timeout_seconds)
-        runner = web.AppRunner(service.make_app(rest_gate(self._access, self._access_log)), access_log=None, handle_signals=False,
-                               auto_decompress=False, shutdown_timeout=self.options.drain_seconds)
+        service = RestService(self.handler, self.options.metrics_path, self.options.timeout_seconds,
+                              rest_gate(self._access, self._access_log))
+        runner = web.ServerRunner(service.connections, handle_signals=False, shutdown_timeout=self.options.drain_seconds)
         await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
+
+        async def stop() -> None:
+            try:
+                async with asyncio.timeout(self.options.drain_seconds):
+                    await runner.cleanup()
+            except TimeoutError:
+                service.connections.abort()
+        self._listening.append(stop)
         site = web.TCPSite(runner, self.options.host, port, ssl_context=self._tls.context if self._tls else None)
         await site.start()
         self.rest_port = runner.addresses[0][1]
 
+    async def _stop_listening(self) -> None:
+        """Ends REST and gRPC at the same time, after what they are answering, but not later than `drain_seconds`."""
+        await asyncio.gather(*(stop() for stop in self._listening))
+
     async def _start_grpc(self, port: int) -> None:
-        limit = self.options.limits.max_request_bytes
+        limits = self.options.limits
         server = grpc.aio.server(interceptors=[GrpcGate(self._access, self._access_log)], options=[
-            ("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)])
+            ("grpc.max_receive_message_length", limits.max_request_bytes), ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0), ("grpc.max_allowed_incoming_connections", limits.max_connections),
+            ("grpc.server_handshake_timeout_ms", int(1000 * limits.keepalive_seconds)),
+            ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS), ("grpc.max_connection_age_ms", OLDEST_MILLISECONDS),
+            ("grpc.max_connection_age_grace_ms", int(1000 * self.options.max_run_seconds)),
+            ("grpc.max_concurrent_streams", limits.max_concurrent_requests)])
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(PredictionService(self.handler), server)
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.handler), server)
         health_pb2_grpc.add_HealthServicer_to_server(Health(self.handler), server)
@@ -164,7 +190,7 @@ class Server:
         except RuntimeError:
             raise OSError(f"--port={port}: cannot listen on {host}:{port}; is it in use?") from None
         await server.start()
-        self._stack.push_async_callback(server.stop, self.options.drain_seconds)
+        self._listening.append(lambda: server.stop(self.options.drain_seconds))
 
     async def stop(self) -> None:
         """Refuses new requests, answers those under way (up to `drain_seconds`), and frees everything."""
@@ -179,13 +205,32 @@ class Server:
         return "; ".join(filter(None, [rest, f"gRPC: {host}:{self.grpc_port}" if self.grpc_port else ""]))
 
     async def run(self, started: Callable[["Server"], Any] = lambda server: None) -> None:
-        """Serves until SIGINT or SIGTERM; `started` is called when it listens."""
+        """Serves until SIGINT or SIGTERM; `started` is called when it listens.
+
+        From the signal on, the process lives `drain_seconds` and a little longer at most, whatever its threads are doing; while
+        models are loaded, not even that: there is nothing to answer.
+        """
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopping.set)
-        await self.start()
+        starting, waiting = asyncio.ensure_future(self.start()), asyncio.ensure_future(stopping.wait())
+        await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            LOG.info("stopping, before the models are loaded")
+            _leave()
+        await starting
         started(self)
-        await stopping.wait()
+        await waiting
         LOG.info("stopping")
+        end = threading.Timer(self.options.drain_seconds + LEAVING_SECONDS, _leave)
+        end.daemon = True
+        end.start()
         await self.stop()
+
+
+def _leave() -> None:
+    """Ends the process without waiting for threads, which TensorFlow cannot interrupt."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)

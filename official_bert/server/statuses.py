@@ -33,6 +33,7 @@ class RequestError(Exception):
     """
 
     def __init__(self, code: str, message: str):
+        message = message.encode("utf-8", "replace").decode("utf-8")  # JSON may quote half a character
         self.code, self.message = code, message if len(message) <= MOST_CHARACTERS else message[:MOST_CHARACTERS] + "..."
         super().__init__(self.message)
 
@@ -40,3 +41,8 @@ class RequestError(Exception):
 def invalid(message: str) -> RequestError:
     """Makes the error of a request that is wrong in itself, however often it is sent."""
     return RequestError("INVALID_ARGUMENT", message)
+
+
+def answer_too_large(most_bytes: int) -> RequestError:
+    """Returns the error for an answer beyond `--max_answer_bytes`."""
+    return invalid(f"the answer would take more than {most_bytes} bytes: send fewer rows, or ask for fewer outputs")

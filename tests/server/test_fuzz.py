@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from official_bert.server import rest_json
-from official_bert.server.request_checks import Limits, check_inputs, read_tensor
-from official_bert.server.servable import TensorSpec
+from official_bert.server.reading import requests as reading
+from official_bert.server.reading.tensors import NUMPY_TYPES, TensorSpec, declared_shape, read_tensor
+from official_bert.server.request_checks import Limits, check_declared, check_inputs, check_strings
 from official_bert.server.statuses import HTTP_STATUS, RequestError
 
-DTYPES = [tf.string, tf.int32, tf.int64, tf.uint8, tf.uint64, tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.bool,
-          tf.complex64]
-LIMITS = Limits(max_request_bytes=1 << 16, max_request_rows=8, max_text_bytes=20)
+DTYPES = ["string", "int32", "int64", "uint8", "uint64", "float16", "bfloat16", "float32", "float64", "bool", "complex64"]
+LIMITS = Limits(max_request_bytes=1 << 16, max_request_elements=1 << 16, max_request_rows=8, max_text_bytes=20)
 leaves = (st.none() | st.booleans() | st.integers() | st.integers(-300, 300) | st.floats() | st.text(max_size=5)
           | st.sampled_from(["text", "\ud800", "a\0b"]) | st.just({"b64": "YQ=="}) | st.builds(lambda x: {"b64": x}, st.text()))
 values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
@@ -54,26 +54,21 @@ def test_nesting_and_digits_without_end_are_refused():
 @given(request=requests, signature=signatures)
 def test_any_json_gives_inputs_that_fit_the_signature_or_is_refused(request, signature):
     body = json.dumps(request).encode("utf-8", "surrogatepass")
-    parsed = refuses(rest_json.parse_body, body)
-    if parsed is None:
-        return
-    refuses(rest_json.signature_name, parsed)
-    read = refuses(rest_json.read_inputs, parsed, signature)
+    read = refuses(reading.read_rest, body, dict.fromkeys(("serving_default", "a"), signature.inputs), LIMITS)
     if read is None:
         return
-    inputs, _ = read
-    for name, array in inputs.items():
-        assert array.dtype == signature.inputs[name].dtype.as_numpy_dtype
+    for name, array in read.inputs.items():
+        assert array.dtype == NUMPY_TYPES[signature.inputs[name].dtype]
         if array.dtype == object:
-            assert all(isinstance(value, bytes) for value in array.ravel())
-    refuses(check_inputs, signature, inputs, LIMITS)
+            assert all(isinstance(value, bytes) and len(value) <= LIMITS.max_text_bytes for value in array.ravel())
+    refuses(check_inputs, signature, read.inputs, LIMITS)
 
 
 @settings(max_examples=500, deadline=None)
 @given(array=st.lists(st.floats(width=32), min_size=1, max_size=6).map(lambda x: np.array(x, np.float32)))
 def test_floats_survive_json(array):
     for as_rows in (True, False):
-        answer = json.loads(rest_json.format_outputs({"x": array}, as_rows))
+        answer = json.loads(rest_json.format_outputs({"x": array}, as_rows, 1 << 20))
         found = np.array(answer["predictions" if as_rows else "outputs"]).astype(np.float32)
         np.testing.assert_array_equal(found, array)
 
@@ -81,9 +76,9 @@ def test_floats_survive_json(array):
 @settings(max_examples=200, deadline=None)
 @given(value=st.lists(st.text(max_size=4).filter(lambda text: text.isprintable()), min_size=1, max_size=4))
 def test_text_survives_json(value):
-    spec = TensorSpec("t:0", tf.string, (None,))
+    spec = TensorSpec("t:0", "string", (None,))
     array = rest_json.to_array(json.loads(json.dumps(value)), spec, "text")
-    assert json.loads(rest_json.format_outputs({"text": array}, True))["predictions"] == value
+    assert json.loads(rest_json.format_outputs({"text": array}, True, 1 << 20))["predictions"] == value
 
 
 tensors = st.builds(
@@ -98,9 +93,17 @@ tensors = st.builds(
 @settings(max_examples=800, deadline=None)
 @given(proto=tensors, spec=specs)
 def test_any_tensor_is_an_array_or_refused(proto, spec):
-    array = refuses(read_tensor, "text", proto, LIMITS)
+    declared = refuses(declared_shape, "text", proto)
+    if declared is None:
+        return
+    admitted = refuses(lambda: check_declared({"text": declared}, LIMITS) or True)
+    if not admitted:
+        return
+    assert np.prod([float(size) for size in declared[1]]) <= LIMITS.max_request_elements
+    refuses(check_strings, "text", proto.string_val, LIMITS)
+    array = refuses(read_tensor, "text", proto)
     if array is not None:
-        assert isinstance(array, np.ndarray) and array.size <= LIMITS.max_request_bytes
+        assert isinstance(array, np.ndarray) and array.shape == declared[1]
         signature = types.SimpleNamespace(inputs={"text": spec}, is_batched=spec.has_rows)
         refuses(check_inputs, signature, {"text": array}, LIMITS)
 

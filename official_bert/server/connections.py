@@ -1,0 +1,128 @@
+"""HTTP connections: how many there may be, how long they may be silent, and how much of unfinished bodies is kept.
+
+A connection costs memory and a file descriptor from the moment it is open. When there are too many, the one that has waited
+longest without sending a whole request gives way to the new one: a client that sends its request at once is never that one.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from aiohttp import web
+
+from official_bert.server.request_checks import Limits
+from official_bert.server.statuses import RequestError
+
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+SILENT = logging.Logger("aiohttp", logging.CRITICAL)  # would log a stack for each malformed request
+LINGERING_SECONDS = 1.0  # for the rest of a body that is no longer read
+
+
+class Connections(web.Server):
+    """Answers HTTP by `answer`, whose task is cancelled if the client goes."""
+
+    def __init__(self, answer: Answer, limits: Limits):
+        super().__init__(answer, handler_cancellation=True, access_log=None, auto_decompress=False,  # type: ignore[arg-type]
+                         logger=SILENT, keepalive_timeout=limits.keepalive_seconds, lingering_time=LINGERING_SECONDS)
+        self.limits = limits
+        self._unfinished: dict[Any, int] = {}  # bytes of the body so far, by protocol; the one that waits longest is first
+        self._bytes = 0
+
+    def connection_made(self, handler: Any, transport: Any) -> None:
+        """Counts a connection; closes another if there are too many."""
+        super().connection_made(handler, transport)
+        self._unfinished[handler] = 0
+        if len(self.connections) > self.limits.max_connections:
+            self._drop_oldest()
+
+    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
+        """Forgets a connection."""
+        self._forget(handler)
+        super().connection_lost(handler, exc)
+
+    async def read_body(self, request: web.BaseRequest) -> bytes:
+        """Returns the body. Raises RequestError, or HTTPRequestEntityTooLarge for more than `max_request_bytes`."""
+        limit = self.limits.max_request_bytes
+        if (request.content_length or 0) > limit:
+            raise web.HTTPRequestEntityTooLarge(limit, request.content_length or 0)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    if len(body) > limit:
+                        raise web.HTTPRequestEntityTooLarge(limit, len(body))
+                    self._count(request.protocol, len(body))
+        except TimeoutError:
+            raise RequestError("DEADLINE_EXCEEDED", f"the body did not arrive within {self.limits.body_seconds:g} s") from None
+        return bytes(body)
+
+    @contextlib.contextmanager
+    def working(self, request: web.BaseRequest) -> Iterator[None]:
+        """Keeps a connection, whose request is whole, from giving way to others."""
+        self._forget(request.protocol)
+        try:
+            yield
+        finally:
+            if request.transport is not None:
+                self._unfinished[request.protocol] = 0
+
+    def response(self, request: web.BaseRequest, body: bytes) -> web.Response:
+        """Returns a large answer of JSON, which a client must take within `body_seconds`; it counts as an unfinished body until then."""
+        return _LargeResponse(self, request, body)
+
+    @contextlib.contextmanager
+    def writing(self, handler: Any, size: int) -> Iterator[None]:
+        """Counts the bytes of an answer that is being sent."""
+        self._count(handler, size)
+        try:
+            yield
+        finally:
+            self._count(handler, 0)
+
+    def abort(self) -> None:
+        """Closes every connection at once."""
+        for handler in self.connections:
+            _abort(handler)
+
+    def _count(self, handler: Any, size: int) -> None:
+        if handler in self._unfinished:
+            self._bytes += size - self._unfinished[handler]
+            self._unfinished[handler] = size
+        if self._bytes > self.limits.max_unfinished_bytes:
+            self._drop_oldest(with_bytes=True)
+
+    def _forget(self, handler: Any) -> None:
+        self._bytes -= self._unfinished.pop(handler, 0)
+
+    def _drop_oldest(self, with_bytes: bool = False) -> None:
+        for handler, size in self._unfinished.items():
+            if size or not with_bytes:
+                self._forget(handler)
+                _abort(handler)
+                return
+
+
+class _LargeResponse(web.Response):
+    """A body that is sent within a time, or its connection is closed."""
+
+    def __init__(self, connections: Connections, request: web.BaseRequest, body: bytes):
+        super().__init__(body=body, content_type="application/json")
+        self._connections, self._handler, self._size = connections, request.protocol, len(body)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Sends the body."""
+        try:
+            with self._connections.writing(self._handler, self._size):
+                async with asyncio.timeout(self._connections.limits.body_seconds):
+                    await super().write_eof(data)
+        except TimeoutError:
+            _abort(self._handler)
+            raise ConnectionResetError("the client does not take its answer") from None
+
+
+def _abort(handler: Any) -> None:
+    if handler.transport is not None:
+        handler.transport.abort()

@@ -1,0 +1,121 @@
+"""Tensors of the protocol without TensorFlow: types, the specification of an input, a `TensorProto` as an array.
+
+The process that reads large requests imports this, and must start in a moment.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from official_bert.server.statuses import invalid
+
+Arrays = Mapping[str, np.ndarray]
+MOST_DIMENSIONS = 8
+# DataType's number: its name, the NumPy type, and the field of a TensorProto that lists its values.
+TYPES: Mapping[int, tuple[str, Any, str]] = {
+    1: ("float32", np.float32, "float_val"), 2: ("float64", np.float64, "double_val"), 3: ("int32", np.int32, "int_val"),
+    4: ("uint8", np.uint8, "int_val"), 5: ("int16", np.int16, "int_val"), 6: ("int8", np.int8, "int_val"),
+    7: ("string", object, "string_val"), 8: ("complex64", np.complex64, "scomplex_val"), 9: ("int64", np.int64, "int64_val"),
+    10: ("bool", np.bool_, "bool_val"), 14: ("bfloat16", ml_dtypes.bfloat16, "half_val"), 17: ("uint16", np.uint16, "int_val"),
+    18: ("complex128", np.complex128, "dcomplex_val"), 19: ("float16", np.float16, "half_val"),
+    22: ("uint32", np.uint32, "uint32_val"), 23: ("uint64", np.uint64, "uint64_val")}
+NUMPY_TYPES = {name: np.dtype(kind) for name, kind, _ in TYPES.values()}
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a signature. `shape` is None for unknown rank; sizes that may vary are None.
+
+    `dtype` is TensorFlow's name of the type; "type N" for types that no request can carry, such as resources.
+    """
+
+    tensor: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    @classmethod
+    def of(cls, info: Any) -> "TensorSpec":
+        """From a `TensorInfo`."""
+        shape = info.tensor_shape
+        sizes = None if shape.unknown_rank else tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
+        return cls(info.name, TYPES[info.dtype][0] if info.dtype in TYPES else f"type {info.dtype}", sizes)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether its first axis can be the batch. Unknown rank may be; a run will tell."""
+        return self.shape is None or (len(self.shape) > 0 and self.shape[0] is None)
+
+    def __str__(self):
+        sizes = "?" if self.shape is None else ",".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.dtype} [{sizes}]"
+
+
+Specs = Mapping[str, TensorSpec]
+
+
+def type_name(array: np.ndarray) -> str:
+    """Returns TensorFlow's name of an array's type."""
+    return "string" if array.dtype == object else array.dtype.name
+
+
+def check_names(wanted: Any, given: Any) -> None:
+    """Refuses inputs that are missing or unknown; `wanted` and `given` are names."""
+    wanted, given = set(wanted), set(given)
+    if wanted != given:
+        raise invalid(f"input size does not match signature: {len(given)}!={len(wanted)} len({{{_names(given)}}}) != "
+                      f"len({{{_names(wanted)}}}). Sent extra: {{{_names(given - wanted)}}}. "
+                      f"Missing but required: {{{_names(wanted - given)}}}.")
+
+
+def _names(names: Any) -> str:
+    return ",".join(sorted(map(str, names)))
+
+
+def declared_shape(name: str, proto: Any) -> tuple[str, tuple[int, ...]]:
+    """Returns the type and the shape that a `TensorProto` declares. A few bytes may declare terabytes."""
+    sizes = tuple(dim.size for dim in proto.tensor_shape.dim[:MOST_DIMENSIONS + 1])
+    if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0 or len(sizes) > MOST_DIMENSIONS:
+        raise invalid(f"input {name!r}: expected a tensor of known shape, got {list(sizes)}")
+    if proto.dtype not in TYPES:
+        raise invalid(f"input {name!r}: not a valid tensor: type {proto.dtype} cannot be sent")
+    return TYPES[proto.dtype][0], sizes
+
+
+def read_tensor(name: str, proto: Any) -> np.ndarray:
+    """Returns a `TensorProto` of an admitted shape as an array. As in TensorFlow, missing values repeat the last one, or are 0 or ""."""
+    kind, sizes = declared_shape(name, proto)
+    count = math.prod(sizes)
+    if proto.tensor_content:
+        if kind == "string" or len(proto.tensor_content) != count * NUMPY_TYPES[kind].itemsize:
+            raise invalid(f"input {name!r}: not a valid tensor: {len(proto.tensor_content)} bytes of content for {kind} {list(sizes)}")
+        return np.frombuffer(proto.tensor_content, NUMPY_TYPES[kind]).reshape(sizes)
+    values = _listed(name, proto, kind)
+    if len(values) > count:
+        raise invalid(f"input {name!r}: not a valid tensor: {len(values)} values for the shape {list(sizes)}")
+    if len(values) < count:
+        filled = np.full(count, values[-1] if len(values) else (b"" if kind == "string" else 0), values.dtype)
+        filled[:len(values)] = values
+        values = filled
+    return values.reshape(sizes)
+
+
+def _listed(name: str, proto: Any, kind: str) -> np.ndarray:
+    """Returns the values that a `TensorProto` lists one by one, flat."""
+    listed = getattr(proto, TYPES[proto.dtype][2])
+    if kind == "string":
+        values = np.empty(len(listed), object)
+        values[:] = list(listed)
+        return values
+    try:
+        if kind in ("float16", "bfloat16"):  # listed as the integers of their bits
+            return np.fromiter(listed, np.uint16, len(listed)).view(NUMPY_TYPES[kind])
+        if kind in ("complex64", "complex128"):  # listed as real and imaginary parts
+            parts = np.fromiter(listed, np.float32 if kind == "complex64" else np.float64, len(listed))
+            return parts.view(NUMPY_TYPES[kind])
+        return np.fromiter(listed, NUMPY_TYPES[kind], len(listed))
+    except (ValueError, OverflowError) as error:
+        raise invalid(f"input {name!r}: not a valid tensor: {str(error)[:200]}") from None
