@@ -9,7 +9,6 @@ import collections
 import concurrent.futures
 import multiprocessing
 import os
-import re
 from collections.abc import Iterator
 
 from absl import flags
@@ -18,8 +17,8 @@ from tqdm import tqdm
 from official_bert.command_line import run_main
 from official_bert.config import BERT_BASE
 from official_bert.data.pretraining.yield_report import EXAMPLES, YieldReport, present
-from official_bert.data.raw_text import containers
-from official_bert.files import find_files, written_whole
+from official_bert.data.raw_text import containers, mixing
+from official_bert.files import written_whole
 from official_bert.text import vocab_learning
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -42,16 +41,6 @@ flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.
 
 UNKNOWN = "words that become [UNK]: a character outside of the vocabulary, or more than 200 characters"
 CHARACTERS_AT_ONCE = 1 << 21
-
-
-def split_languages(patterns: str) -> dict[str, list[str]]:
-    """The files of each language; a pattern without one is of language ""."""
-    files: dict[str, list[str]] = collections.defaultdict(list)
-    for pattern in filter(None, patterns.split(",")):
-        named = re.match(r"([A-Za-z]{2,3}(?:[-_]\w+)?):(.+)", pattern)
-        language, path = named.groups() if named else ("", pattern)
-        files[language] += find_files(path)
-    return files
 
 
 def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Counter, dict[str, int]]:
@@ -131,7 +120,7 @@ def learn(counts: dict[str, collections.Counter], characters: set[str]) -> list[
 def main(_) -> None:
     """Counts, smooths, learns, writes."""
     report = YieldReport()
-    counts = count_languages(split_languages(FLAGS.input_file), report)
+    counts = count_languages(mixing.split_languages(FLAGS.input_file), report)
     if not any(counts.values()):
         raise ValueError(f"{FLAGS.input_file}: no words to learn a vocabulary from")
     lines = learn(counts, choose_characters(counts, report))

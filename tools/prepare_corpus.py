@@ -1,17 +1,21 @@
 """Raw text to what the generator reads: one sentence a line, a blank line between documents.
 
-    python tools/prepare_corpus.py --input_file='wiki/**' --output_file=corpus-0.txt,corpus-1.txt --num_workers=4
+    python tools/prepare_corpus.py --input_file='wiki/**' --output_file=corpus.txt@8 --held_out=0.01 --num_workers=4
+    python tools/prepare_corpus.py --input_file='de:dewiki/**,th:thwiki/**' --output_file=mixed.txt@16 --smoothing=0.7
 """
 
 import collections
 import concurrent.futures
 import dataclasses
 import itertools
+import math
 import multiprocessing
 import os
+import pickle
 import signal
 import tempfile
 from collections.abc import Iterable, Iterator
+from typing import TextIO
 
 import numpy as np
 from absl import flags
@@ -19,21 +23,34 @@ from tqdm import tqdm
 
 from official_bert.command_line import run_main
 from official_bert.data.pretraining.yield_report import YieldReport, present
-from official_bert.data.raw_text import containers, documents, languages
-from official_bert.files import find_files, written_together
+from official_bert.data.raw_text import containers, deduplication, documents, languages, mixing, quality
+from official_bert.files import shard_names, written_together
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them; - is standard "
-                    "input.", required=True)
-flags.DEFINE_list("output_file", None, "One text file or several, over which documents go in turn.", required=True)
+flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them; LANGUAGE: may stand before each; "
+                    "- is standard input.", required=True)
+flags.DEFINE_list("output_file", None, "One text file or several, over which documents go in turn; name@8 stands for "
+                  "name-00000-of-00008 and so on.", required=True)
+flags.DEFINE_float("held_out", 0.0, "Share of the documents that go to held_out-NAME beside the first output instead.", 0.0, 0.5)
 flags.DEFINE_enum("format", "auto", documents.FORMATS, "What the files are; auto looks at each.")
-flags.DEFINE_string("language", "en", "Code of a Wikipedia (en, pt, zh ...), by whose rules sentences end.")
+flags.DEFINE_string("language", "en", "Code of a Wikipedia (en, pt, zh ...), by whose rules sentences end; that of "
+                    "files without a LANGUAGE:.")
 flags.DEFINE_string("text_key", "text", "The key of the text in JSON lines, its column in tables.")
 flags.DEFINE_integer("shortest_document", None, "Documents of fewer sentences are dropped (default 3; 1 with "
                      "--keep_everything).", lower_bound=1)
 flags.DEFINE_bool("keep_everything", False, "Keep headings and list items too: the text is clean already.")
 flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "What to do about bytes that are not UTF-8, rows without "
                   "a text and damaged files: replace puts U+FFFD for what is no character and skips other rows.")
+flags.DEFINE_string("mix", "", "Shares of the languages in the output, as in en=3,sw=1: documents are left out or repeated.")
+flags.DEFINE_float("smoothing", None, "Each language's share p of the words becomes p ** smoothing, renormalised (2018: 0.7).",
+                   0.0, 1.0)
+flags.DEFINE_multi_enum("drop_duplicates", [], deduplication.KINDS, "Drop paragraphs or documents that occurred before, or "
+                        "documents that nearly did; may be given several times.")
+flags.DEFINE_float("near_similarity", 0.8, "Jaccard similarity from which documents are near duplicates.", 0.5, 1.0)
+flags.DEFINE_float("min_letters", 0.0, "Share of letters that a document must have.", 0.0, 1.0)
+flags.DEFINE_float("max_repeated_lines", 1.0, "Share of a document's sentences that may be repeated within it.", 0.0, 1.0)
+flags.DEFINE_integer("min_words", 0, "Words that a document must have.", lower_bound=0)
+flags.DEFINE_float("min_script", 0.0, "Share of a document's letters that must be of the script of its language.", 0.0, 1.0)
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 
@@ -66,32 +83,54 @@ class LineCounter:
 @dataclasses.dataclass
 class Piece:
     """Documents read together, the report of what could not be read among them, and bytes of the files that end here."""
+    language: str
     documents: list[documents.Document]
     report: YieldReport
     ended: int = 0
 
 
-def read_pieces(paths: list[str], settings: dict, policy: containers.OnBadText) -> Iterator[Piece]:
+@dataclasses.dataclass
+class Cleaned:
+    """A document's paragraphs as sentences, with the amounts of each and what the search for duplicates needs."""
+    language: str
+    paragraphs: list[list[str]]
+    amounts: list[dict[str, int]]
+    fingerprint: deduplication.Fingerprint
+
+    def total(self) -> dict[str, int]:
+        """Returns the amounts of the whole document."""
+        return {"documents": 1} | {unit: sum(amounts[unit] for amounts in self.amounts)
+                                   for unit in ("sentences", "characters", "words")}
+
+
+def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.OnBadText) -> Iterator[Piece]:
     """Gives the documents of all files in pieces of about a megabyte."""
     bad = containers.BadText(policy)
-    piece, size = Piece([], bad.report), 0
-    for path in paths:
-        for document in documents.read_documents(path, **settings, bad=bad):
-            piece.documents.append(document)
-            size += sum(map(len, document.paragraphs))
-            if size >= CHUNK_CHARACTERS:
-                yield piece
-                bad.report = YieldReport()
-                piece, size = Piece([], bad.report), 0
-        piece.ended += 0 if path == containers.STANDARD_INPUT else os.path.getsize(path)
-    yield piece
+    for language, paths in files.items():
+        piece, size = Piece(language, [], bad.report), 0
+        for path in paths:
+            for document in documents.read_documents(path, **settings, bad=bad):
+                piece.documents.append(document)
+                size += sum(map(len, document.paragraphs))
+                if size >= CHUNK_CHARACTERS:
+                    yield piece
+                    bad.report = YieldReport()
+                    piece, size = Piece(language, [], bad.report), 0
+            piece.ended += 0 if path == containers.STANDARD_INPUT else os.path.getsize(path)
+        yield piece
+        bad.report = YieldReport()
 
 
-def clean_piece(piece: Piece, settings: dict) -> tuple[list[list[str]], YieldReport, int]:
+def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldReport, int]:
     """Does a worker's part: the sentences of the documents that stay, the account of the others, the bytes that end here."""
-    cleaner = documents.Cleaner(**settings)
-    cleaned = [cleaner.clean(document, piece.report) for document in piece.documents]
-    return [document for document in cleaned if document], piece.report, piece.ended
+    cleaner = documents.Cleaner(piece.language, **settings["cleaning"])
+    fingerprinter = deduplication.Fingerprinter("near" in settings["kinds"])
+    cleaned = []
+    for document in piece.documents:
+        if paragraphs := cleaner.clean_paragraphs(document, piece.report):
+            amounts = [cleaner.amounts([paragraph]) for paragraph in paragraphs]
+            cleaned.append(Cleaned(piece.language, paragraphs, amounts, fingerprinter(paragraphs)))
+    return cleaned, piece.report, piece.ended
 
 
 def in_order(pool: concurrent.futures.Executor, work, items: Iterable, settings: dict, ahead: int) -> Iterator:
@@ -103,26 +142,125 @@ def in_order(pool: concurrent.futures.Executor, work, items: Iterable, settings:
         waiting.extend(pool.submit(work, item, settings) for item in itertools.islice(items, 1))
 
 
-def write_corpus(pieces: Iterable, files: list, lines: LineCounter, progress: tqdm) -> YieldReport:
-    """Writes documents over the files in turn; returns the account of all text."""
-    total = YieldReport()
-    written = 0
+def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shortest: int, report: YieldReport) -> Cleaned | None:
+    """Returns a document without the paragraphs that occurred before; None if it goes too. Counts what goes."""
+    first = document.paragraphs[0][0]
+    if kind := seen.is_duplicate(document.fingerprint):
+        report.drop(f"{kind} duplicates of documents", first, expected=True, **document.total())
+        return None
+    keep = [not repeated for repeated in seen.repeated_paragraphs(document.fingerprint)]
+    for kept, paragraph, amounts in zip(keep, document.paragraphs, document.amounts):
+        if not kept:
+            report.drop("duplicates of paragraphs", paragraph[0], expected=True, **amounts | {"documents": 0})
+    if not all(keep):
+        document = dataclasses.replace(document, paragraphs=list(itertools.compress(document.paragraphs, keep)),
+                                       amounts=list(itertools.compress(document.amounts, keep)))
+        if document.total()["sentences"] < shortest:
+            report.drop(f"documents of fewer than {shortest} sentences without their duplicates", first, expected=True,
+                        **document.total())
+            return None
+    return document
+
+
+class Writer:
+    """Writes documents over the files in turn and counts them; with a mixture, holds them back until their sizes are known."""
+
+    def __init__(self, files: list[TextIO], held_out: TextIO | None, folder: str, languages: list[str], report: YieldReport):
+        self.files, self.held_out, self.report = files, held_out, report
+        self.lines = LineCounter(folder)
+        self.written = self.number = 0
+        self.sizes = dict.fromkeys(languages, 0)
+        self.out = dict.fromkeys(languages, 0)
+        self._waiting = {language: os.path.join(folder, f"waiting-{language}") for language in languages} if is_mixed() else {}
+
+    def add(self, document: Cleaned) -> None:
+        """Writes a document, or keeps it for the mixture."""
+        amounts, self.number = document.total(), self.number + 1
+        sentences = [sentence for paragraph in document.paragraphs for sentence in paragraph]
+        if self.held_out and document.fingerprint.document < FLAGS.held_out * 2**64:
+            self.held_out.write("\n".join(sentences) + "\n\n")
+            self.report.keep(**amounts)
+            return
+        self.sizes[document.language] += amounts["words"]
+        if self._waiting:
+            with open(self._waiting[document.language], "ab") as file:
+                pickle.dump((sentences, amounts), file)
+        else:
+            self._write(sentences, amounts, document.language, 1)
+
+    def _write(self, sentences: list[str], amounts: dict[str, int], language: str, copies: int) -> None:
+        """Writes copies of a document, each to another file."""
+        for _ in range(copies):
+            self.files[self.written % len(self.files)].write("\n".join(sentences) + "\n\n")
+            self.written += 1
+        for unit in amounts:
+            self.report.keep(**{unit: amounts[unit] * copies})
+        self.out[language] += amounts["words"] * copies
+        if copies:
+            self.lines.add(sentences)
+
+    def finish(self) -> None:
+        """Writes the mixture. Raises ValueError if a document has more copies than there are files."""
+        if not self._waiting:
+            return
+        shares = (mixing.parse_mix(FLAGS.mix, list(self.sizes)) if FLAGS.mix
+                  else mixing.smoothed_shares(self.sizes, FLAGS.smoothing))
+        factors = mixing.copy_factors(self.sizes, shares)
+        if max(factors.values()) > len(self.files):
+            most = max(factors, key=lambda name: factors[name])
+            raise ValueError(f"--output_file: expected at least {math.ceil(factors[most])} files (name@"
+                             f"{math.ceil(factors[most])}), because a document of {most} has up to so many copies and each "
+                             f"goes to another file, got {len(self.files)}")
+        for language, factor in factors.items():
+            for number, (sentences, amounts) in enumerate(_read_pickles(self._waiting[language])):
+                copies = mixing.copies(factor, language, number)
+                if copies > 1:
+                    self.report.repeat("copies of documents (--mix, --smoothing)", sentences[0],
+                                       **{unit: (copies - 1) * amount for unit, amount in amounts.items()})
+                if not copies:
+                    self.report.drop("documents left out (--mix, --smoothing)", sentences[0], expected=True, **amounts)
+                self._write(sentences, amounts, language, copies)
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        """Returns each language's words and share in the input and the output."""
+        return {name: {"words_in": size, "share_in": round(size / max(1, sum(self.sizes.values())), 4),
+                       "words_out": self.out[name], "share_out": round(self.out[name] / max(1, sum(self.out.values())), 4)}
+                for name, size in self.sizes.items()}
+
+
+def _read_pickles(path: str) -> Iterator:
+    """Gives what was pickled into a file, one object after the other."""
+    with open(path, "rb") as file:
+        while file.peek(1):
+            yield pickle.load(file)
+
+
+def is_mixed() -> bool:
+    """Tells whether documents are left out or repeated. Raises ValueError if two flags say how."""
+    if FLAGS.mix and FLAGS.smoothing is not None:
+        raise ValueError("--mix: expected no --smoothing beside it")
+    return bool(FLAGS.mix) or FLAGS.smoothing is not None
+
+
+def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplicator, shortest: int, progress: tqdm) -> None:
+    """Writes the documents that are no duplicates, in the order of the input."""
     for cleaned, report, ended in pieces:
-        total.add(report)
-        for sentences in cleaned:
-            files[written % len(files)].write("\n".join(sentences) + "\n\n")
-            lines.add(sentences)
-            written += 1
+        writer.report.add(report)
+        for document in cleaned:
+            if kept := without_duplicates(document, seen, shortest, writer.report):
+                writer.add(kept)
         progress.update(ended)
-    return total
+    writer.finish()
 
 
-def print_report(report: YieldReport, duplicate_lines: int) -> None:
+def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]]) -> None:
     """Prints the account of the text, and writes it as JSON if a file is wanted."""
     counts = {name: report.kept.get(name, 0) for name in ("documents", "sentences", "words", "characters")}
     present(report, FLAGS.report_file, **counts, documents_dropped=report.balance("documents")["dropped"],
-            duplicate_lines=duplicate_lines)
+            duplicate_lines=duplicate_lines, languages=shares)
     print(f"{duplicate_lines:,} lines had occurred before")
+    for name, facts in shares.items() if len(shares) > 1 else ():
+        print(f"{name}: {facts['share_in']:.1%} of the words that came in, {facts['share_out']:.1%} of those that went out")
 
 
 def stop(number: int, _) -> None:
@@ -134,34 +272,51 @@ def main(_) -> None:
     """Reads here, splits in workers, writes here: so the order is that of the input for any number of workers."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    paths = input_files()
-    reading = {"form": FLAGS.format, "text_key": FLAGS.text_key}
-    cleaning = {"language": FLAGS.language, "shortest": FLAGS.shortest_document or (1 if FLAGS.keep_everything else 3),
-                "keep_everything": FLAGS.keep_everything}
-    print(languages.describe_rule(FLAGS.language))
-    context = multiprocessing.get_context("forkserver")
-    with (concurrent.futures.ProcessPoolExecutor(FLAGS.num_workers, context) as pool,
-          tempfile.TemporaryDirectory() as folder, written_together(FLAGS.output_file) as files,
-          tqdm(total=sum(os.path.getsize(path) for path in paths if path != containers.STANDARD_INPUT), unit="B",
-               unit_scale=True, desc="preparing") as progress):
-        pieces = in_order(pool, clean_piece, read_pieces(paths, reading, FLAGS.on_bad_text), cleaning,
+    files = input_files()
+    outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
+    held_out = [held_out_name(FLAGS.output_file[0])] if FLAGS.held_out else []
+    if FLAGS.mix:
+        mixing.parse_mix(FLAGS.mix, list(files))
+    shortest = FLAGS.shortest_document or (1 if FLAGS.keep_everything else 3)
+    limits = quality.QualityLimits(FLAGS.min_letters, FLAGS.max_repeated_lines, FLAGS.min_words, FLAGS.min_script)
+    settings = {"cleaning": {"shortest": shortest, "keep_everything": FLAGS.keep_everything, "limits": limits},
+                "kinds": FLAGS.drop_duplicates}
+    for language in files:
+        print(languages.describe_rule(language))
+    size = sum(os.path.getsize(path) for paths in files.values() for path in paths if path != containers.STANDARD_INPUT)
+    with (concurrent.futures.ProcessPoolExecutor(FLAGS.num_workers, multiprocessing.get_context("forkserver")) as pool,
+          tempfile.TemporaryDirectory() as folder, written_together(outputs + held_out) as opened,
+          tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress):
+        reading = {"form": FLAGS.format, "text_key": FLAGS.text_key}
+        pieces = in_order(pool, clean_piece, read_pieces(files, reading, FLAGS.on_bad_text), settings,
                           ahead=2 * FLAGS.num_workers)
-        lines = LineCounter(folder)
-        report = write_corpus(pieces, files, lines, progress)
-        if not report.kept.get("documents"):
-            print_report(report, 0)
-            raise ValueError(f"{FLAGS.input_file}: no document with {cleaning['shortest']} sentences of running text in "
-                             f"{len(paths)} files ({report.balance('documents')['dropped']} dropped); see "
-                             "--shortest_document, --keep_everything and --format")
-        duplicate_lines = lines.duplicates()
-    print_report(report, duplicate_lines)
+        writer = Writer(opened[:len(outputs)], opened[-1] if held_out else None, folder, list(files), YieldReport())
+        seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
+        write_corpus(pieces, writer, seen, shortest, progress)
+        if not writer.written:
+            print_report(writer.report, 0, writer.shares())
+            raise ValueError(f"{FLAGS.input_file}: no document with {shortest} sentences of running text in "
+                             f"{sum(map(len, files.values()))} files ({writer.report.balance('documents')['dropped']} dropped); "
+                             "see --shortest_document, --keep_everything and --format")
+        duplicate_lines = writer.lines.duplicates()
+    print_report(writer.report, duplicate_lines, writer.shares())
 
 
-def input_files() -> list[str]:
-    """Returns the files to read, `-` for standard input."""
+def input_files() -> dict[str, list[str]]:
+    """Returns the files to read by language, `-` for standard input. Raises ValueError for an unknown language."""
     if FLAGS.input_file == containers.STANDARD_INPUT:
-        return [FLAGS.input_file]
-    return containers.without_dataset_files(find_files(FLAGS.input_file))
+        return {FLAGS.language: [FLAGS.input_file]}
+    files = mixing.split_languages(FLAGS.input_file, FLAGS.language)
+    for language in files:
+        languages.splitting_rule(language)
+    return {language: containers.without_dataset_files(paths) for language, paths in files.items()}
+
+
+def held_out_name(output: str) -> str:
+    """Returns the file of the held-out documents: no glob for the outputs that begins with their name matches it."""
+    folder, name = os.path.split(output)
+    stem, at, count = name.rpartition("@")
+    return os.path.join(folder, f"held_out-{stem if at and count.isdecimal() else name}")
 
 
 if __name__ == "__main__":

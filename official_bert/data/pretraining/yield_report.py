@@ -163,7 +163,7 @@ def _cell(amount: int, percent: float | None) -> str:
     return f"{amount:,}" + ("" if percent is None else f" {percent:6.2f} %")
 
 
-def present(report: YieldReport, report_file: str = "", **facts: int | str) -> None:
+def present(report: YieldReport, report_file: str = "", **facts: object) -> None:
     """Prints the report and its warnings, and writes it to `report_file` as JSON under "yield", beside other `facts`."""
     screen = rich.console.Console()
     (screen if screen.is_terminal else rich.console.Console(width=SCREEN_WIDTH)).print(report.table())

@@ -11,6 +11,7 @@ from typing import Literal
 
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.data.raw_text import containers, running_text
+from official_bert.data.raw_text.quality import QualityLimits
 from official_bert.data.raw_text.scripts import WordCounter
 from official_bert.data.raw_text.sentence_splitting import split_sentences
 
@@ -175,46 +176,73 @@ def _count_characters(text: str) -> int:
 class Cleaner:
     """Makes sentences of documents and accounts for what is left out.
 
-    Documents with fewer than `shortest` sentences of running text are dropped. `keep_everything` takes titles, headings and
-    list items as they are, for text that is clean already. Raises ValueError for an unknown language.
+    Documents with fewer than `shortest` sentences of running text are dropped, and those that miss the `limits`.
+    `keep_everything` takes titles, headings and list items as they are, for text that is clean already. Raises ValueError for
+    an unknown language.
     """
 
-    def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False):
+    def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False,
+                 limits: QualityLimits | None = None):
         self.language, self.shortest, self.keep_everything = language, shortest, keep_everything
+        self.limits = limits or QualityLimits()
         self._filters = {headings: running_text.ParagraphFilter(headings) for headings in (False, True)}
         self._count_words = WordCounter()
 
     def clean(self, document: Document, report: YieldReport) -> list[str]:
-        """Returns the sentences of the document's running text, none if it is dropped; counts them in `report`."""
+        """Returns the sentences of a document that stays, none of another; counts them in `report`."""
+        paragraphs = self.clean_paragraphs(document, report)
+        if paragraphs:
+            report.keep(**self.amounts(paragraphs))
+        return [sentence for sentences in paragraphs for sentence in sentences]
+
+    def clean_paragraphs(self, document: Document, report: YieldReport) -> list[list[str]]:
+        """Returns the sentences of each paragraph of a document that stays; counts in `report` what was dropped only."""
+        kept = self._running_text(document, report)
+        paragraphs = [split_sentences(text, self.language) for text in kept]
+        if not paragraphs:
+            report.drop("documents without running text", document.title or next(iter(document.paragraphs), ""), documents=1)
+            return []
+        reason = self.reason_to_drop(paragraphs)
+        if reason:
+            short = reason == self._too_short
+            report.drop(reason, paragraphs[0][0], expected=not short, **self.amounts(paragraphs))
+        return [] if reason else paragraphs
+
+    @property
+    def _too_short(self) -> str:
+        return f"documents of fewer than {self.shortest} sentences"
+
+    def reason_to_drop(self, paragraphs: list[list[str]]) -> str:
+        """Returns why a document of these sentences is dropped, "" if it stays."""
+        sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
+        if len(sentences) < self.shortest:
+            return self._too_short
+        words = sum(map(self._count_words, sentences)) if self.limits.min_words else 0
+        return self.limits.reason_to_drop(sentences, words, self.language)
+
+    def amounts(self, paragraphs: list[list[str]], documents: int = 1) -> dict[str, int]:
+        """Returns the amounts of a document, or of paragraphs of one, for the report."""
+        sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
+        return {"documents": documents, "sentences": len(sentences), "characters": sum(map(_count_characters, sentences)),
+                "words": sum(map(self._count_words, sentences))}
+
+    def _running_text(self, document: Document, report: YieldReport) -> list[str]:
+        """Returns the paragraphs that are running text; counts the others."""
         paragraphs = document.paragraphs
         if document.title and self.keep_everything:
             paragraphs = [document.title, *paragraphs]
         elif document.title:
-            report.drop(TITLES, document.title, expected=True, **self._amounts(document.title))
+            report.drop(TITLES, document.title, expected=True, **self._amounts_of_text(document.title))
         kept = []
         for paragraph in paragraphs:
             if text := " ".join(paragraph.split()):
                 reason = "" if self.keep_everything else self._filters[document.headings].reason_to_drop(text)
                 if reason:
                     expected = reason in running_text.NOT_RUNNING_TEXT
-                    report.drop(reason, text, expected=expected, **self._amounts(text))
+                    report.drop(reason, text, expected=expected, **self._amounts_of_text(text))
                 else:
                     kept.append(text)
-        sentences = [sentence for text in kept for sentence in split_sentences(text, self.language)]
-        self._count(sentences, kept, document, report)
-        return sentences if len(sentences) >= self.shortest else []
+        return kept
 
-    def _amounts(self, text: str) -> dict[str, int]:
+    def _amounts_of_text(self, text: str) -> dict[str, int]:
         return {"characters": _count_characters(text), "words": self._count_words(text)}
-
-    def _count(self, sentences: list[str], paragraphs: list[str], document: Document, report: YieldReport) -> None:
-        """Counts a document as kept or as dropped."""
-        amounts = {"documents": 1, "sentences": len(sentences), "characters": sum(map(_count_characters, paragraphs)),
-                   "words": sum(map(self._count_words, paragraphs))}
-        if len(sentences) >= self.shortest:
-            report.keep(**amounts)
-        elif sentences:
-            report.drop(f"documents of fewer than {self.shortest} sentences", sentences[0], expected=False, **amounts)
-        else:
-            first = document.title or next(iter(document.paragraphs), "")
-            report.drop("documents without running text", first, documents=1)

@@ -46,7 +46,7 @@ class _WordTable(dict):
         elif tokenization.is_punctuation(char) or tokenization.is_whitespace(char):
             self[code] = " "
         else:
-            self[code] = " _ " if tokenization.is_cjk(char) else char
+            self[code] = f" {char} " if tokenization.is_cjk(char) else char
         return self[code]
 
 
@@ -56,5 +56,9 @@ class WordCounter:
     def __init__(self) -> None:
         self._table = _WordTable()
 
+    def words(self, text: str) -> list[str]:
+        """Returns the words of `text`, not lower-cased."""
+        return text.translate(self._table).split()
+
     def __call__(self, text: str) -> int:
-        return len(text.translate(self._table).split())
+        return len(self.words(text))

@@ -1,0 +1,154 @@
+"""Finds paragraphs and documents that occurred before, exactly or nearly, in bounded memory.
+
+Two documents are nearly the same if the sets of their words and pairs of neighbouring words (characters, four at a time, in
+scripts without spaces) have at least the Jaccard similarity wanted. MinHash signatures (`datasketch`) estimate it; those of
+all documents lie on disk, and in memory an index of 16 numbers a document, about 200 MB for a million.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import math
+import os
+import zlib
+from collections.abc import Iterable
+
+import datasketch
+import numpy as np
+
+from official_bert.data.raw_text import scripts
+
+PERMUTATIONS = 64
+ROWS_OF_BAND = 4  # two documents are compared if four numbers of their signatures, in the same place, are equal
+BANDS = PERMUTATIONS // ROWS_OF_BAND
+RECENT = 1 << 16  # entries in a table of Python's before they become a sorted array
+KINDS = ("paragraphs", "documents", "near")
+
+
+@dataclasses.dataclass
+class Fingerprint:
+    """What the search for duplicates needs of a document: hashes of its paragraphs, of its text, and its signature."""
+    paragraphs: np.ndarray
+    document: int
+    signature: np.ndarray | None
+
+
+def hash_text(text: str) -> int:
+    """Returns 64 bits of a text's BLAKE2 hash, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+class Fingerprinter:
+    """Makes fingerprints of documents, with signatures if near duplicates are wanted."""
+
+    def __init__(self, near: bool):
+        self._near = near
+        self._words = scripts.WordCounter()
+
+    def __call__(self, paragraphs: list[list[str]]) -> Fingerprint:
+        texts = [" ".join(sentences) for sentences in paragraphs]
+        whole = "\n".join(texts)
+        return Fingerprint(np.array([hash_text(text) for text in texts], np.uint64), hash_text(whole),
+                           self.signature(whole) if self._near else None)
+
+    def signature(self, text: str) -> np.ndarray:
+        """Returns the MinHash signature of a text: `PERMUTATIONS` numbers of 32 bits."""
+        counter = datasketch.MinHash(num_perm=PERMUTATIONS, seed=1, hashfunc=zlib.crc32)
+        counter.update_batch([feature.encode("utf-8", "surrogatepass") for feature in sorted(self.features(text))])
+        return counter.hashvalues.astype(np.uint32)
+
+    def features(self, text: str) -> set[str]:
+        """Returns the words of a text and its pairs of neighbours; four characters at a time in scripts without spaces."""
+        words = self._words.words(text.lower())
+        if scripts.script_of(text) == "unspaced":
+            letters = "".join(words)
+            return {letters[start:start + 4] for start in range(max(1, len(letters) - 3))}
+        return {*words, *(f"{first} {second}" for first, second in itertools.pairwise(words))}
+
+
+class Index:
+    """Numbers of 64 bits with the entry that each was added for, in sorted arrays that are merged as they grow."""
+
+    def __init__(self) -> None:
+        self._recent: dict[int, int] = {}
+        self._levels: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def find(self, keys: np.ndarray) -> set[int]:
+        """Returns the entries that were added for some of `keys`."""
+        found = {self._recent[key] for key in keys.tolist() if key in self._recent}
+        for known, entries in self._levels:
+            places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+            found.update(entries[places[known[places] == keys]].tolist())
+        return found
+
+    def add(self, keys: np.ndarray, entry: int = 0) -> None:
+        """Adds `keys` for an entry; a key that is there already keeps its first entry."""
+        for key in keys.tolist():
+            self._recent.setdefault(key, entry)
+        if len(self._recent) >= RECENT:
+            order = np.argsort(fresh := np.fromiter(self._recent, np.uint64, len(self._recent)))
+            level = fresh[order], np.fromiter(self._recent.values(), np.uint32, len(fresh))[order]
+            self._recent = {}
+            while self._levels and len(self._levels[-1][0]) <= 2 * len(level[0]):
+                level = _merge(self._levels.pop(), level)
+            self._levels.append(level)
+
+
+def _merge(older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns two sorted levels as one, equal keys in the order of their age."""
+    keys = np.concatenate([older[0], newer[0]])
+    order = np.argsort(keys, kind="stable")
+    return keys[order], np.concatenate([older[1], newer[1]])[order]
+
+
+class Deduplicator:
+    """Tells, of documents in their order, what occurred before. The same documents in the same order give the same answers.
+
+    `kinds` are some of `KINDS`; `similarity` is that of near duplicates. Pairs of just that similarity are found in more than
+    95 of 100 cases, because estimates up to three standard errors below it count. Signatures lie in `folder`.
+    """
+
+    def __init__(self, kinds: Iterable[str], folder: str, similarity: float = 0.8):
+        self.kinds = frozenset(kinds)
+        self._paragraphs, self._documents, self._bands = Index(), Index(), Index()
+        self._least_equal = PERMUTATIONS * (similarity - 3 * math.sqrt(similarity * (1 - similarity) / PERMUTATIONS))
+        self._path = os.path.join(folder, "signatures")
+        self._known = 0
+
+    def repeated_paragraphs(self, document: Fingerprint) -> list[bool]:
+        """Tells of each paragraph whether it occurred before, in an earlier document or in this one."""
+        if "paragraphs" not in self.kinds:
+            return [False] * len(document.paragraphs)
+        repeated = []
+        for place in range(len(document.paragraphs)):
+            key = document.paragraphs[place:place + 1]
+            repeated.append(bool(self._paragraphs.find(key)))
+            self._paragraphs.add(key)
+        return repeated
+
+    def is_duplicate(self, document: Fingerprint) -> str:
+        """Returns "exact" or "near" for a document that was there before; "" for a new one, which is remembered."""
+        key = np.array([document.document], np.uint64)
+        if "documents" in self.kinds:
+            if self._documents.find(key):
+                return "exact"
+            self._documents.add(key)
+        if "near" in self.kinds and document.signature is not None:
+            keys = self._band_keys(document.signature)
+            if any(np.count_nonzero(self._signature(entry) == document.signature) >= self._least_equal
+                   for entry in sorted(self._bands.find(keys))):
+                return "near"
+            with open(self._path, "ab") as file:
+                document.signature.tofile(file)
+            self._bands.add(keys, self._known)
+            self._known += 1
+        return ""
+
+    def _band_keys(self, values: np.ndarray) -> np.ndarray:
+        """Returns a number for each band of a signature."""
+        return np.array([hash_text(f"{band}:{values[band * ROWS_OF_BAND:(band + 1) * ROWS_OF_BAND].tobytes().hex()}")
+                         for band in range(BANDS)], np.uint64)
+
+    def _signature(self, entry: int) -> np.ndarray:
+        """Returns the signature of an earlier document."""
+        return np.fromfile(self._path, np.uint32, PERMUTATIONS, offset=4 * PERMUTATIONS * entry)

@@ -1,0 +1,61 @@
+"""Filters that leave out documents of poor quality, by simple shares that mean the same in any language."""
+
+import collections
+import dataclasses
+import unicodedata
+
+# The script of each language that is not written in Latin letters, as Unicode's names of characters begin.
+_SCRIPTS = {
+    "CYRILLIC": "ab ady av ba be be-tarask be-x-old bg bxr ce cu cv inh kbd kk koi krc kv ky lbe lez mdf mhr mk mn mrj myv os ru rue sah "
+                "sr tg tt tyv udm uk xal",
+    "ARABIC": "ar ary arz azb ckb fa glk ks lrc mzn pnb ps sd skr ug ur",
+    "CJK": "gan hak lzh wuu yue zh zh-classical zh-yue",
+    "DEVANAGARI": "anp awa bh bho dty gom hi mai mr ne new pi sa",
+    "BENGALI": "as bn bpy", "GURMUKHI": "pa", "GUJARATI": "gu", "ORIYA": "or", "TAMIL": "ta", "TELUGU": "te", "KANNADA": "kn tcy",
+    "MALAYALAM": "ml", "SINHALA": "si", "THAI": "th", "LAO": "lo", "TIBETAN": "bo dz", "MYANMAR": "blk my mnw rki shn", "KHMER": "km",
+    "ETHIOPIC": "am ti tig", "GEORGIAN": "ka xmf", "ARMENIAN": "hy hyw", "GREEK": "el pnt", "HEBREW": "he yi", "HANGUL": "ko",
+}
+_JAPANESE = ("CJK", "HIRAGANA", "KATAKANA")
+
+
+@dataclasses.dataclass(frozen=True)
+class QualityLimits:
+    """What a document must have; the defaults let everything pass."""
+    min_letters: float = 0.0  # share of letters among its characters, white space apart; combining vowels are letters
+    max_repeated_lines: float = 1.0  # share of its sentences that occurred before in it
+    min_words: int = 0
+    min_script: float = 0.0  # share of its letters that are of the script of its language
+
+    def reason_to_drop(self, sentences: list[str], words: int, language: str) -> str:
+        """Returns the limit that a document of these sentences misses, "" for none."""
+        if words < self.min_words:
+            return f"documents of fewer than {self.min_words} words"
+        if self.max_repeated_lines < 1 and 1 - len(set(sentences)) / len(sentences) > self.max_repeated_lines:
+            return f"documents with more than {self.max_repeated_lines:.0%} of repeated sentences"
+        if self.min_letters or self.min_script:
+            letters, other = _letters_by_script("".join(sentences))
+            total = sum(letters.values())
+            if total < self.min_letters * (total + other):
+                return f"documents with fewer than {self.min_letters:.0%} letters"
+            if sum(letters[script] for script in scripts_of(language)) < self.min_script * total:
+                return f"documents with fewer than {self.min_script:.0%} letters of their language's script"
+        return ""
+
+
+def scripts_of(language: str) -> tuple[str, ...]:
+    """Returns the scripts of a language, as Unicode's names of their letters begin."""
+    if language in ("ja", "ryu"):
+        return _JAPANESE
+    return (next((script for script, codes in _SCRIPTS.items() if language in codes.split()), "LATIN"),)
+
+
+def _letters_by_script(text: str) -> tuple[collections.Counter, int]:
+    """Returns how many letters of each script a text has, and how many other characters, white space apart."""
+    letters: collections.Counter = collections.Counter()
+    other = 0
+    for char, count in collections.Counter(text).items():
+        if unicodedata.category(char)[0] in "LM":
+            letters[unicodedata.name(char, "UNKNOWN").split(" ")[0]] += count
+        elif not char.isspace():
+            other += count
+    return letters, other
