@@ -4,6 +4,7 @@ Without `--corpus` the text is the prose of Python's own language reference, whi
 a command of this project, printed before it runs, so that this is also a tour of them.
 """
 
+import functools
 import json
 import math
 import os
@@ -92,19 +93,39 @@ def last_held_out_loss(log: pathlib.Path) -> float:
 
 
 def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int = 3) -> list[tuple[str, str]]:
-    """(sentence with one [MASK], the word that stood there), spread over the held-out documents."""
-    found = []
-    for document in documents:
-        for sentence in document:
-            words = sentence.split()
-            whole = [index for index, word in enumerate(words[2:], 2)
-                     if word.isalpha() and len(word) > 3 and len(tokenizer.tokenize(word)) == 1]
-            if 8 <= len(words) <= 20 and whole:
-                middle = whole[len(whole) // 2]
-                found.append((" ".join([*words[:middle], "[MASK]", *words[middle + 1:]]), words[middle]))
-                break
-    step = max(1, len(found) // count)
-    return found[::step][:count]
+    """(sentence with one [MASK], the word that stood there), spread over the held-out documents.
+
+    If no word stands between spaces (Chinese, Thai), a token of letters is masked: a whole word, else a piece of one.
+    """
+    for blank in (_blank_between_spaces, functools.partial(_blank_of_token, whole=True), functools.partial(_blank_of_token, whole=False)):
+        found = [chosen for document in documents
+                 if (chosen := next(filter(None, (blank(sentence, tokenizer) for sentence in document)), None))]
+        if found:
+            return found[::max(1, len(found) // count)][:count]
+    return []
+
+
+def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str, str] | None:
+    """The sentence with its middle word of one piece masked; None for one without such a word."""
+    words = sentence.split()
+    whole = [index for index, word in enumerate(words[2:], 2)
+             if word.isalpha() and len(word) > 3 and len(tokenizer.tokenize(word)) == 1]
+    if not (8 <= len(words) <= 20 and whole):
+        return None
+    middle = whole[len(whole) // 2]
+    return " ".join([*words[:middle], "[MASK]", *words[middle + 1:]]), words[middle]
+
+
+def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tuple[str, str] | None:
+    """The sentence with its middle token of letters masked, one that is a `whole` word if wanted; None if there is none."""
+    tokens = tokenizer.tokenize_with_offsets(sentence)
+    continued = [*(token.startswith("##") for token, _, _ in tokens[1:]), False]
+    chosen = [(start, end) for (token, start, end), more in zip(tokens, continued)
+              if token.removeprefix("##").isalpha() and not (whole and (more or token.startswith("##")))]
+    if not 8 <= len(tokens) <= 40 or not chosen:
+        return None
+    start, end = chosen[len(chosen) // 2]
+    return f"{sentence[:start].rstrip()} [MASK] {sentence[end:].lstrip()}", sentence[start:end]
 
 
 def main(_) -> None:

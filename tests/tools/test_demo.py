@@ -8,6 +8,8 @@ import pytest
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data import records
+from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.vocab import SPECIAL_TOKENS
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,15 @@ def test_a_blank_stands_where_a_word_of_the_vocabulary_stood(demo):
     blanks = demo.make_blanks([["No.", "We all saw the long river that runs by."], ["The old stones lay there for a while."]],
                               Tokenizer())
     assert blanks == [("We all saw the long [MASK] that runs by.", "river")]
+
+
+def test_blanks_of_scripts_without_spaces_are_tokens(demo, tmp_path):
+    pieces = [*"这座城市位于河的北岸。", "เมือง", *(f"##{char}" for char in "นี้ตั้งอยู่เหือ")]
+    (tmp_path / "v.txt").write_text("\n".join(dict.fromkeys([*SPECIAL_TOKENS, *pieces])))
+    tokenizer = FullTokenizer(str(tmp_path / "v.txt"), do_lower_case=False)
+    assert demo.make_blanks([["这座城市位于河的北岸。"]], tokenizer) == [("这座城市位 [MASK] 河的北岸。", "于")]
+    [(text, word)] = demo.make_blanks([["เมืองนี้ตั้งอยู่เหนือ"]], tokenizer)
+    assert text.replace(" [MASK] ", word) == "เมืองนี้ตั้งอยู่เหนือ" and text.count("[MASK]") == 1
 
 
 @pytest.mark.slow

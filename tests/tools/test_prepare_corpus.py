@@ -1,3 +1,4 @@
+import gzip
 import json
 import resource
 import signal
@@ -84,3 +85,73 @@ def test_a_disk_that_fills_up_leaves_no_file(root, tmp_path):
                           timeout=120, preexec_fn=limit)
     assert done.returncode == 1 and f"error: {output}: cannot be written: File too large" in done.stderr
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def read_documents(path):
+    return [document for document in path.read_text(encoding="utf-8").strip().split("\n\n") if document]
+
+
+def test_a_pipe_is_read_as_well_as_a_file(root, tmp_path):
+    text = "\n".join(corpus_rows(30)).encode()
+    command = [sys.executable, str(root / "tools/prepare_corpus.py"), "--input_file=-", f"--output_file={tmp_path}/c.txt"]
+    done = subprocess.run([*command, "--num_workers=1"], input=gzip.compress(text), capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(read_documents(tmp_path / "c.txt")) == 30
+
+
+def test_shards_and_held_out_documents_are_all_documents(root, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(corpus_rows(400)))
+    done = prepare(root, f"--input_file={source}", f"--output_file={tmp_path}/out/c.txt@3", "--held_out=0.1", "--num_workers=1")
+    assert done.returncode == 0, done.stderr
+    shards = [read_documents(tmp_path / f"out/c.txt-0000{part}-of-00003") for part in range(3)]
+    held_out = read_documents(tmp_path / "out/held_out-c.txt")
+    assert 20 <= len(held_out) <= 60 and max(map(len, shards)) - min(map(len, shards)) <= 1
+    wanted = sorted(json.loads(row)["text"] for row in corpus_rows(400))
+    assert sorted(text.replace("\n", " ") for text in sum(shards, held_out)) == wanted
+
+
+def test_a_mixture_has_the_wanted_shares_and_no_file_holds_two_copies(root, tmp_path):
+    for name, count, seed in (("large", 300, 1), ("small", 30, 2)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(corpus_rows(count, seed)))
+    arguments = (f"--input_file=en:{tmp_path}/large.jsonl,sw:{tmp_path}/small.jsonl", "--num_workers=1", "--mix=en=2,sw=1")
+    report = tmp_path / "report.json"
+    done = prepare(root, *arguments, f"--output_file={tmp_path}/c@4", f"--report_file={report}")
+    assert done.returncode == 0, done.stderr
+    values = json.loads(report.read_text())
+    assert abs(values["languages"]["sw"]["share_out"] - 1 / 3) < 0.02 and values["languages"]["sw"]["share_in"] < 0.11
+    shards = [read_documents(tmp_path / f"c-0000{part}-of-00004") for part in range(4)]
+    assert all(len(set(shard)) == len(shard) for shard in shards)
+    repeated = values["yield"]["repeated"]["copies of documents (--mix, --smoothing)"]["amounts"]["documents"]
+    written = sum(map(len, shards))
+    assert written == values["documents"] and written - len(set().union(*shards)) == repeated > 50
+    few = prepare(root, *arguments, f"--output_file={tmp_path}/d@3")
+    assert few.returncode == 1 and "error: --output_file: expected at least 4 files (name@4)" in few.stderr
+    assert not list(tmp_path.glob("d*"))
+
+
+def test_duplicates_go_the_same_for_any_number_of_workers_and_stand_in_the_report(root, tmp_path):
+    rows = [json.loads(row)["text"] for row in corpus_rows(300)]
+    near = [f"{text} New words end here." for text in rows[:40]]
+    boiler = "All rights of this text are reserved by the people who wrote it down."
+    texts = [*rows, *rows[:25], *near, f"{boiler}\n{rows[0]}", *(f"{text} Unlike before.\n{boiler}" for text in rows[290:])]
+    (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    made = []
+    for workers in (1, 3):
+        out, report = tmp_path / f"c{workers}", tmp_path / f"r{workers}"
+        done = prepare(root, f"--input_file={tmp_path}/in.jsonl", f"--output_file={out}", f"--num_workers={workers}",
+                       f"--report_file={report}", *(f"--drop_duplicates={kind}" for kind in ("documents", "near", "paragraphs")))
+        assert done.returncode == 0, done.stderr
+        made.append((out.read_bytes(), report.read_bytes()))
+    assert made[0] == made[1]
+    dropped = json.loads(made[0][1])["yield"]["dropped"]
+    assert dropped["exact duplicates of documents"]["amounts"]["documents"] == 25
+    assert dropped["near duplicates of documents"]["amounts"]["documents"] >= 36
+    documents = read_documents(tmp_path / "c1")
+    assert [document.replace("\n", " ") for document in documents[:300]] == rows
+
+
+def test_an_unknown_language_is_an_error_before_work(root, tmp_path):
+    (tmp_path / "a.txt").write_text("Some text.")
+    done = prepare(root, f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/c", "--language=english")
+    assert done.returncode == 1 and "error: --language: expected the code of a Wikipedia" in done.stderr

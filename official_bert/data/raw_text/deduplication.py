@@ -81,6 +81,13 @@ class Index:
             found.update(entries[places[known[places] == keys]].tolist())
         return found
 
+    def contains(self, keys: np.ndarray) -> np.ndarray:
+        """Returns, for each of `keys`, whether it was added."""
+        known = np.fromiter((key in self._recent for key in keys.tolist()), bool, len(keys))
+        for level, _ in self._levels:
+            known |= level[np.minimum(np.searchsorted(level, keys), len(level) - 1)] == keys
+        return known
+
     def add(self, keys: np.ndarray, entry: int = 0) -> None:
         """Adds `keys` for an entry; a key that is there already keeps its first entry."""
         for key in keys.tolist():
@@ -119,12 +126,12 @@ class Deduplicator:
         """Tells of each paragraph whether it occurred before, in an earlier document or in this one."""
         if "paragraphs" not in self.kinds:
             return [False] * len(document.paragraphs)
-        repeated = []
-        for place in range(len(document.paragraphs)):
-            key = document.paragraphs[place:place + 1]
-            repeated.append(bool(self._paragraphs.find(key)))
-            self._paragraphs.add(key)
-        return repeated
+        _, first = np.unique(document.paragraphs, return_index=True)
+        repeated = self._paragraphs.contains(document.paragraphs)
+        self._paragraphs.add(document.paragraphs[~repeated])
+        here = np.ones(len(repeated), bool)
+        here[first] = False  # repeated within the document
+        return (repeated | here).tolist()
 
     def is_duplicate(self, document: Fingerprint) -> str:
         """Returns "exact" or "near" for a document that was there before; "" for a new one, which is remembered."""
