@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 
 
 def prepare(root, *arguments):
@@ -91,6 +92,7 @@ def read_documents(path):
     return [document for document in path.read_text(encoding="utf-8").strip().split("\n\n") if document]
 
 
+@pytest.mark.slow
 def test_a_pipe_is_read_as_well_as_a_file(root, tmp_path):
     text = "\n".join(corpus_rows(30)).encode()
     command = [sys.executable, str(root / "tools/prepare_corpus.py"), "--input_file=-", f"--output_file={tmp_path}/c.txt"]
@@ -111,6 +113,7 @@ def test_shards_and_held_out_documents_are_all_documents(root, tmp_path):
     assert sorted(text.replace("\n", " ") for text in sum(shards, held_out)) == wanted
 
 
+@pytest.mark.slow
 def test_a_mixture_has_the_wanted_shares_and_no_file_holds_two_copies(root, tmp_path):
     for name, count, seed in (("large", 300, 1), ("small", 30, 2)):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(corpus_rows(count, seed)))
@@ -130,6 +133,7 @@ def test_a_mixture_has_the_wanted_shares_and_no_file_holds_two_copies(root, tmp_
     assert not list(tmp_path.glob("d*"))
 
 
+@pytest.mark.slow
 def test_duplicates_go_the_same_for_any_number_of_workers_and_stand_in_the_report(root, tmp_path):
     rows = [json.loads(row)["text"] for row in corpus_rows(300)]
     near = [f"{text} New words end here." for text in rows[:40]]

@@ -13,7 +13,6 @@ import os
 import zlib
 from collections.abc import Iterable
 
-import datasketch
 import numpy as np
 
 from official_bert.data.raw_text import scripts
@@ -53,6 +52,7 @@ class Fingerprinter:
 
     def signature(self, text: str) -> np.ndarray:
         """Returns the MinHash signature of a text: `PERMUTATIONS` numbers of 32 bits."""
+        import datasketch  # brings SciPy along, which takes a second; few runs need it
         counter = datasketch.MinHash(num_perm=PERMUTATIONS, seed=1, hashfunc=zlib.crc32)
         counter.update_batch([feature.encode("utf-8", "surrogatepass") for feature in sorted(self.features(text))])
         return counter.hashvalues.astype(np.uint32)
