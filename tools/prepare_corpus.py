@@ -206,7 +206,7 @@ class Writer:
         shares = (mixing.parse_mix(FLAGS.mix, list(self.sizes)) if FLAGS.mix
                   else mixing.smoothed_shares(self.sizes, FLAGS.smoothing))
         factors = mixing.copy_factors(self.sizes, shares)
-        if max(factors.values()) > len(self.files):
+        if max(factors.values(), default=0) > len(self.files):
             most = max(factors, key=lambda name: factors[name])
             raise ValueError(f"--output_file: expected at least {math.ceil(factors[most])} files (name@"
                              f"{math.ceil(factors[most])}), because a document of {most} has up to so many copies and each "

@@ -17,7 +17,8 @@ _OWN_FULL_STOP = re.compile(rf"[。！？｡।॥۔։።᙮၊။។៕།༎�
 _INNER_END = re.compile(r"\w{3}[.!?][\"'”’»)]*\s+\S.*\S\s+\S")
 _LIST_MARK = re.compile(r"^\s*(BULLET::::|[*#•·▪◦‣–—-]\s|[(（]?\d{1,3}[.)）]\s|\d{1,3}、|[①-⑳㈠-㈩]|\|)")
 _SECTION_NUMBER = re.compile(r"\d+(\.\d+)+\.?\s[^.!?]*\.?$")
-_LETTERS = re.compile(r"[^\W\d_]")
+_NO_LETTERS = re.compile(r"[\W\d_]+")
+_TAIL = 80  # characters in which a paragraph's end is looked for
 # By script: characters of a paragraph at least; characters from which it is running text however it ends (Thai has no
 # full stop); length of the shortest sentence that is no heading in WikiExtractor's output (words, otherwise letters), and
 # if it has its script's own full stop.
@@ -59,7 +60,7 @@ class ParagraphFilter:
         """Tells whether a line of WikiExtractor's is shorter than a sentence."""
         if _SECTION_NUMBER.match(text):
             return True
-        least = (_HEADING_WITH_FULL_STOP if _OWN_FULL_STOP.search(text) else _HEADING)[script]
+        least = (_HEADING_WITH_FULL_STOP if _OWN_FULL_STOP.search(text[-_TAIL:]) else _HEADING)[script]
         if script != "spaced":
             return _count_letters(text) < least
         words = self._count_words(text)
@@ -74,9 +75,9 @@ def _count_letters(text: str) -> int:
 def _is_mostly_letters(text: str) -> bool:
     """Tells whether at least half of the characters are letters, white space apart."""
     size = len("".join(text.split()))
-    return 2 * len(_LETTERS.findall(text)) >= size or 2 * _count_letters(text) >= size
+    return 2 * len(_NO_LETTERS.sub("", text)) >= size or 2 * _count_letters(text) >= size
 
 
 def ends_as_a_sentence(text: str) -> bool:
     """Tells whether a line ends with the mark of a sentence in some script, and what may close behind it."""
-    return bool(_SENTENCE_END.search(text))
+    return bool(_SENTENCE_END.search(text.rstrip()[-_TAIL:]))

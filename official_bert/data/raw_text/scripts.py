@@ -19,7 +19,7 @@ LONGEST_UNMARKED = 160  # where only spaces tell clauses apart
 
 def script_of(text: str) -> Script:
     """Returns the kind of script of most of the text's letters."""
-    if text.isascii():
+    if text.isascii() or not (_IDEOGRAPHIC.search(text) or _UNSPACED.search(text)):
         return "spaced"
     letters = sum(map(str.isalpha, text)) + 1
     for kind, pattern in (("ideographic", _IDEOGRAPHIC), ("unspaced", _UNSPACED)):
