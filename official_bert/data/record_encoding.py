@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
+from official_bert.text.compiling import compiled
+
 CRC32C_POLYNOMIAL = np.uint32(0x82F63B78)  # reflected Castagnoli polynomial
 CRC_MASK_DELTA = np.uint64(0xA282EAD8)  # TFRecord stores rotated CRCs, so that a CRC of CRCs stays useful
 FRAME_BYTES = 16  # length (8), its CRC (4), the record's CRC (4)
@@ -32,7 +34,7 @@ def crc_tables() -> np.ndarray:
     return tables
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def masked_crc(data, start, stop, tables):
     """Returns the rotated CRC-32C of `data[start:stop]` (uint8), as in TFRecord files."""
     crc = np.uint64(0xFFFFFFFF)
@@ -126,7 +128,7 @@ def _put_id(out, position, value):
     return position + 1 + two + three
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def put_examples(out, rows, columns, is_float, keys, key_ends, tables, framed):
     """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as Examples; returns the bytes written."""
     sizes = np.empty((len(is_float), 4), np.int64)  # of each feature: values, list, feature, map entry

@@ -12,9 +12,9 @@ import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from official_bert.text.compiling import compiled
 from official_bert.text.tokenization import CJK_RANGES, MAX_WORD_LENGTH, UNKNOWN, FullTokenizer
 
 DIFFICULT = 1  # flags of a code point: depends on its neighbours and goes through FullTokenizer
@@ -155,13 +155,13 @@ def _piece_table(vocab: dict[str, int]) -> PieceTable:
     return PieceTable(slots, starts, text, max(map(len, entries)))
 
 
-@numba.njit(cache=True, inline="always")
+@compiled(inline="always")
 def _hash(state, byte):
     """One byte's step of FNV-1a."""
     return (state ^ np.int64(byte)) * np.int64(0x100000001B3)
 
 
-@numba.njit(cache=True)
+@compiled()
 def _fill_slots(text, starts, slots):
     """Adds all entries, each under its number as id."""
     mask = len(slots) - 1
@@ -175,7 +175,7 @@ def _fill_slots(text, starts, slots):
         slots[slot] = state & ~ID_MASK | entry + 1
 
 
-@numba.njit(cache=True, inline="always")
+@compiled(inline="always")
 def _find(slots, starts, text, state, word, first, end, prefix):
     """Returns the id of the entry `word[first:end]` after `prefix` bytes of ##, whose hash is `state`, or -1."""
     mask = len(slots) - 1
@@ -193,7 +193,7 @@ def _find(slots, starts, text, state, word, first, end, prefix):
     return np.int64(-1)
 
 
-@numba.njit(cache=True)
+@compiled()
 def _decode(text, position, surrogates):
     """Returns (code point, bytes) of the character at `position`; (0, 0) for malformed UTF-8."""
     lead = np.int64(text[position])
@@ -213,7 +213,7 @@ def _decode(text, position, surrogates):
     return code, size
 
 
-@numba.njit(cache=True)
+@compiled()
 def _encode_word(word, length, hashes, pieces, unknown_id, ids, count):
     """Writes the ids of `word[:length]` to `ids[count:]` by longest match; returns the new number of ids."""
     slots, starts, text, longest = pieces
@@ -238,7 +238,7 @@ def _encode_word(word, length, hashes, pieces, unknown_id, ids, count):
     return count
 
 
-@numba.njit(cache=True, inline="always")
+@compiled(inline="always")
 def _encode_segment(text, start, surrogates, characters, pieces, unknown_id, word, hashes, ids, count):
     """Encodes from `start` to the next boundary, included; returns (its end or -1, number of ids, whether visible).
 
@@ -274,7 +274,7 @@ def _encode_segment(text, start, surrogates, characters, pieces, unknown_id, wor
     return position, count, seen & VISIBLE != 0
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _encode_text(text, surrogates, characters, pieces, unknown_id, ids, lengths, blank):
     """Fills `ids`, `lengths` and `blank` from a text that ends with a newline; returns the number of ids (-1: not UTF-8)."""
     word, hashes = np.empty(4 * MAX_WORD_LENGTH, np.uint8), np.empty(4 * MAX_WORD_LENGTH, np.int64)

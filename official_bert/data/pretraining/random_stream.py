@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from official_bert.data.pretraining import kernels
+from official_bert.text.compiling import compiled
 
 STATE = 624  # numbers of the generator's state, and of one step of it
 FIRST_WORDS = 256 * STATE  # fit a second-level cache
@@ -44,7 +45,7 @@ class RandomStream:
         self.words = words
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def generate(key, words):
     """Fills `words`, a multiple of 624, and moves `key` on (Matsumoto and Nishimura's `genrand_int32`)."""
     for start in range(0, len(words), STATE):
