@@ -1,0 +1,103 @@
+"""Checks before hours of work: can the outputs be written, is there room on the disk, are there enough file handles.
+
+Each raises ValueError naming the path, and changes nothing but that the folders of outputs are made.
+"""
+
+import fnmatch
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
+SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch files, pipes
+
+
+def check_outputs(outputs: Sequence[str], inputs: Sequence[str] = (), patterns: str = "") -> None:
+    """Requires that each of `outputs` can be written and is not read; makes their folders.
+
+    `inputs` are the files that are read, `patterns` the paths, folders and globs that named them. Raises ValueError for an
+    output that is a folder, is named twice, is an input or would be one the next time; and if its folder cannot be written.
+    """
+    read = {os.path.realpath(path): path for path in inputs}
+    taken: dict[str, str] = {}
+    for path in outputs:
+        real = os.path.realpath(path)
+        if os.path.isdir(path) or not os.path.basename(path):
+            raise ValueError(f"{path or 'an output'}: expected the name of a file to write, got {'a folder' if path else 'none'}")
+        if real in taken:
+            raise ValueError(f"{path}: expected different names of outputs, got the same file as {taken[real]}")
+        if real in read:
+            raise ValueError(f"{path}: this output is an input too; give another name")
+        if pattern := _matching_pattern(path, patterns):
+            raise ValueError(f"{path}: this output would be an input the next time, since {pattern} matches it; "
+                             "write to another folder")
+        taken[real] = path
+    for folder in dict.fromkeys(os.path.dirname(path) or "." for path in outputs):
+        check_folder(folder)
+
+
+def check_folder(folder: str) -> None:
+    """Makes a folder unless it is there, and requires that a file can be written in it."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be written: {os.strerror(error.errno or 0)}") from None
+
+
+def _matching_pattern(path: str, patterns: str) -> str:
+    """The first pattern that finds a file of this name, "" for none."""
+    parts = os.path.abspath(path).split(os.sep)
+    for pattern in filter(None, patterns.split(",")):
+        inside = os.path.join(pattern, "**") if os.path.isdir(pattern) else pattern
+        if re.search(r"[*?\[]", inside) and _matches(parts, os.path.abspath(inside).split(os.sep)):
+            return pattern
+    return ""
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the parts of a path match those of a glob; ** stands for any number of them."""
+    if not pattern or not parts:
+        return not parts and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        return any(_matches(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
+    hidden = parts[0].startswith(".") and not pattern[0].startswith(".")
+    return not hidden and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+def check_disk(needed: Mapping[str, int], what: str) -> None:
+    """Requires free room for `needed`, {folder: bytes}; folders of one disk share it. Raises ValueError naming a folder."""
+    disks: dict[int, list[str]] = {}
+    for folder in needed:
+        disks.setdefault(os.stat(folder or ".").st_dev, []).append(folder)
+    for folders in disks.values():
+        total, free = sum(needed[folder] for folder in folders), shutil.disk_usage(folders[0] or ".").free
+        if total > free:
+            raise ValueError(f"{', '.join(folder or '.' for folder in folders)}: about {_size(total)} are needed for {what}, "
+                             f"{_size(free)} are free")
+
+
+def _size(count: int) -> str:
+    """A number of bytes as people write it."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+
+
+def reserve_handles(count: int) -> None:
+    """Sees to it that `count` files can be open at once, by raising the limit of this process if it may."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + SPARE_HANDLES
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise ValueError(f"{count} files have to be open at once, this process may open {hard}: write fewer files, "
+                         f"use --order=sharded, or raise the limit (ulimit -n {needed})")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

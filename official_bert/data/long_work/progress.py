@@ -1,0 +1,72 @@
+"""Shows how far long work is and the time left: a bar on a terminal, lines elsewhere."""
+
+import contextlib
+import sys
+import threading
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+FIRST_LINE = 1.0  # seconds after which a stage is first reported; the time between lines doubles
+BETWEEN_LINES = 30.0  # seconds at most
+
+
+class Reporter:
+    """Shows the stages of a command one after another, and the seconds that each took; `show` may be called by any thread.
+
+    Elsewhere than on a terminal, a thread of its own writes the lines, so that they come while nothing else can report.
+    """
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(TextColumn("{task.description:>20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+                             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console,
+                             disable=not console.is_terminal, transient=True)
+        self._lock, self._end = threading.Lock(), threading.Event()
+        self._stage, self._share, self._begin = "", 0.0, 0.0
+        self._task = TaskID(0)
+        self._thread = threading.Thread(target=self._write_lines, daemon=True)
+
+    def __enter__(self) -> "Reporter":
+        self._bar.start()
+        if self._bar.disable:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._end.set()
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            self._bar.stop()
+
+    def show(self, stage: str, share: float) -> None:
+        """Takes note that `share` of a stage is done; with 1 the stage ends."""
+        with self._lock:
+            if stage != self._stage:
+                self._stage, self._begin = stage, time.monotonic()
+                self._task = self._bar.add_task(stage, total=1.0)
+            self._share = share
+            self._bar.update(self._task, completed=share)
+            if share >= 1:
+                _write(f"{stage}: {time.monotonic() - self._begin:.1f} s")
+                self._stage = ""
+
+    def _write_lines(self) -> None:
+        """Writes a line for the present stage 1, 2, 4, 8, 16 and 30 seconds after its begin, then every 30 seconds."""
+        begin, wait, due = 0.0, FIRST_LINE, 0.0
+        while not self._end.wait(0.1):
+            with self._lock:
+                if not self._stage:
+                    continue
+                if begin != self._begin:
+                    begin, wait, due = self._begin, FIRST_LINE, self._begin + FIRST_LINE
+                now = time.monotonic()
+                if now >= due:
+                    left = f", about {(now - begin) * (1 - self._share) / self._share:.0f} s left" if self._share else ""
+                    _write(f"{self._stage}: {self._share:.0%}{left}")
+                    due, wait = now + wait, min(2 * wait, BETWEEN_LINES)
+
+
+def _write(line: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(line, file=sys.stderr, flush=True)

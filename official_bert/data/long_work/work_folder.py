@@ -1,0 +1,148 @@
+"""The folder beside an output that keeps a run's finished pieces, so that the same command goes on after a kill.
+
+    with WorkFolder("train.tfrecord.work", made_of) as work:
+        if (facts := work.finished("part-0", is_whole)) is None:
+            ...  # write work.path_of("part-0")
+            work.finish("part-0", facts)
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+SUFFIX = ".work"
+LOCK, MADE_OF = "lock", "made_of.json"
+
+
+class WorkFolder:
+    """Pieces of one run, which `made_of` describes: {what a user calls it: its value}, JSON values only.
+
+    Entering makes the folder or takes the one that a stopped run left. Raises ValueError if that was made of something else,
+    or if another process works in it; `discard` removes what lies there first. Leaving removes the folder, unless the run
+    was stopped or a disk failed, and pieces are finished.
+    """
+
+    def __init__(self, path: str, made_of: dict[str, Any], discard: bool = False):
+        self.path, self.made_of, self.discard = path, json.loads(json.dumps(made_of)), discard
+
+    def __enter__(self) -> "WorkFolder":
+        self._lock()
+        try:
+            if self.discard:
+                self._empty()
+            self._compare()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        stopped = kind is not None and issubclass(kind, (KeyboardInterrupt, SystemExit, OSError, RuntimeError))
+        if stopped and self._has_pieces():
+            print(f"{self.path} keeps what is finished: the same command goes on from it, --discard removes it", file=sys.stderr)
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._file.close()
+
+    def _lock(self) -> None:
+        """Opens and locks the lock file; again if the run that held it removes the folder meanwhile."""
+        path = self.path_of(LOCK)
+        while True:
+            os.makedirs(self.path, exist_ok=True)
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed when the folder is left)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._file.close()
+                raise ValueError(f"{self.path}: another run is working here; wait for its end or give another name") from None
+            except OSError:  # a file system without locks
+                return
+            if os.path.exists(path) and os.path.samestat(os.fstat(self._file.fileno()), os.stat(path)):
+                return
+            self._file.close()
+
+    def _empty(self) -> None:
+        """Removes everything but the lock."""
+        for entry in os.scandir(self.path):
+            if entry.name != LOCK:
+                shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
+
+    def _compare(self) -> None:
+        """Requires that what lies in the folder was made of the same; writes down what this run is made of."""
+        found = self._read(MADE_OF)
+        if found == self.made_of:
+            return
+        if isinstance(found, dict) and self._has_pieces():
+            differing = sorted(key for key in {*found, *self.made_of} if found.get(key) != self.made_of.get(key))
+            raise ValueError(f"{self.path}: holds what a stopped run with another {', '.join(differing)} finished; the same "
+                             "command goes on from it, --discard removes it")
+        self._empty()  # of a run that had finished nothing
+        write_json(self.path_of(MADE_OF), self.made_of)
+
+    def _has_pieces(self) -> bool:
+        """Whether a piece is finished, or a folder of its own keeps what a piece has so far."""
+        return any(entry.is_dir() or entry.name.endswith(".json") for entry in os.scandir(self.path) if entry.name != MADE_OF)
+
+    def _read(self, name: str) -> Any:
+        """The value in a JSON file of the folder; None if there is no such file or it is damaged."""
+        try:
+            with open(self.path_of(name), encoding="utf-8") as file:
+                return json.load(file)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def path_of(self, name: str) -> str:
+        """The path of a piece."""
+        return os.path.join(self.path, name)
+
+    def finished(self, name: str, is_whole: Callable[[str, Any], bool], elsewhere: str = "") -> Any:
+        """What `finish` was told of a piece; None for one that is not finished or not whole.
+
+        `is_whole(path, facts)` checks the file, which may lie `elsewhere`, its final place, already.
+        """
+        facts = self._read(f"{name}.json")
+        paths = [path for path in (self.path_of(name), elsewhere) if path and os.path.exists(path)]
+        try:
+            return facts if facts is not None and paths and is_whole(paths[0], facts) else None
+        except (ValueError, KeyError, TypeError, OSError):  # damaged
+            return None
+
+    def finish(self, name: str, facts: Any) -> None:
+        """Writes down, after a flush of the piece to the disk, that it is finished; `facts` are JSON values."""
+        path = self.path_of(name)
+        if os.path.isfile(path):
+            flush_to_disk(path)
+        write_json(f"{path}.json", facts)
+
+    def publish(self, name: str, target: str) -> None:
+        """Gives a piece its final name; one that lies there already stays."""
+        path = self.path_of(name)
+        if not os.path.exists(path):
+            return
+        if os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
+            os.replace(path, target)
+        else:  # a file cannot be renamed to another disk
+            beside = f"{target}.tmp.{os.getpid()}"
+            shutil.copyfile(path, beside)
+            flush_to_disk(beside)
+            os.replace(beside, target)
+            os.unlink(path)
+
+
+def flush_to_disk(path: str) -> None:
+    """Returns when what was written to a file is on its disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes a JSON file whole or not at all."""
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.tmp", path)
