@@ -1,17 +1,21 @@
 """Tells what pre-training records hold, and fails where training on them would go wrong.
 
     python tools/inspect_records.py --input_file='train-*.tfrecord' --vocab_file=vocab.txt
+
+`--every=100` looks at one record in a hundred, for files of many gigabytes.
 """
 
 import collections
 import itertools
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import flags
 
 from official_bert.command_line import run_main
 from official_bert.data import records
+from official_bert.data.long_work.progress import Reporter
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.files import find_files
 from official_bert.text.vocab import load_vocab
@@ -19,6 +23,8 @@ from official_bert.text.vocab import load_vocab
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Record files, plain or gzip; globs allowed, with commas.", required=True)
 flags.DEFINE_string("vocab_file", None, "The vocabulary that they were made with.", required=True)
+flags.DEFINE_integer("every", 1, "Look at one record in so many, spread over each file; the others are not checked.",
+                     lower_bound=1)
 flags.DEFINE_integer("num_examples", 3, "Records to print as text.")
 flags.DEFINE_integer("num_words", 20, "Most frequent masked words to print.")
 
@@ -62,20 +68,20 @@ class Findings:
         self.words.update(dict(zip(ids.tolist(), counts.tolist())))
 
 
-def refuse(path: str, first: int, wrongs: Mapping[str, np.ndarray]) -> None:
-    """ValueError for the first record for which something is wrong; `wrongs` are bool [B] by what is."""
+def refuse(path: str, numbers: range, wrongs: Mapping[str, np.ndarray]) -> None:
+    """Raises ValueError with the number of the first record for which something is wrong; `wrongs` are bool [B] by message."""
     for wrong, bad in wrongs.items():
         if bad.any():
             row = int(np.argmax(bad))
-            raise ValueError(f"{path}: record {first + row}: {wrong}")
+            raise ValueError(f"{path}: record {numbers[row]}: {wrong}")
 
 
-def check(path: str, first: int, values: Values, facts: VocabularyFacts) -> None:
+def check(path: str, numbers: range, values: Values, facts: VocabularyFacts) -> None:
     """Refuses records that a model cannot be trained on."""
     ids, mask, segments = values["input_ids"], values["input_mask"], values["segment_ids"]
     lengths = mask.sum(axis=1)
     places = np.arange(ids.shape[1])[None]
-    refuse(path, first, {
+    refuse(path, numbers, {
         f"a token id beyond the vocabulary of {facts.size}": ((ids < 0) | (ids >= facts.size)).any(axis=1),
         "input_mask is not ones and then zeros": (mask != (places < lengths[:, None])).any(axis=1),
         "fewer than 3 tokens": lengths < 3,
@@ -86,15 +92,15 @@ def check(path: str, first: int, values: Values, facts: VocabularyFacts) -> None
         != facts.sep_id,
         "its next-sentence label is neither 0 nor 1": (values["next_sentence_labels"] // 2 != 0).any(axis=1)})
     if "masked_lm_ids" in values:
-        check_masks(path, first, values, facts, lengths)
+        check_masks(path, numbers, values, facts, lengths)
 
 
-def check_masks(path: str, first: int, values: Values, facts: VocabularyFacts, lengths: np.ndarray) -> None:
+def check_masks(path: str, numbers: range, values: Values, facts: VocabularyFacts, lengths: np.ndarray) -> None:
     """Refuses records whose predictions do not fit their tokens."""
     positions, originals, weights = (values[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
     used = weights > 0
     special = np.isin(originals, [facts.cls_id, facts.sep_id]) & used
-    refuse(path, first, {
+    refuse(path, numbers, {
         "a masked id beyond the vocabulary": ((originals < 0) | (originals >= facts.size)).any(axis=1),
         "a masked position is not at a token": ((positions < 0) | (positions >= lengths[:, None])).any(axis=1),
         "a weight is neither 0 nor 1": ((weights != 0) & (weights != 1)).any(axis=1),
@@ -117,7 +123,7 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
 def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int) -> None:
     """Prints what was found."""
     for path, count in counts.items():
-        print(f"{path}: {count} records")
+        print(f"{path}: {count} records" + f" looked at, one in {FLAGS.every}" * (FLAGS.every > 1))
     print(f"{found.records} records of {found.max_seq_length} tokens; {found.tokens / found.records:.1f} used, "
           f"{1 - found.tokens / (found.records * found.max_seq_length):.1%} padding, "
           f"{found.unknown / found.tokens:.2%} [UNK]")
@@ -140,26 +146,46 @@ def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str]
     print(f"most frequent: {', '.join(words)}")
 
 
+def batches(path: str, features: Sequence[records.Feature]) -> Iterator[tuple[range, Values]]:
+    """(numbers of the records, their values) of each batch of a file that --every wants."""
+    for first, values in records.read_batches(path, features, every=FLAGS.every):
+        yield range(first, first + FLAGS.every * len(values["input_ids"]), FLAGS.every), values
+
+
+def share_read(path: str, count: int) -> float:
+    """About which share of a file `count` records are, if all are as long as the first; 0 for a compressed one."""
+    if records.is_gzip(path):
+        return 0.0
+    first = len(next(records.read_records(path))) + records.HEADER_BYTES + records.FOOTER_BYTES
+    return min(1.0, count * first / os.path.getsize(path))
+
+
 def inspect() -> None:
     """Reads all records, prints what they hold, and fails on what is wrong with them."""
     paths, vocab = find_files(FLAGS.input_file, "--input_file"), load_vocab(FLAGS.vocab_file)
     facts, tokens = VocabularyFacts.of(vocab), {index: token for token, index in vocab.items()}
-    features = records.file_features(paths[0])
-    found = Findings(facts, features[0].length)
     counts = dict.fromkeys(paths, 0)
+    filled = [path for path in paths if records.holds_records(path)]  # a shard without documents has no record
+    if not filled:
+        raise ValueError(f"{FLAGS.input_file}: no record in these files")
+    features = records.file_features(filled[0])
+    found = Findings(facts, features[0].length)
     examples: list[Values] = []
-    for path in paths:
-        if (others := records.file_features(path)) != features:
-            raise ValueError(f"{path}: expected records as in {paths[0]}, "
-                             f"{[(feature.name, feature.length) for feature in features]}, "
-                             f"got {[(feature.name, feature.length) for feature in others]}")
-        for first, values in records.read_batches(path, features):
-            check(path, first, values, facts)
-            found.add(values, vocab["[UNK]"])
-            counts[path] += len(values["input_ids"])
-            wanted = max(0, FLAGS.num_examples - len(examples))
-            examples += [{name: value[row] for name, value in values.items()}
-                         for row in range(min(wanted, len(values["input_ids"])))]
+    with Reporter() as reporter:
+        reporter.show("reading", 0)
+        for number, path in enumerate(filled):
+            if (others := records.file_features(path)) != features:
+                raise ValueError(f"{path}: expected records as in {filled[0]}, "
+                                 f"{[(feature.name, feature.length) for feature in features]}, "
+                                 f"got {[(feature.name, feature.length) for feature in others]}")
+            for numbers, values in batches(path, features):
+                check(path, numbers, values, facts)
+                found.add(values, vocab["[UNK]"])
+                counts[path] += len(numbers)
+                wanted = max(0, FLAGS.num_examples - len(examples))
+                examples += [{name: value[row] for name, value in values.items()} for row in range(min(wanted, len(numbers)))]
+                reporter.show("reading", min(0.999, (number + share_read(path, numbers.stop)) / len(filled)))
+        reporter.show("reading", 1)
     report(found, counts, tokens, FLAGS.num_words)
     for example in examples:
         print(show(example, tokens))

@@ -108,14 +108,15 @@ def file_features(path: str) -> tuple[Feature, ...]:
     raise ValueError(f"{path}: expected records with {wanted}, got {lengths}")
 
 
-def read_batches(path: str, features: Sequence[Feature],
-                 size: int = 1024) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+def read_batches(path: str, features: Sequence[Feature], size: int = 1024,
+                 every: int = 1) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yields (number of the first record, arrays [B,length] by feature name) of each batch of a file.
 
-    Raises ValueError, naming the file and the number of the record, for a record that is broken or has other features.
+    With `every`, of records 0, every, 2 * every, ... alone. Raises ValueError, naming the file and the number of the record,
+    for a record that is broken or has other features.
     """
-    for first, batch in _batches(read_records(path), size):
-        yield first, _parse_named(path, first, batch, features)
+    for first, batch in _batches(read_records(path, every), size):
+        yield first * every, _parse_named(path, first * every, batch, features, every)
 
 
 def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -126,7 +127,8 @@ def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
                 yield dict(zip(values, row))
 
 
-def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature]) -> dict[str, np.ndarray]:
+def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature],
+                 every: int = 1) -> dict[str, np.ndarray]:
     """`parse_examples` in NumPy. Raises ValueError with the number of the first record that does not fit."""
     import tensorflow as tf
     try:
@@ -134,7 +136,7 @@ def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[F
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
         if len(batch) > 1:
             for row, record in enumerate(batch):
-                _parse_named(path, first + row, [record], features)
+                _parse_named(path, first + row * every, [record], features)
         raise ValueError(f"{path}: record {first}: expected {[(f.name, f.length) for f in features]}: "
                          f"{error.message}") from None
 
@@ -152,8 +154,14 @@ def _batches(items: Iterable[bytes], size: int) -> Iterator[tuple[int, list[byte
         yield first, batch
 
 
-def read_records(path: str) -> Iterator[bytes]:
-    """Yields the records of a TFRecord file, plain or gzip, each checked against its CRC.
+def holds_records(path: str) -> bool:
+    """Whether a file has a record: a shard without documents is a file without one."""
+    with _open_any(path) as file:
+        return bool(file.read(1))
+
+
+def read_records(path: str, every: int = 1) -> Iterator[bytes]:
+    """Yields the records of a TFRecord file, plain or gzip, each checked against its CRC; with `every`, one in so many.
 
     Raises ValueError, naming the file and the number (from 0), for a truncated or corrupted record.
     """
@@ -166,6 +174,10 @@ def read_records(path: str) -> Iterator[bytes]:
             length, crc = struct.unpack("<QI", header)
             if crc != _crc(header[:8]):
                 raise ValueError(f"{where} is corrupted: its length does not match its checksum (is it a TFRecord?)")
+            if number % every:
+                file.seek(length + FOOTER_BYTES, os.SEEK_CUR)
+                number += 1
+                continue
             body = _read(file, length + FOOTER_BYTES, path, number)
             if len(body) < length + FOOTER_BYTES:
                 raise ValueError(f"{where} is truncated: expected {length + FOOTER_BYTES} bytes, {len(body)} are left")

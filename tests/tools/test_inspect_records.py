@@ -154,3 +154,24 @@ def test_records_without_masks_are_told_as_such(inspect, tmp_path, golden_rows):
     rows = {name: golden_rows[name] for name in ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")}
     rows |= {"word_starts": rows["input_mask"], "schema_version": np.ones((271, 1), int)}
     assert "without masks" in inspect(write(tmp_path / "out", rows, features))
+
+
+def test_one_record_in_so_many_is_read_and_numbered_as_in_the_file(inspect, tmp_path, golden_rows):
+    path = write(tmp_path / "out", golden_rows)
+    printed = inspect(path, "--every=10")
+    assert "28 records looked at, one in 10" in printed and "28 records of 128 tokens" in printed
+    assert f"{golden_rows['input_mask'][::10].sum() / 28:.1f} used" in printed
+    rows = {name: array.copy() for name, array in golden_rows.items()}
+    rows["next_sentence_labels"][[33, 40]] = 7  # record 33 is not looked at
+    with pytest.raises(ValueError, match="record 40: its next-sentence label"):
+        inspect(write(tmp_path / "bad", rows), "--every=10")
+
+
+def test_files_without_a_record_are_taken_beside_others(inspect, tmp_path, golden_rows):
+    write(tmp_path / "b", golden_rows)
+    (tmp_path / "a").write_bytes(b"")
+    write_tfrecords(str(tmp_path / "c"), [], compress=True)
+    printed = inspect(tmp_path / "*")
+    assert "a: 0 records" in printed and "b: 271 records" in printed and "c: 0 records" in printed
+    with pytest.raises(ValueError, match="no record in these files"):
+        inspect(tmp_path / "a")

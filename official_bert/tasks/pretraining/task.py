@@ -86,7 +86,9 @@ class Task(TaskBase):
     def _source(self, patterns: str, batch_size: int, shuffle: bool) -> RecordSource:
         """The files whose records have this run's, or this phase's, lengths."""
         check_length(self.options.max_seq_length, self.config.model)
-        features = {path: records.feature_lengths(path) for path in find_files(patterns)}
+        features = {path: records.feature_lengths(path) for path in find_files(patterns) if records.holds_records(path)}
+        if not features:
+            raise ValueError(f"{patterns}: expected records, the file holds none")
         paths = [path for path, found in features.items() if self._is_wanted(path, found)]
         if not paths:
             raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "

@@ -67,6 +67,14 @@ def test_records_without_masks_are_masked_anew_each_epoch_and_alike_after_a_resu
     assert through == epochs[1]
 
 
+def test_shards_without_a_record_are_read_beside_others(unmasked, golden, tmp_path):
+    for name in ("part-2", "part-00000-of-00002"):
+        (tmp_path / name).write_bytes(b"")
+    assert resolve(unmasked, golden).train.size == 40
+    with pytest.raises(ValueError, match="part-2: expected records, the file holds none"):
+        resolve(str(tmp_path / "part-2"), golden)
+
+
 def test_evaluation_masks_records_without_masks_the_same_each_time(unmasked, golden):
     source, again = (resolve(unmasked, golden).held_out.source for _ in range(2))
     assert rows_of(source.dataset()) == rows_of(source.dataset()) == rows_of(again.dataset())
