@@ -6,23 +6,26 @@ The flags of 2018's `create_pretraining_data.py`, and its instances for the same
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 """
 
+import collections
 import contextlib
 import os
 import shlex
-import signal
 import sys
-import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from absl import flags
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from official_bert.command_line import run_main
-from official_bert.data.pretraining import token_store
-from official_bert.data.pretraining.generator import Generator, Scratch, label_warning
+from official_bert.data.long_work import interruption, preflight
+from official_bert.data.long_work.progress import Reporter
+from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder
+from official_bert.data.pretraining import generator, token_store
+from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.yield_report import YieldReport, present
 from official_bert.files import find_files, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
@@ -47,6 +50,8 @@ flags.DEFINE_enum("masking", "token", ["token", "whole_word", "span", "dynamic"]
 flags.DEFINE_float("mask_rate", 0.8, "Share of the chosen tokens that become [MASK].")
 flags.DEFINE_float("keep_rate", 0.1, "Share of the chosen tokens that stay.")
 flags.DEFINE_float("random_rate", 0.1, "Share of the chosen tokens that become a random token.")
+flags.DEFINE_float("span_p", 0.2, "Of the geometric distribution of span lengths in words (--masking=span).")
+flags.DEFINE_integer("span_longest", 10, "Words of a span at most (--masking=span).")
 flags.DEFINE_enum("sentence_task", "nsp", ["nsp", "sop", "none"],
                   "Second segments: the next or a random one (BERT), in or out of order (ALBERT), or none (RoBERTa).")
 flags.DEFINE_enum("order", "2018", ["2018", "sharded"], "One random order over the whole corpus, as in 2018, or one a "
@@ -58,9 +63,15 @@ flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads; the bytes wri
 flags.DEFINE_string("token_store", "", "A folder where the tokenized text is kept and, if it is there, used again.")
 flags.DEFINE_string("work_dir", "", "Where temporary files lie (default: beside the output).")
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do about text that is not UTF-8.")
+flags.DEFINE_bool("discard", False, "Remove what a stopped run left beside the output (OUTPUT.work) and begin anew.")
+flags.DEFINE_string("report_file", "", "Where to write the account of the tokens as JSON, besides printing it.")
 
-
-SECONDS_BETWEEN_LINES = 30
+BYTES_A_TOKEN = 6  # of text, at least: what is needed on the disk is estimated before the text is tokenized
+GZIP_SHARE = 0.2  # of a record, at least
+DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_factor", "short_seq_prob", "sentence_task",
+            "masking", "do_whole_word_mask", "masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "span_p", "span_longest",
+            "order", "gzip_compress")  # with the text, all that the bytes depend on
+Account = Mapping[str, Any]  # "documents", "sentences", "tokens" of the corpus, and "counts"
 
 
 def output_files(names: str) -> list[str]:
@@ -71,14 +82,34 @@ def output_files(names: str) -> list[str]:
     return found
 
 
-def instance_config() -> InstanceConfig:
-    """What the flags say of instances."""
-    dynamic = FLAGS.masking == "dynamic"
+def refuse_unread_options() -> None:
+    """Raises ValueError for an option on the command line that the chosen mode does not read."""
+    dynamic, beam = FLAGS.masking == "dynamic", FLAGS.engine == "beam"
+    unread = [
+        ("masking", dynamic, ["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"]),
+        ("masking", FLAGS.masking != "span", ["span_p", "span_longest"]),
+        ("sentence_task", FLAGS.sentence_task == "none", ["short_seq_prob"]),
+        ("engine", beam, ["token_store", "work_dir", "num_workers", "discard"]),
+        ("engine", not beam, ["beam_options"])]
+    for mode, is_chosen, names in unread:
+        for name in names:
+            if is_chosen and FLAGS[name].present:
+                raise ValueError(f"--{name}: is not read with --{mode}={FLAGS[mode].value}; leave it out")
     if FLAGS.do_whole_word_mask and FLAGS.masking != "token":
         raise ValueError(f"--do_whole_word_mask: expected no --masking beside it, got {FLAGS.masking}")
+    if beam and FLAGS["order"].present and FLAGS.order != "sharded":
+        raise ValueError(f"--order: expected sharded with --engine=beam, got {FLAGS.order}")
+    if FLAGS.num_workers < 1:
+        raise ValueError(f"--num_workers: expected at least 1, got {FLAGS.num_workers}")
+
+
+def instance_config() -> InstanceConfig:
+    """The configuration of instances that the flags give."""
+    dynamic = FLAGS.masking == "dynamic"
     masking = None if dynamic else MaskingConfig(
         strategy="whole_word" if FLAGS.do_whole_word_mask else FLAGS.masking, rate=FLAGS.masked_lm_prob,
-        mask_rate=FLAGS.mask_rate, keep_rate=FLAGS.keep_rate, random_rate=FLAGS.random_rate)
+        mask_rate=FLAGS.mask_rate, keep_rate=FLAGS.keep_rate, random_rate=FLAGS.random_rate, span_p=FLAGS.span_p,
+        span_longest=FLAGS.span_longest)
     dupe_factor = FLAGS.dupe_factor if FLAGS.dupe_factor is not None else 1 if dynamic else 10
     return InstanceConfig(
         max_seq_length=FLAGS.max_seq_length, max_predictions_per_seq=FLAGS.max_predictions_per_seq,
@@ -86,117 +117,119 @@ def instance_config() -> InstanceConfig:
         masking=masking)
 
 
-class Reporter:
-    """Progress with the time left: a bar on a terminal, elsewhere a line now and then and at the end of a stage."""
-
-    def __init__(self):
-        console = Console(stderr=True)
-        self._bar = Progress(TextColumn("{task.description:>20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-                             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console,
-                             disable=not console.is_terminal, transient=True)
-        self._stage, self._task, self._begin, self._told = "", None, 0.0, 0.0
-
-    def __enter__(self) -> "Reporter":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._bar.stop()
-
-    def show(self, stage: str, share: float) -> None:
-        """Tells that `share` of a stage is done."""
-        if stage != self._stage:
-            self._stage, self._begin = stage, time.monotonic()
-            self._told = self._begin
-            self._task = self._bar.add_task(stage, total=1.0)
-        self._bar.update(self._task, completed=share)
-        now = time.monotonic()
-        if share >= 1:
-            print(f"{stage}: {now - self._begin:.1f} s", file=sys.stderr)
-        elif self._bar.disable and share and now - self._told > SECONDS_BETWEEN_LINES:
-            self._told = now
-            left = (now - self._begin) * (1 - share) / share
-            print(f"{stage}: {share:.0%}, about {left:.0f} s left", file=sys.stderr, flush=True)
-
-
-def get_store(folder: str, files: list[str], reporter: Reporter) -> token_store.TokenStore:
-    """The kept store of these files, or a new one."""
-    description = token_store.describe(files, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.on_bad_text,
-                                       files_end_documents=FLAGS.order == "sharded")
+def get_store(folder: str, description: dict, reporter: Reporter) -> token_store.TokenStore:
+    """The kept store of the described files, or a new one."""
     store = token_store.open_store(folder, description)
     if store is None:
-        total, done = sum(os.path.getsize(path) for path in files), 0
+        total, done = sum(file["bytes"] for file in description["files"]), 0
 
         def add(size: int) -> None:
             nonlocal done
             done += size
             reporter.show("tokenizing", done / max(1, total))
+        reporter.show("tokenizing", 0)
         tokenizer = FastTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
-        store = token_store.build_store(folder, description, tokenizer, FLAGS.num_workers, add)
+        store = token_store.build_store(folder, description, tokenizer, FLAGS.num_workers, add, discard=FLAGS.discard)
     return store
 
 
-def stop(number: int, _) -> None:
-    """Ends the program through its clean-up."""
-    raise SystemExit(f"error: stopped by {signal.Signals(number).name}; no output was written")
+def warn(lines: Iterable[str]) -> None:
+    """Prints warnings."""
+    for line in lines:
+        print(f"warning: {line}", file=sys.stderr)
 
 
-def warn(config: InstanceConfig, documents: int, sentences: int) -> None:
-    """Tells what becomes of the labels of a poor corpus."""
-    if warning := label_warning(config, documents, sentences):
-        print(f"warning: {warning}", file=sys.stderr)
-
-
-def create_on_beam(config: InstanceConfig, outputs: list[str]) -> dict[str, int]:
+def create_on_beam(config: InstanceConfig, outputs: list[str]) -> Account:
     """Runs the Beam pipeline; returns its counts."""
-    if FLAGS["order"].present and FLAGS.order != "sharded":
-        raise ValueError(f"--order: expected sharded with --engine=beam, got {FLAGS.order}")
     try:
         from official_bert.data.pretraining import beam_generation
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
-    counts = beam_generation.generate(
+    account, poor = beam_generation.generate(
         beam_generation.match_files(FLAGS.input_file), outputs, FLAGS.vocab_file, FLAGS.do_lower_case,
         FLAGS.on_bad_text, config, FLAGS.random_seed, FLAGS.gzip_compress, shlex.split(FLAGS.beam_options))
-    warn(config, counts["documents"], counts["sentences"])
-    return counts
+    warn(generator.label_warnings(config, poor, len(outputs)))
+    return account
 
 
-def create_here(config: InstanceConfig, outputs: list[str]) -> dict[str, int]:
+def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
     """Makes the records on this machine; returns what was counted."""
     facts, inputs = VocabularyFacts.of(load_vocab(FLAGS.vocab_file)), find_files(FLAGS.input_file, "--input_file", repeats=True)
-    for path in outputs:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    preflight.check_outputs([*outputs, *filter(None, [FLAGS.report_file])], [*inputs, FLAGS.vocab_file], FLAGS.input_file)
     work_dir = FLAGS.work_dir or os.path.dirname(outputs[0]) or "."
-    os.makedirs(work_dir, exist_ok=True)
+    preflight.check_folder(work_dir)
+    preflight.reserve_handles(len(outputs) if FLAGS.order == "2018" else 2 * FLAGS.num_workers)
+    description = token_store.describe(inputs, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.on_bad_text,
+                                       files_end_documents=FLAGS.order == "sharded")
+    if FLAGS.token_store:
+        token_store.check_store_folder(FLAGS.token_store)
+        token_store.open_store(FLAGS.token_store, description)
+    check_disk(config, facts, sum(file["bytes"] for file in description["files"]) // BYTES_A_TOKEN, outputs, work_dir)
     with contextlib.ExitStack() as stack:
+        work = stack.enter_context(WorkFolder(f"{outputs[0]}{SUFFIX}", settings(description, outputs), FLAGS.discard))
         reporter = stack.enter_context(Reporter())
-        folder = FLAGS.token_store or os.path.join(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix=".token_store_", dir=work_dir)), "store")
-        store = get_store(folder, inputs, reporter)
-        warn(config, store.num_documents, store.num_sentences)
-        generator = Generator(store, config, facts, FLAGS.random_seed, Scratch(work_dir), reporter.show)
-        instances, second = generator.write(outputs, FLAGS.order, FLAGS.gzip_compress, FLAGS.num_workers)
+        store = get_store(FLAGS.token_store or work.path_of("tokens"), description, reporter)
+        check_disk(config, facts, len(store.tokens), outputs, work_dir)
+        shards = len(outputs) if FLAGS.order == "sharded" else 0
+        kind = generator.poverty(store.num_documents, store.num_sentences)
+        poor = generator.poor_shards(store, shards) if shards else {0: kind} if kind else {}
+        warn(generator.label_warnings(config, poor, shards))
+        maker = Generator(store, config, facts, FLAGS.random_seed, Scratch(work_dir), reporter.show)
+        counts = maker.write(outputs, FLAGS.order, FLAGS.gzip_compress, FLAGS.num_workers, work)
         return {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
-                "instances": instances, "second_labels": second}
+                "counts": counts}
+
+
+def settings(description: dict, outputs: Sequence[str]) -> dict[str, Any]:
+    """What the bytes of the outputs depend on, by the option that says it."""
+    return {f"--{name}": FLAGS[name].value for name in DECIDING} | {
+        "text or vocabulary": description, "--output_file": [os.path.abspath(path) for path in outputs]}
+
+
+def check_disk(config: InstanceConfig, facts: VocabularyFacts, tokens: int, outputs: Sequence[str], work_dir: str) -> None:
+    """Requires room for scratch files and outputs of a corpus of so many tokens."""
+    scratch, records = generator.expected_bytes(config, facts, tokens)
+    written = int(records * (GZIP_SHARE if FLAGS.gzip_compress else 1))
+    at_once = min(1, FLAGS.num_workers / len(outputs)) if FLAGS.order == "sharded" else 1
+    needed = collections.Counter({os.path.abspath(work_dir): int(scratch * at_once)})
+    needed[os.path.dirname(os.path.abspath(outputs[0]))] += written
+    preflight.check_disk(needed, "records and temporary files")
+
+
+def report(account: Account, config: InstanceConfig) -> YieldReport:
+    """The account of the tokens: in, out, repeated and left out."""
+    counts: Counts = account["counts"]
+    words = {index: token for token, index in load_vocab(FLAGS.vocab_file).items()}
+    found = YieldReport()
+    found.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
+    found.repeat(f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1))
+    found.repeat("as random next segments", tokens=counts.random_tokens)
+    for reason, tokens, examples in (
+            ("cut off at --max_seq_length", counts.truncated, counts.truncated_examples),
+            ("a token alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples)):
+        for place, example in enumerate(examples):
+            text = " ".join(words.get(index, "?") for index in example).replace(" ##", "")
+            found.drop(reason, text, tokens=0 if place else tokens)
+    return found
 
 
 def create() -> None:
     """Text to records, as the flags say."""
-    if FLAGS.num_workers < 1:
-        raise ValueError(f"--num_workers: expected at least 1, got {FLAGS.num_workers}")
+    refuse_unread_options()
     begin = time.monotonic()
     config, outputs = instance_config(), output_files(FLAGS.output_file)
-    counts = (create_on_beam if FLAGS.engine == "beam" else create_here)(config, outputs)
-    print("{documents} documents, {sentences} sentences, {tokens} tokens -> {instances} instances, "
-          "{second_labels} with label 1,".format(**counts),
+    account = (create_on_beam if FLAGS.engine == "beam" else create_here)(config, outputs)
+    counts: Counts = account["counts"]
+    present(report(account, config), FLAGS.report_file, instances=counts.instances, second_labels=counts.second_labels,
+            files=outputs)
+    print("{documents} documents, {sentences} sentences, {tokens} tokens ->".format(**account),
+          f"{counts.instances} instances, {counts.second_labels} with label 1, "
           f"in {len(outputs)} files; {time.monotonic() - begin:.1f} s")
 
 
 def main(_) -> None:
-    """Text to records, with nothing left behind by a run that is stopped."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    """Text to records; a run that is stopped leaves its work folder at most."""
+    interruption.end_on_signals()
     create()
 
 

@@ -1,5 +1,6 @@
 """The command: 2018's instances, the same bytes each time, and a clear word about bad input."""
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -7,6 +8,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,7 +128,7 @@ def test_a_kept_store_gives_the_same_bytes_and_is_not_tokenized_again(create, as
     store = f"--token_store={tmp_path / 'store'}"
     create(*small(tmp_path, name="plain"))
     create(*small(tmp_path, store, name="first"))
-    assert capsys.readouterr().err.count("tokenizing") == 2
+    assert len(re.findall(r"tokenizing: [\d.]+ s\n", capsys.readouterr().err)) == 2
     create(*small(tmp_path, store, name="second"))
     assert "tokenizing" not in capsys.readouterr().err
     assert digest(tmp_path / "plain") == digest(tmp_path / "first") == digest(tmp_path / "second")
@@ -142,6 +144,24 @@ def test_a_kept_store_gives_the_same_bytes_and_is_not_tokenized_again(create, as
     ("dupe_factor: expected at least 1", ["--dupe_factor=0"]),
     ("expected different names", ["--output_file=a,a"]),
     ("--num_workers", ["--num_workers=0"]),
+    ("--masked_lm_prob: is not read with --masking=dynamic", ["--masking=dynamic", "--masked_lm_prob=0.2"]),
+    ("--max_predictions_per_seq: is not read with", ["--masking=dynamic", "--max_predictions_per_seq=9"]),
+    ("--span_p: is not read with --masking=token", ["--span_p=0.3"]),
+    ("--span_longest: is not read with --masking=whole_word", ["--masking=whole_word", "--span_longest=3"]),
+    ("--short_seq_prob: is not read with --sentence_task=none", ["--sentence_task=none", "--short_seq_prob=0.2"]),
+    ("--token_store: is not read with --engine=beam", ["--engine=beam", "--token_store=store"]),
+    ("--beam_options: is not read with --engine=local", ["--beam_options=--runner=DirectRunner"]),
+    ("--order: expected sharded with --engine=beam", ["--engine=beam", "--order=2018"]),
+    ("--do_whole_word_mask: expected no --masking", ["--do_whole_word_mask", "--masking=span"]),
+    ("span_p between 0 and 1", ["--masking=span", "--span_p=1.5"]),
+    ("text_a.txt: this output is an input too", [f"--output_file={GOLDEN / 'text_a.txt'}"]),
+    ("vocab_uncased.txt: this output is an input too", [f"--output_file={GOLDEN / 'vocab_uncased.txt'}"]),
+    ("golden: expected the name of a file to write, got a folder", [f"--output_file={GOLDEN}"]),
+    ("/dev/null: cannot be written", ["--output_file=/dev/null/out"]),
+    ("/dev/null: cannot be written", ["--work_dir=/dev/null"]),
+    ("would be an input the next time", [f"--input_file={GOLDEN}/text*", f"--output_file={GOLDEN}/text_c"]),
+    ("golden: expected a token store or an empty folder", [f"--token_store={GOLDEN}"]),
+    ("text_a.txt: expected a folder for the token store", [f"--token_store={GOLDEN / 'text_a.txt'}"]),
     ("make 1 together", ["--mask_rate=0.9"]),
 ])
 def test_flags_that_cannot_be_used_are_refused(assert_refused, tmp_path, message, changes):
@@ -211,19 +231,127 @@ def test_a_full_disk_leaves_no_file(create, tmp_path):
     assert "Traceback" not in errors and sorted(tmp_path.iterdir()) == before
 
 
+def wait_for(condition, seconds=60):
+    """Waits until something has happened; fails otherwise."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_nothing_and_can_be_repeated(create, tmp_path, number):
-    process = start(*small(tmp_path, "--dupe_factor=4000"))
-    for _ in range(400):
-        if any(path.name.startswith("out.tmp") for path in tmp_path.iterdir()):
-            break
-        time.sleep(0.05)
-    time.sleep(0.1)
+def test_a_stopped_run_leaves_its_work_folder_and_goes_on_from_it(create, tmp_path, capsys, number):
+    arguments = small(tmp_path, "--dupe_factor=4000")
+    process = start(*arguments)
+    wait_for((tmp_path / "out.work" / "tokens").exists)
+    begin = time.monotonic()
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1 and "stopped by" in errors and "Traceback" not in errors
+    assert time.monotonic() - begin < 3  # two seconds, and one for a busy machine
+    assert [path.name for path in tmp_path.iterdir()] == ["out.work"]
+    with pytest.raises(ValueError, match=r"out\.work: holds what a stopped run with another --dupe_factor finished"):
+        create(*small(tmp_path))
+    create(*small(tmp_path), "--discard")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_disk_that_is_too_small_is_refused_before_work(assert_refused, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 50_000))
+    assert_refused(f"{tmp_path}: about .* are needed for records and temporary files, 0.1 MB are free",
+                   *small(tmp_path, "--dupe_factor=40"))
+
+
+def test_a_length_below_the_default_of_predictions_works_as_in_2018(create, tmp_path):
+    """2018's records have as many places for predictions as the flag says, however short the sequence."""
+    create(*small(tmp_path, "--max_seq_length=20"))
+    rows = list(records.read_instances([str(tmp_path / "out")]))
+    assert {(len(row["input_ids"]), len(row["masked_lm_ids"])) for row in rows} == {(20, 20)}
+    for row in rows:
+        wanted = max(1, round(int(row["input_mask"].sum()) * 0.15))
+        assert row["masked_lm_weights"].tolist() == [1.0] * wanted + [0.0] * (20 - wanted)
+
+
+def test_spans_are_as_long_as_the_options_say(create, tmp_path):
+    """With p near 1 every span is a word; with p near 0 and at most 4 words a quarter of the spans has each length."""
+    means = []
+    for span_p, longest in ((0.999, 10), (0.001, 4)):
+        create(*small(tmp_path, "--masking=span", f"--span_p={span_p}", f"--span_longest={longest}", "--dupe_factor=10",
+                      "--max_seq_length=128", f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}"))
+        runs = tokens = 0
+        for row in records.read_instances([str(tmp_path / "out")]):
+            places = row["masked_lm_positions"][row["masked_lm_weights"] > 0]
+            runs, tokens = runs + 1 + int((np.diff(places) > 1).sum()), tokens + len(places)
+        means.append(tokens / runs)
+    assert means[1] > 1.5 * means[0]
+
+
+@pytest.mark.parametrize("text, files, words", [
+    (b"It rained.\nNobody knew.\n\nThe door closed.\nA lantern fell.\n", 4,
+     ["2 of 4 output files (number 0, 1), each from its own documents: each is one document",
+      "2 of 4 output files (number 2, 3), each from its own documents: each has no document"]),
+    (b"\n\n".join([b"It rained."] * 12), 3, ["3 of 3 output files (number 0, 1, 2)", "documents of a single sentence"])])
+def test_poor_shards_are_named(create, tmp_path, capsys, text, files, words):
+    create(*small(tmp_path, "--order=sharded", text=text, name=f"out@{files}"))
+    warnings = " ".join(capsys.readouterr().err.split())
+    assert all(part in warnings for part in words)
+    labels = [[int(row["next_sentence_labels"][0]) for row in records.read_instances([str(path)])]
+              for path in sorted(tmp_path.glob("out-*")) if records.count_records(str(path))]
+    assert len(labels) == (2 if files == 4 else 3) and (files == 4 or all(set(part) == {1} for part in labels))
+
+
+def test_the_account_of_the_tokens_is_printed_and_written(create, tmp_path, capsys):
+    create(*small(tmp_path, f"--report_file={tmp_path / 'deep' / 'report.json'}"))
+    printed = capsys.readouterr()
+    account = json.loads((tmp_path / "deep" / "report.json").read_text(encoding="utf-8"))["yield"]
+    tokens, rows = account["units"]["tokens"], list(records.read_instances([str(tmp_path / "out")]))
+    assert tokens["out"] == sum(int(row["input_mask"].sum()) - 3 for row in rows)
+    assert tokens["in"] + tokens["repeated"] == tokens["out"] + tokens["dropped"]
+    assert sum(tokens["percent"].values()) == pytest.approx(100)
+    cut = account["dropped"]["cut off at --max_seq_length"]
+    assert cut["amounts"]["tokens"] == tokens["dropped"] > 0 and len(cut["examples"]) == 3
+    share = tokens["dropped"] / (tokens["in"] + tokens["repeated"])
+    assert share > 0.05 and f"warning: {share:.1%} of the tokens of running text were dropped" in printed.err
+    assert f"{tokens['in']:,}" in printed.out
+
+
+@pytest.mark.slow
+def test_more_outputs_than_file_handles_work_or_are_refused_at_once(tmp_path):
+    def limit(hard):
+        return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    code, _, errors = run(*small(tmp_path, name="out@1100"), preexec_fn=limit(1024))
+    assert code == 1 and errors.startswith("error: 1100 files have to be open at once, this process may open 1024")
     assert not list(tmp_path.iterdir())
-    create(*small(tmp_path))
+    code, _, _ = run(*small(tmp_path, name="out@1100"), preexec_fn=limit(4096))
+    assert code == 0 and len(list(tmp_path.glob("out-*"))) == 1100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["2018", "sharded"])
+def test_a_killed_run_goes_on_and_gives_the_same_bytes(create, tmp_path, order):
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"\n".join((GOLDEN / f"text_{name}.txt").read_bytes() for name in "ab") * 60)
+    (tmp_path / "whole").mkdir()
+    arguments = [f"--input_file={text}", f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}", "--dupe_factor=30", f"--order={order}",
+                 "--num_workers=1"]
+    create(*arguments, f"--output_file={tmp_path / 'whole' / 'out'}@8")
+    work, finished = tmp_path / "killed" / "out-00000-of-00008.work", {}
+    sign = "part-*.json" if order == "sharded" else "tokens"  # that something more is finished
+    for kill in range(3):
+        process = start(*arguments, f"--output_file={tmp_path / 'killed' / 'out'}@8")
+        wait_for(functools.partial(lambda number: len(list(work.glob(sign))) > number, kill if order == "sharded" else 0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        now = {path.name: path.stat().st_ino for path in work.glob("part-?????") if (work / f"{path.name}.json").exists()}
+        assert all(now[name] == inode for name, inode in finished.items()), "a finished shard was made again"
+        finished = now
+    assert not list((tmp_path / "killed").glob("out-*-of-?????"))
+    assert order == "2018" or len(finished) >= 3
+    create(*arguments, f"--output_file={tmp_path / 'killed' / 'out'}@8")
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == sorted(
+        path.name for path in (tmp_path / "whole").iterdir())
+    for path in (tmp_path / "whole").iterdir():
+        assert digest(path) == digest(tmp_path / "killed" / path.name)
 
 
 def peak_of_anonymous_memory(*arguments):

@@ -1,10 +1,11 @@
 """The sharded order on Apache Beam: the same files as `--order=sharded` writes on one machine, from many machines.
 
-A file of text is one piece of work, and so is a shard (a file of records). Both are copied to the worker's disk; a
-shard's token ids must fit its memory, which the number of output files sees to.
+A file of text is one piece of work, and so is a shard (a file of records). Both are copied to the worker's disk, a
+shard's token ids too: they are mapped from there, so its documents lie in memory one at a time.
 """
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import tempfile
@@ -20,16 +21,18 @@ from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from official_bert.data.pretraining import token_store
-from official_bert.data.pretraining.generator import Generator, Scratch
+from official_bert.data.pretraining.generator import Counts, Generator, Scratch, poverty
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import RowEncoder
 from official_bert.data.pretraining.token_store import TokenStore
-from official_bert.files import BadText
+from official_bert.files import BadText, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 
-COUNTERS = ("documents", "sentences", "tokens", "instances", "second_labels")
+CORPUS = ("documents", "sentences", "tokens")  # what is counted of a shard's text, and of its records
+RECORDS = tuple(field.name for field in dataclasses.fields(Counts) if field.type is int)
+POOR_SHARD = "poor:"  # begins the name of a counter of a poor shard: its number and why
 
 
 class Document(NamedTuple):
@@ -104,28 +107,41 @@ class WriteShard(beam.DoFn):
     def process(self, grouped: tuple[int, Iterable[Document | None]]) -> None:
         """Samples, masks, shuffles and writes."""
         shard, documents = grouped
-        store = gather([document for document in documents if document is not None], self.facts)
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "records")
-            generator = Generator(store, self.config, self.facts, self.seed, Scratch(folder))
-            counts = generator.write_shard(np.arange(store.num_documents), shard, path,
-                                           RowEncoder(self.config, self.facts), self.compress)
+            path, scratch = os.path.join(folder, "records"), Scratch(folder)
+            store, order = gather(documents, self.facts, scratch)
+            generator = Generator(store, self.config, self.facts, self.seed, scratch)
+            counts = generator.write_shard(order, shard, path, RowEncoder(self.config, self.facts), self.compress)
             publish(path, self.output_files[shard])
-        values = (store.num_documents, store.num_sentences, len(store.tokens), *counts)
-        for name, value in zip(COUNTERS, values, strict=True):
+        values = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens)}
+        values |= {f"records.{name}": getattr(counts, name) for name in RECORDS}
+        if kind := poverty(store.num_documents, store.num_sentences):
+            values[f"{POOR_SHARD}{shard}:{kind}"] = 1
+        for name, value in values.items():
             Metrics.counter(WriteShard, name).inc(int(value))
 
 
-def gather(documents: list[Document], facts: VocabularyFacts) -> TokenStore:
-    """The documents of a shard as a store in memory, in the order of files and of documents in them."""
-    documents.sort(key=lambda document: (document.file, document.number))
-    lengths = [np.frombuffer(document.sentence_lengths, np.int64) for document in documents]
-    tokens: np.ndarray = np.frombuffer(b"".join(document.tokens for document in documents), facts.token_type)
-    sentence_starts = np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
-    document_starts = np.cumsum([0, *map(len, lengths)], dtype=np.int64)
-    for array in (tokens, sentence_starts, document_starts):
+def gather(documents: Iterable[Document | None], facts: VocabularyFacts, scratch: Scratch) -> tuple[TokenStore, np.ndarray]:
+    """The documents of a shard as a store in scratch files, as they come, and their numbers in the order of files."""
+    places: list[tuple[int, int]] = []
+    sentences: list[int] = []
+    with scratch.open() as tokens, scratch.open() as lengths:
+        for document in documents:
+            if document is not None:
+                tokens.write(document.tokens)
+                lengths.write(document.sentence_lengths)
+                places.append((document.file, document.number))
+                sentences.append(len(document.sentence_lengths) // np.dtype(np.int64).itemsize)
+        tokens.flush()
+        lengths.flush()
+        lengths.seek(0)
+        sentence_starts = np.cumsum(np.concatenate([[0], np.fromfile(lengths, np.int64)]), dtype=np.int64)
+        ids = np.memmap(tokens, facts.token_type, "r") if sentences else np.zeros(0, facts.token_type)
+    document_starts = np.cumsum([0, *sentences], dtype=np.int64)
+    for array in (ids, sentence_starts, document_starts):
         array.setflags(write=False)  # as the arrays of a mapped store are: one compiled form serves both
-    return TokenStore(tokens, sentence_starts, document_starts, np.array([0, len(documents)]), {})
+    store = TokenStore(ids, sentence_starts, document_starts, np.array([0, len(places)]), {})
+    return store, np.array(sorted(range(len(places)), key=places.__getitem__), np.int64)
 
 
 def publish(path: str, destination: str) -> None:
@@ -144,9 +160,10 @@ def publish(path: str, destination: str) -> None:
 
 
 def match_files(patterns: str) -> list[str]:
-    """The files of globs with commas, on any file system, in the order of pattern and name."""
+    """The files of globs and name@8 with commas between them, on any file system, in the order of pattern and name."""
     found: list[str] = []
-    for pattern, result in zip(patterns.split(","), FileSystems.match(patterns.split(","))):
+    wanted = [pattern for name in patterns.split(",") for pattern in shard_names(name)]
+    for pattern, result in zip(wanted, FileSystems.match(wanted)):
         if not result.metadata_list:
             raise ValueError(f"--input_file: no file matches {pattern!r}")
         found += sorted(metadata.path for metadata in result.metadata_list)
@@ -155,10 +172,11 @@ def match_files(patterns: str) -> list[str]:
 
 def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file: str, do_lower_case: bool,
              on_bad_text: BadText, config: InstanceConfig, seed: int, compress: bool,
-             options: Sequence[str]) -> dict[str, Any]:
-    """Runs the pipeline with Beam's `options` (`--runner=...`); returns what was counted, by name.
+             options: Sequence[str]) -> tuple[dict[str, Any], dict[int, str]]:
+    """Runs the pipeline with Beam's `options` (`--runner=...`).
 
-    Each file appears when it is whole. ValueError where no file has a token.
+    Returns the numbers of documents, sentences and tokens with the `Counts` as "counts", and {shard: why} of poor shards
+    (see `generator.POOR`). Each file appears when it is whole. ValueError if no file has a token.
     """
     facts = VocabularyFacts.of(load_vocab(vocab_file))
     with open(vocab_file, "rb") as file:
@@ -173,8 +191,10 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
          | "Write" >> beam.ParDo(WriteShard(output_files, config, facts, seed, compress)))
     result = pipeline.run()
     result.wait_until_finish()
-    counters = result.metrics().query(MetricsFilter().with_namespace(WriteShard))["counters"]
-    counts = dict.fromkeys(COUNTERS, 0) | {counter.key.metric.name: counter.result for counter in counters}
-    if not counts["tokens"]:
+    found = {counter.key.metric.name: counter.result for counter in
+             result.metrics().query(MetricsFilter().with_namespace(WriteShard))["counters"]}
+    if not found.get("tokens"):
         raise token_store.no_text(input_files)
-    return counts
+    counts = Counts(**{name: found.get(f"records.{name}", 0) for name in RECORDS})
+    poor = [name.removeprefix(POOR_SHARD).split(":") for name in found if name.startswith(POOR_SHARD)]
+    return {name: found[name] for name in CORPUS} | {"counts": counts}, {int(shard): kind for shard, kind in poor}

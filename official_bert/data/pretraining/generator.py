@@ -1,7 +1,7 @@
 """Documents to instances to record files, on one machine: in the order of 2018, or shard by shard.
 
 2018's order is one random stream over the whole corpus, and a shuffle of all instances at its end. Here instances lie
-as rows of fixed width in a file that is mapped into memory, and the shuffle permutes their numbers. In the sharded
+as rows of fixed width in a scratch file, and are read back in the shuffled order (`external_shuffle`). In the sharded
 order each output file has documents, random stream and shuffle of its own.
 """
 
@@ -10,29 +10,60 @@ import contextlib
 import dataclasses
 import itertools
 import tempfile
-from collections.abc import Callable, Sequence
-from typing import IO, Any, Literal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
+from official_bert.data import records
+from official_bert.data.long_work import interruption
+from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, flush_to_disk
 from official_bert.data.pretraining import kernels
+from official_bert.data.pretraining.external_shuffle import shuffled
 from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import VocabularyFacts
-from official_bert.data.pretraining.record_writing import RowEncoder, write_rows
+from official_bert.data.pretraining.record_writing import RowEncoder, rows_together, write_rows
 from official_bert.data.pretraining.token_store import TokenStore
-from official_bert.files import written_beside
 
 ROWS_AT_A_TIME = 4096
+SAMPLING_SHARE = 0.6  # of a shard's time, for its progress; the rest is writing
 Order = Literal["2018", "sharded"]
+Progress = Callable[[float], Any]
+POOR = {  # corpora that cannot teach the next sentence, and what becomes of the labels
+    "one document": "is one document (a blank line ends a document): 'random' next segments are drawn from that document "
+                    "itself, and labelled 1 (random) even where they follow",
+    "single sentences": "has documents of a single sentence only (one sentence a line is expected): no segment has a next one, "
+                        "so all next-sentence labels are 1 (random)",
+    "empty": "has no document: its file holds no record"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Instances:
-    """Sampled instances: rows (see `data/kernels`), the order in which they are written, and how many labels are 1."""
+class Counts:
+    """What became of the tokens of a corpus; examples are token ids. Counts of parts can be added."""
 
-    rows: np.ndarray  # [instances, row width]
+    instances: int = 0
+    second_labels: int = 0  # labels that are 1
+    tokens: int = 0  # in instances, special tokens not counted
+    random_tokens: int = 0  # drawn as random next segments, before they are cut
+    truncated: int = 0  # cut off to fit the length
+    unpaired: int = 0  # of documents of one token, of which sentence order makes no pair
+    truncated_examples: list[list[int]] = dataclasses.field(default_factory=list)
+    unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
+
+    def __add__(self, other: "Counts") -> "Counts":
+        parts: dict[str, Any] = {field.name: getattr(self, field.name) + getattr(other, field.name)
+                                 for field in dataclasses.fields(self)}
+        return Counts(**{name: part[:kernels.MOST_EXAMPLES] if isinstance(part, list) else part for name, part in parts.items()})
+
+
+class Instances(NamedTuple):
+    """Sampled instances: a file of rows (see `data/kernels`) and the order in which they are written."""
+
+    file: IO[bytes]
+    row: np.dtype  # of one row, its width as shape
     order: np.ndarray  # [instances] int64
-    second_labels: int
+    counts: Counts
 
 
 def shard_seed(seed: int, shard: int) -> int:
@@ -49,21 +80,48 @@ def shard_documents(file_starts: np.ndarray, shard: int, num_shards: int) -> np.
                            for file, (first, end) in enumerate(itertools.pairwise(file_starts))])
 
 
-def label_warning(config: InstanceConfig, documents: int, sentences: int) -> str | None:
-    """What becomes of the next-sentence labels of a corpus that is too poor for them, or None."""
-    if config.sentence_task != "nsp":
-        return None
-    if documents == 1:
-        return ("the corpus is one document (a blank line ends a document): 'random' next segments are drawn from "
-                "that document itself, and labelled 1 (random) even where they follow")
-    if sentences == documents:
-        return ("every document is a single sentence (one sentence a line is expected): no segment has a next one, "
-                "so all next-sentence labels are 1 (random)")
-    return None
+def poverty(documents: int, sentences: int) -> str:
+    """The key of POOR for a corpus or shard of so many documents and sentences, "" for a rich one."""
+    if documents < 2:
+        return "one document" if documents else "empty"
+    return "single sentences" if sentences == documents else ""
+
+
+def poor_shards(store: TokenStore, num_shards: int) -> dict[int, str]:
+    """{shard: key of POOR} of the shards that are poor."""
+    sentences = np.diff(store.document_starts)
+    found = {}
+    for shard in range(num_shards):
+        documents = shard_documents(store.file_starts, shard, num_shards)
+        if kind := poverty(len(documents), int(sentences[documents].sum())):
+            found[shard] = kind
+    return found
+
+
+def label_warnings(config: InstanceConfig, poor: Mapping[int, str], num_shards: int) -> list[str]:
+    """What becomes of the next-sentence labels of poor shards, a line for each kind; `num_shards` 0: of the whole corpus."""
+    if not num_shards:
+        return [f"the corpus {POOR[kind]}" for kind in poor.values() if config.sentence_task == "nsp"]
+    lines = []
+    for kind, why in POOR.items():
+        shards = sorted(shard for shard, found in poor.items() if found == kind)
+        if shards and (kind == "empty" or config.sentence_task == "nsp"):
+            named = ", ".join(map(str, shards[:5])) + (", ..." if len(shards) > 5 else "")
+            lines.append(f"{len(shards)} of {num_shards} output files (number {named}), each from its own documents: "
+                         f"each {why}; fewer files have more documents each")
+    return lines
+
+
+def expected_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) -> tuple[int, int]:
+    """About how many bytes the rows and the records of a corpus of so many tokens take at least, compression left out."""
+    instances = config.dupe_factor * tokens // config.max_seq_length
+    row = kernels.HEADER + config.max_seq_length + 2 * config.plan(facts).max_predictions_per_seq
+    return (instances * (row * np.dtype(facts.token_type).itemsize + 8),  # 8: its place in the order
+            instances * RowEncoder(config, facts).least_bytes)
 
 
 class Scratch:
-    """Arrays in nameless files: they may exceed the memory, and are gone when the process is, however it ends."""
+    """Nameless files: what lies in them may exceed the memory, and is gone when the process is, however it ends."""
 
     def __init__(self, folder: str):
         self.folder = folder
@@ -72,15 +130,14 @@ class Scratch:
         """An empty file."""
         return tempfile.TemporaryFile(dir=self.folder)
 
-    def numbers(self, count: int) -> np.ndarray:
-        """0, 1, ... count - 1."""
-        if not count:
-            return np.zeros(0, np.int64)
+    def keep(self, numbers: np.ndarray) -> np.ndarray:
+        """The same numbers, mapped from a file: they take no memory where they are not used."""
+        if not len(numbers):
+            return numbers
         with self.open() as file:
-            for start in range(0, count, 1 << 16):  # written: a mapped hole in a file kills where the disk is full
-                file.write(np.arange(start, min(count, start + (1 << 16)), dtype=np.int64).data)
+            file.write(numbers.data)  # written: a mapped hole in a file kills where the disk is full
             file.flush()
-            return np.memmap(file, np.int64, "r+", shape=(count,))
+            return np.memmap(file, numbers.dtype, "r+", shape=numbers.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,70 +152,124 @@ class Generator:
     progress: Callable[[str, float], Any] = lambda stage, share: None  # what is being done, share that is done
 
     def write(self, output_files: Sequence[str], order: Order = "2018", compress: bool = False,
-              num_workers: int = 1) -> tuple[int, int]:
-        """Writes `output_files`, of which none appears before all are whole; returns (instances, labels that are 1).
+              num_workers: int = 1, work: WorkFolder | None = None) -> Counts:
+        """Writes `output_files`, of which none appears before all are whole; returns what was counted.
 
-        The bytes are a function of the store, the configuration, the seed, the order and the number of files.
+        The bytes are a function of the store, the configuration, the seed, the order and the number of files. Files are
+        written in the folder `work`, by default one beside the first output; shards that are whole there are not made again.
         """
         encoder = RowEncoder(self.config, self.facts)
         with contextlib.ExitStack() as stack:
-            paths = [stack.enter_context(written_beside(path)) for path in output_files]
+            folder = work or stack.enter_context(WorkFolder(f"{output_files[0]}{SUFFIX}", {}, discard=True))
             write = self._write_shards if order == "sharded" else self._write_in_one_order
-            counts = write(paths, encoder, compress, num_workers)
-            if not counts[0]:
+            counts = write(folder, output_files, encoder, compress, num_workers)
+            if not counts.instances:
                 raise ValueError("expected documents that make instances, got none but of a single token")
+            for number, path in enumerate(output_files):
+                folder.publish(_part(number), path)
             return counts
 
-    def _write_in_one_order(self, paths: Sequence[str], encoder: RowEncoder, compress: bool,
-                            num_workers: int) -> tuple[int, int]:
+    def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,
+                            num_workers: int) -> Counts:
         """All instances by turns."""
-        documents = self.scratch.numbers(self.store.num_documents)
+        documents = self.scratch.keep(np.arange(self.store.num_documents))
         instances = self.sample(documents, self.seed, lambda share: self.progress("sampling", share))
-        write_rows(instances.rows, instances.order, paths, encoder, compress, num_workers,
-                   lambda share: self.progress("writing", share))
-        return len(instances.rows), instances.second_labels
+        paths = [work.path_of(_part(number)) for number in range(len(output_files))]
+        together = rows_together(encoder, len(paths), instances.row)
+        buckets = shuffled(instances.file, instances.row, instances.order, self.scratch.open, together * len(paths),
+                           lambda share: self.progress("shuffling", share))
+        write_rows(buckets, instances.counts.instances, paths, encoder, compress, num_workers,
+                   lambda share: self.progress("writing", share), together)
+        for path in paths:
+            flush_to_disk(path)
+        return instances.counts
 
-    def _write_shards(self, paths: Sequence[str], encoder: RowEncoder, compress: bool,
-                      num_workers: int) -> tuple[int, int]:
+    def _write_shards(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,
+                      num_workers: int) -> Counts:
         """Each file from its own documents, several beside each other."""
-        def write(shard: int) -> tuple[int, int]:
-            documents = shard_documents(self.store.file_starts, shard, len(paths))
-            return self.write_shard(documents, shard, paths[shard], encoder, compress)
+        shares, lock, failed = [0.0] * len(output_files), threading.Lock(), threading.Event()
 
-        counts = []
+        def tell(shard: int, share: float) -> None:
+            interruption.check()
+            if failed.is_set():
+                raise InterruptedError("another shard failed")
+            with lock:
+                shares[shard] = share
+                self.progress("sampling and writing", min(0.9999, sum(shares) / len(shares)))
+
+        def write(shard: int) -> Counts:
+            facts = work.finished(_part(shard), _is_whole, output_files[shard])
+            if facts is None:
+                tell(shard, 0)
+                documents = shard_documents(self.store.file_starts, shard, len(output_files))
+                counts = self.write_shard(documents, shard, work.path_of(_part(shard)), encoder, compress,
+                                          lambda share: tell(shard, share))
+                work.finish(_part(shard), facts := dataclasses.asdict(counts))
+            tell(shard, 1)
+            return Counts(**facts)
+
+        counts = [Counts()] * len(output_files)
         with concurrent.futures.ThreadPoolExecutor(num_workers) as pool:
+            futures = {pool.submit(write, number): number for number in range(len(output_files))}
             try:
-                for future in concurrent.futures.as_completed([pool.submit(write, n) for n in range(len(paths))]):
-                    counts.append(future.result())
-                    self.progress("sampling and writing", len(counts) / len(paths))
+                for future in concurrent.futures.as_completed(futures):
+                    counts[futures[future]] = future.result()
+            except BaseException:
+                failed.set()
+                raise
             finally:
                 pool.shutdown(cancel_futures=True)
-        return sum(count for count, _ in counts), sum(second for _, second in counts)
+        self.progress("sampling and writing", 1)
+        return sum(counts, Counts())
 
-    def write_shard(self, documents: np.ndarray, shard: int, path: str, encoder: RowEncoder,
-                    compress: bool) -> tuple[int, int]:
-        """Writes one shard of the sharded order; returns (instances, labels that are 1)."""
-        instances = self.sample(documents, shard_seed(self.seed, shard))
-        write_rows(instances.rows, instances.order, [path], encoder, compress, 1)
-        return len(instances.rows), instances.second_labels
+    def write_shard(self, documents: np.ndarray, shard: int, path: str, encoder: RowEncoder, compress: bool,
+                    progress: Progress = lambda share: None) -> Counts:
+        """Writes one shard of the sharded order; returns what was counted."""
+        instances = self.sample(documents, shard_seed(self.seed, shard), lambda share: progress(SAMPLING_SHARE * share))
+        together = rows_together(encoder, 1, instances.row)
+        buckets = shuffled(instances.file, instances.row, instances.order, self.scratch.open, together)
+        write_rows(buckets, instances.counts.instances, [path], encoder, compress, 1,
+                   lambda share: progress(SAMPLING_SHARE + (1 - SAMPLING_SHARE) * share), together)
+        return instances.counts
 
-    def sample(self, documents: np.ndarray, seed: int,
-               progress: Callable[[float], Any] = lambda share: None) -> Instances:
+    def sample(self, documents: np.ndarray, seed: int, progress: Progress = lambda share: None) -> Instances:
         """The instances of the documents of these numbers; `documents` is shuffled in place."""
+        progress(0)
         store = self.store
         corpus = kernels.Corpus(store.tokens, store.sentence_starts, store.document_starts, documents)
         sampler = InstanceSampler(self.config, self.facts, corpus, seed)
         block: np.ndarray = np.zeros((ROWS_AT_A_TIME, sampler.row_width), self.facts.token_type)
-        count = second_labels = 0
-        with self.scratch.open() as file:
-            for rows in sampler.blocks(block) if len(documents) else ():
-                file.write(rows.data)
-                count += len(rows)
-                second_labels += int(rows[:, kernels.LABEL].sum())
-                progress(sampler.progress)
-            file.flush()
-            shape = (count, sampler.row_width)
-            rows = np.memmap(file, block.dtype, "r", shape=shape) if count else np.zeros(shape, block.dtype)
-        order = self.scratch.numbers(count)
+        count = second_labels = tokens = 0
+        file = self.scratch.open()
+        for rows in sampler.blocks(block) if len(documents) else ():
+            file.write(rows.data)
+            count += len(rows)
+            second_labels += int(rows[:, kernels.LABEL].sum())
+            tokens += int(rows[:, kernels.LENGTH].sum()) - 3 * len(rows)
+            progress(sampler.progress)
+        file.flush()
+        if self.config.sentence_task == "none":  # its [SEP] are not counted so, and it cuts nothing
+            firsts, ends = (store.sentence_starts[store.document_starts[documents + last]] for last in (0, 1))
+            tokens = self.config.dupe_factor * int((ends - firsts).sum())
+        order = np.arange(count)
         sampler.shuffle(order)
-        return Instances(rows, order, second_labels)
+        row = np.dtype((self.facts.token_type, (sampler.row_width,)))
+        return Instances(file, row, self.scratch.keep(order), self._count(sampler, count, second_labels, tokens))
+
+    def _count(self, sampler: InstanceSampler, instances: int, second_labels: int, tokens: int) -> Counts:
+        state = sampler.position.tolist()
+        examples = [self.store.tokens[first:end].tolist()
+                    for first, end in zip(state[kernels.EXAMPLES::2], state[kernels.EXAMPLES + 1::2])]
+        cut, unpaired = examples[:kernels.MOST_EXAMPLES], examples[kernels.MOST_EXAMPLES:]
+        return Counts(instances, second_labels, tokens, state[kernels.RANDOM], state[kernels.TRUNCATED],
+                      state[kernels.UNPAIRED], list(filter(None, cut)), list(filter(None, unpaired)))
+
+
+def _part(number: int) -> str:
+    """The name of an output in the work folder."""
+    return f"part-{number:05d}"
+
+
+def _is_whole(path: str, facts: Mapping[str, Any]) -> bool:
+    """Whether a shard's file holds its records, each with the right checksum."""
+    return sum(1 for _ in records.read_records(path)) == facts["instances"]

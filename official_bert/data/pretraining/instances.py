@@ -6,7 +6,7 @@ each other. `none` (RoBERTa, full sentences) packs sentences that follow each ot
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,33 @@ from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.masking import STRATEGIES, MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.random_stream import RandomStream
 
+DEFAULT_PREDICTIONS = 20  # 2018's; short instances use less of them
 TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
+
+
+class Plan(NamedTuple):
+    """What instances to make, as the kernels take it."""
+
+    dupe_factor: int
+    max_seq_length: int
+    max_predictions_per_seq: int
+    short_seq_prob: float
+    task: int
+    strategy: int
+    mask_share: float  # of the chosen tokens that become [MASK]
+    keep_share: float  # of the other chosen tokens that stay
+    cls_id: int
+    sep_id: int
+    mask_id: int
+
+
+class Tables(NamedTuple):
+    """What the kernels look up to mask."""
+
+    budgets: np.ndarray  # [S + 1] int64: predictions of an instance of so many tokens
+    continues_word: np.ndarray  # [V] bool: pieces that begin with ##
+    replacements: np.ndarray  # int64: the ids among which a random replacement is drawn
+    span_lengths: np.ndarray  # cumulative probabilities of span lengths 1, 2, ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +48,7 @@ class InstanceConfig:
     """What instances are made of documents; the defaults are 2018's."""
 
     max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
+    max_predictions_per_seq: int = DEFAULT_PREDICTIONS
     dupe_factor: int = 10  # passes over the corpus, each with pairs and masks of its own
     short_seq_prob: float = 0.1  # of a document whose instances aim at a random shorter length
     sentence_task: Literal["nsp", "sop", "none"] = "nsp"
@@ -32,27 +58,27 @@ class InstanceConfig:
         S, P = self.max_seq_length, self.max_predictions_per_seq
         if not 5 <= S < 1 << 15:
             raise ValueError(f"max_seq_length: expected 5 to 32767 (three special tokens and two others), got {S}")
-        if not 1 <= P <= S - 3:
-            raise ValueError(f"max_predictions_per_seq: expected 1 to {S - 3} (max_seq_length {S} less [CLS] and two "
-                             f"[SEP]), got {P}")
+        if not 1 <= P <= max(S - 3, DEFAULT_PREDICTIONS):
+            raise ValueError(f"max_predictions_per_seq: expected 1 to {max(S - 3, DEFAULT_PREDICTIONS)} (max_seq_length {S} less "
+                             f"[CLS] and two [SEP], or 2018's default), got {P}")
         if self.dupe_factor < 1:
             raise ValueError(f"dupe_factor: expected at least 1, got {self.dupe_factor}")
         if not 0 <= self.short_seq_prob <= 1:
             raise ValueError(f"short_seq_prob: expected a probability, got {self.short_seq_prob}")
 
-    def plan(self, facts: VocabularyFacts) -> kernels.Plan:
+    def plan(self, facts: VocabularyFacts) -> Plan:
         """The configuration as the kernels take it."""
         S, P = self.max_seq_length, self.max_predictions_per_seq
         masking = self.masking or MaskingConfig()
-        return kernels.Plan(
+        return Plan(
             self.dupe_factor, S, P if self.masking else 0, float(self.short_seq_prob), TASKS[self.sentence_task],
             STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED, float(masking.mask_rate),
             float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id)
 
-    def tables(self, facts: VocabularyFacts) -> kernels.Tables:
+    def tables(self, facts: VocabularyFacts) -> Tables:
         """What the kernels look up."""
         masking = self.masking or MaskingConfig()
-        return kernels.Tables(masking.budgets(self.max_seq_length, self.max_predictions_per_seq),
+        return Tables(masking.budgets(self.max_seq_length, self.max_predictions_per_seq),
                               facts.continues_word, facts.replacements, np.cumsum(masking.span_distribution()))
 
 
@@ -63,7 +89,8 @@ class InstanceSampler:
         """`corpus.order` is shuffled in place."""
         self.plan, self._tables, self.corpus = config.plan(facts), config.tables(facts), corpus
         self._stream = RandomStream(seed)
-        self.position = np.array([0, 0 if self.plan.task == kernels.SINGLE else -1, 0, 0], np.int64)
+        self.position = np.zeros(kernels.STATE_SIZE, np.int64)
+        self.position[kernels.DOCUMENT] = 0 if self.plan.task == kernels.SINGLE else -1
         self._stream.shuffle(corpus.order)
 
     @property

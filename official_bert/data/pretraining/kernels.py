@@ -6,7 +6,8 @@ segment is a slice of it, and an instance is a row of fixed width:
 
     [length, start of segment B, label, number of predictions, ids * S, positions * P, original ids * P]
 
-`words` is what they draw from (`data/random_stream`). Where the numbers run out, the instance in hand is taken back.
+`words` is what they draw from (`data/random_stream`), `plan` and `tables` are those of `data/instances`. Where the numbers
+run out, the instance in hand is taken back.
 
 For speed, only what Python calls is cached and takes arrays in tuples; what it calls is inlined and takes them one by
 one (Numba would count references to them at each number drawn). All kernels stand in one file: Numba's cache notices
@@ -18,11 +19,16 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from official_bert.text.compiling import compiled
+
 HEADER = 4  # columns of a row before its ids
 LENGTH, SECOND_START, LABEL, PREDICTIONS = 0, 1, 2, 3
 NSP, SOP, SINGLE = 0, 1, 2  # sentence tasks
 UNMASKED, TOKEN, WHOLE_WORD, SPAN = 0, 1, 2, 3  # masking strategies
 PASS, DOCUMENT, SENTENCE, TARGET = 0, 1, 2, 3  # where sampling stands
+TRUNCATED, RANDOM, UNPAIRED = 4, 5, 6  # tokens so far: cut off, of random segments, of a sentence that makes no pair
+EXAMPLES, MOST_EXAMPLES = 7, 3  # slices [start, end] of `Corpus.tokens` that lost tokens, first TRUNCATED, then UNPAIRED
+STATE_SIZE = EXAMPLES + 2 * 2 * MOST_EXAMPLES
 
 
 class Corpus(NamedTuple):
@@ -32,31 +38,6 @@ class Corpus(NamedTuple):
     sentence_starts: np.ndarray  # [sentences + 1] int64, in tokens
     document_starts: np.ndarray  # [documents + 1] int64, in sentences
     order: np.ndarray  # [documents] int64: the document that stands at each place
-
-
-class Plan(NamedTuple):
-    """What instances to make."""
-
-    dupe_factor: int
-    max_seq_length: int
-    max_predictions_per_seq: int
-    short_seq_prob: float
-    task: int
-    strategy: int
-    mask_share: float  # of the chosen tokens that become [MASK]
-    keep_share: float  # of the other chosen tokens that stay
-    cls_id: int
-    sep_id: int
-    mask_id: int
-
-
-class Tables(NamedTuple):
-    """What masking looks up."""
-
-    budgets: np.ndarray  # [S + 1] int64: predictions of an instance of so many tokens
-    continues_word: np.ndarray  # [V] bool: pieces that begin with ##
-    replacements: np.ndarray  # int64: the ids among which a random replacement is drawn
-    span_lengths: np.ndarray  # cumulative probabilities of span lengths 1, 2, ...
 
 
 @njit(forceinline=True)
@@ -85,20 +66,35 @@ def bit_length(number):
 
 
 @njit(forceinline=True)
+def draw_bits(words, bits):
+    """CPython's `getrandbits` of 1 to 63 bits: more than 32 take two numbers, the lower 32 bits first."""
+    low = next_word(words)
+    if bits <= 32:
+        return low >> (32 - bits)
+    return low + (next_word(words) >> (64 - bits) << 32)
+
+
+@njit(forceinline=True)
 def below(words, limit):
     """CPython's `_randbelow`: as many bits as `limit` has, drawn again while they are not below it."""
-    shift = 32 - bit_length(limit)
-    value = limit
+    bits, value = bit_length(limit), limit
     while value >= limit:
-        value = next_word(words) >> shift
+        value = draw_bits(words, bits)
     return value
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def shuffle(words, items, count):
     """CPython's `shuffle` of `items[:count]`; returns how many of them are still to be shuffled when numbers run out."""
-    used, available = np.int64(words[0]) + 1, len(words) - 1
     last = count - 1
+    while last >= 0xFFFFFFFF:  # numbers of more than 32 bits
+        before, other = words[0], below(words, last + 1)
+        if words[0] > len(words) - 2:
+            words[0] = before
+            return last + 1
+        items[last], items[other] = items[other], items[last]
+        last -= 1
+    used, available = np.int64(words[0]) + 1, len(words) - 1
     while last > 0 and used < available:
         bits = bit_length(last + 1)
         shift, lowest = np.uint32(32 - bits), max((1 << (bits - 1)) - 1, 1)
@@ -166,19 +162,23 @@ def _truncate(words, a_start, a_end, b_start, b_end, most):
 
 @njit(forceinline=True)
 def _sample_pair(plan, starts, document_starts, order, words, state):
-    """(start and end of A, of B, label) of the next instance (2018 `create_instances_from_document`)."""
+    """(start and end of A, of B, label, tokens drawn at random) of the next instance before it is cut to its length.
+
+    2018 `create_instances_from_document`.
+    """
     document = order[state[DOCUMENT]]
     first = document_starts[document] + state[SENTENCE]
     end = _reach(starts, first, document_starts[document + 1], state[TARGET])
     alone = end - first == 1
     split = first + 1 if alone else first + 1 + below(words, end - first - 1)
     a_start, a_end, b_start, b_end = starts[first], starts[split], starts[split], starts[end]
+    drawn = 0
     if plan.task == NSP:
         label = alone or random(words) < 0.5
         if label:
             wanted = state[TARGET] - (a_end - a_start)
             b_start, b_end = _random_segment(starts, document_starts, order, words, state[DOCUMENT], wanted)
-            end = split  # what is not used is put back
+            end, drawn = split, b_end - b_start  # what is not used is put back
     else:
         if alone:  # a sentence on its own is split between two of its tokens
             a_end = b_start = a_start + min(b_end - a_start, 1 + below(words, max(1, b_end - a_start - 1)))
@@ -186,8 +186,22 @@ def _sample_pair(plan, starts, document_starts, order, words, state):
         if label:
             a_start, a_end, b_start, b_end = b_start, b_end, a_start, a_end
     state[SENTENCE] = end - document_starts[document]
-    a_start, a_end, b_start, b_end = _truncate(words, a_start, a_end, b_start, b_end, plan.max_seq_length - 3)
-    return a_start, a_end, b_start, b_end, label
+    return a_start, a_end, b_start, b_end, label, drawn
+
+
+@njit
+def _count_left_out(whole, cut, is_pair, state):
+    """Counts the tokens of the slices `whole` that `cut` lacks, all of them if they make no pair; keeps some as examples."""
+    a_size, b_size = whole[1] - whole[0], whole[3] - whole[2]
+    left_out = a_size + b_size - (cut[1] - cut[0] + cut[3] - cut[2] if is_pair else 0)
+    state[TRUNCATED if is_pair else UNPAIRED] += left_out
+    state[RANDOM] += whole[5]
+    if left_out:
+        first = EXAMPLES + (0 if is_pair else 2 * MOST_EXAMPLES)
+        for place in range(first, first + 2 * MOST_EXAMPLES, 2):
+            if state[place + 1] == 0:
+                state[place], state[place + 1] = (whole[0], whole[1]) if a_size > b_size else (whole[2], whole[3])
+                break
 
 
 @njit(forceinline=True)
@@ -337,7 +351,7 @@ def _put_predictions(plan, row, originals):
     row[PREDICTIONS] = count
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def make_rows(plan, tables, corpus, words, state, rows):
     """Fills `rows` with the next instances; returns how many, less than `len(rows)` at the end only."""
     budgets, continues_word, replacements, span_lengths = tables
@@ -357,11 +371,12 @@ def make_rows(plan, tables, corpus, words, state, rows):
                 _next_document(plan, len(order), words, state)
             if state[PASS] == plan.dupe_factor:
                 break
-            pair = _sample_pair(plan, starts, document_starts, order, words, state)
+            whole = _sample_pair(plan, starts, document_starts, order, words, state)
+            pair = _truncate(words, whole[0], whole[1], whole[2], whole[3], plan.max_seq_length - 3)
             # Not so for sentence order of one token alone: there is no pair.
             is_whole = pair[0] < pair[1] and pair[2] < pair[3]
             if is_whole:
-                _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], pair[4], row)
+                _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], whole[4], row)
         if is_whole and plan.strategy != UNMASKED:
             originals[:] = -1
             found, budget = _find_words(plan, continues_word, row, places, begins), budgets[row[LENGTH]]
@@ -374,5 +389,7 @@ def make_rows(plan, tables, corpus, words, state, rows):
             words[0] = used
             state[PASS], state[DOCUMENT], state[SENTENCE], state[TARGET] = before
             break
+        if plan.task != SINGLE:
+            _count_left_out(whole, pair, is_whole, state)
         count += is_whole
     return count

@@ -4,17 +4,18 @@ import contextlib
 import itertools
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from official_bert.data import records
 from official_bert.data.pretraining import kernels
+from official_bert.data.pretraining.external_shuffle import BUCKET_BYTES, Bucket
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
+from official_bert.text.compiling import compiled
 
 VALUES_AT_A_TIME = 1 << 18
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # without name and time: the same bytes each time
@@ -31,7 +32,7 @@ def features_of(config: InstanceConfig) -> tuple[records.Feature, ...]:
     return records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
     """Writes the features of `rows[chosen]` to `values` [n, W], each from its column on (-1: not wanted).
 
@@ -70,6 +71,7 @@ class RowEncoder:
         self._columns = np.array([self._encoder.columns[name].start if name in self._encoder.columns else -1
                                   for name in COLUMNS], np.int64)
         self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time
+        self.least_bytes = self._encoder.width  # of a record: a byte a value
 
     def encode(self, rows: np.ndarray, chosen: np.ndarray, framed: bool = True) -> np.ndarray:
         """The bytes (uint8) of the records of `rows[chosen]`."""
@@ -130,21 +132,34 @@ class OutputFile:
             raise OSError(error.errno, os.strerror(error.errno or 0), self._path) from None
 
 
-def write_rows(rows: np.ndarray, order: np.ndarray, paths: Sequence[str], encoder: RowEncoder, compress: bool,
-               num_workers: int, progress: Callable[[float], Any] = lambda _: None) -> None:
-    """Writes `rows[order]` to the files by turns, as 2018 does: the i-th goes to file i mod files."""
-    shares = [order[number::len(paths)] for number in range(len(paths))]
-    jobs = ((number, start) for start, number in itertools.product(range(0, len(shares[0]), encoder.block),
-                                                                   range(len(paths))))
+def rows_together(encoder: RowEncoder, files: int, row: np.dtype) -> int:
+    """How many rows of a file are encoded, and compressed, at a time: the encoder's block; less for very many files.
 
-    def make_part(job: tuple[int, int]) -> FilePart:
-        number, start = job
-        return make_file_part(encoder.encode(rows, shares[number][start:start + encoder.block]), compress)
+    So a bucket of the shuffle holds such a part of each file (see `external_shuffle`).
+    """
+    return min(encoder.block, max(1, BUCKET_BYTES // (row.itemsize * files)))
+
+
+def write_rows(buckets: Iterable[Bucket], count: int, paths: Sequence[str], encoder: RowEncoder, compress: bool,
+               num_workers: int, progress: Callable[[float], Any], together: int) -> None:
+    """Writes `count` rows to the files by turns, as 2018 does: the i-th in the order goes to file i mod files.
+
+    Buckets begin at multiples of `together` * files, which is how many rows of a file are encoded at a time.
+    """
+    def make_jobs() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        for bucket in buckets:
+            shares = [bucket.chosen[number::len(paths)] for number in range(len(paths))]
+            for start, number in itertools.product(range(0, len(shares[0]), together), range(len(paths))):
+                yield number, bucket.rows, shares[number][start:start + together]
+
+    def make_part(job: tuple[int, np.ndarray, np.ndarray]) -> FilePart:
+        _, rows, chosen = job
+        return make_file_part(encoder.encode(rows, chosen), compress)
 
     done = 0
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(OutputFile(path, compress)) for path in paths]
-        for (number, _), part in in_order(make_part, jobs, num_workers):
+        for (number, _, chosen), part in in_order(make_part, make_jobs(), num_workers):
             files[number].write(part)
-            done += encoder.block
-            progress(min(1.0, done / len(order)))
+            done += len(chosen)
+            progress(done / count)

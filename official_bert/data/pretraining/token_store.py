@@ -7,19 +7,27 @@ sentences, and their end) and `store.json` (what it was made of). It serves any 
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
 
+from official_bert.data.long_work.preflight import check_folder
+from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, write_json
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
-from official_bert.files import BadText, written_folder
+from official_bert.files import BadText
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 
 FORMAT = 1
+ARRAYS = ("tokens", "sentences", "documents")
+STORE = "store"  # what a store is called in the work folder while it is made
+SECONDS_BETWEEN_SAVES = 10.0  # so much tokenizing is lost at most when a run is killed
 CHUNK_BYTES = 1 << 20  # of text that one worker encodes at a time
 LONGEST_LINE = 1 << 22  # bytes; a longer line is encoded in parts, cut at a space
 DESCRIBED = {"format": "version of this program", "vocab_sha256": "vocabulary", "do_lower_case": "--do_lower_case",
@@ -75,16 +83,33 @@ def open_store(folder: str, description: dict) -> TokenStore | None:
             meta = json.load(file)
     except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        raise ValueError(f"{folder}: expected a folder for the token store, got a file") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
-        raise ValueError(f"{folder}: store.json is damaged; remove the folder to tokenize anew") from None
-    differing = [what for key, what in DESCRIBED.items() if meta["made_of"].get(key) != description[key]]
-    if differing:
-        raise ValueError(f"{folder}: the token store there was made with another {', '.join(differing)}; "
-                         "remove it, or give another folder")
-    arrays = {name: _map_array(os.path.join(folder, f"{name}.bin"), meta[name]) for name in ("tokens", "sentences",
-                                                                                           "documents")}
-    return TokenStore(arrays["tokens"], arrays["sentences"], arrays["documents"],
-                      np.array(meta["file_starts"], np.int64), meta["made_of"])
+        raise _damaged(folder) from None
+    try:
+        differing = [what for key, what in DESCRIBED.items() if meta["made_of"].get(key) != description[key]]
+        if differing:
+            raise ValueError(f"{folder}: the token store there was made with another {', '.join(differing)}; "
+                             "remove it, or give another folder")
+        arrays = {name: _map_array(os.path.join(folder, f"{name}.bin"), meta[name]) for name in ARRAYS}
+        return TokenStore(arrays["tokens"], arrays["sentences"], arrays["documents"],
+                          np.array(meta["file_starts"], np.int64), meta["made_of"])
+    except (KeyError, TypeError, AttributeError, FileNotFoundError):
+        raise _damaged(folder) from None
+
+
+def _damaged(folder: str) -> ValueError:
+    return ValueError(f"{folder}: store.json is damaged or another file is missing; remove the folder to tokenize anew")
+
+
+def check_store_folder(folder: str) -> None:
+    """Requires that a store is in `folder` or can be made there: it is empty or missing."""
+    if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, "store.json")):
+        raise ValueError(f"{folder}: expected a token store or an empty folder, got one with other files")
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise ValueError(f"{folder}: expected a folder for the token store, got a file")
+    check_folder(os.path.dirname(os.path.abspath(folder)))
 
 
 def _map_array(path: str, kind: dict) -> np.ndarray:
@@ -97,21 +122,29 @@ def _map_array(path: str, kind: dict) -> np.ndarray:
 
 
 def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_workers: int = 1,
-                progress: Callable[[int], Any] = lambda _: None, may_be_empty: bool = False) -> TokenStore:
+                progress: Callable[[int], Any] = lambda _: None, may_be_empty: bool = False,
+                discard: bool = False) -> TokenStore:
     """Tokenizes the files of `description` into `folder`, which appears when it is whole.
 
-    `progress` is called with the bytes that each chunk adds. ValueError, with file and byte offset, for text that is
-    not UTF-8 (unless `on_bad_text` is "replace") and, unless it may be so, where no file has a token.
+    `progress` is called with the bytes that each chunk adds. A run that was stopped is gone on with: what it had encoded lies
+    in `folder`.work. ValueError, with file and byte offset, for text that is not UTF-8 (unless `on_bad_text` is "replace")
+    and, unless it may be so, if no file has a token; and if another process makes the same store.
     """
-    facts = VocabularyFacts.of(tokenizer.tokenizer.vocab)
-    with written_folder(folder) as beside, StoreWriter(beside, facts.token_type, description) as writer:
-        replace = description["on_bad_text"] == "replace"
-        paths = [file["path"] for file in description["files"]]
-        for chunk, encoded in encode_files(paths, tokenizer, replace, num_workers):
-            writer.add(chunk, encoded)
-            progress(chunk.stop - chunk.start)
-        if not writer.num_tokens and not may_be_empty:
-            raise no_text(paths)
+    work = WorkFolder(f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value for key, value in description.items()}, discard)
+    with work:
+        facts = VocabularyFacts.of(tokenizer.tokenizer.vocab)
+        with StoreWriter(work, facts.token_type, description) as writer:
+            replace = description["on_bad_text"] == "replace"
+            paths = [file["path"] for file in description["files"]]
+            chunks = (chunk for path in paths for chunk in split_file(path))
+            for chunk in itertools.islice(chunks, writer.chunks):
+                progress(chunk.stop - chunk.start)
+            for chunk, encoded in encode_chunks(chunks, tokenizer, replace, num_workers):
+                writer.add(chunk, encoded)
+                progress(chunk.stop - chunk.start)
+            if not writer.num_tokens and not may_be_empty:
+                raise no_text(paths)
+        os.rename(work.path_of(STORE), folder)
     store = open_store(folder, description)
     assert store is not None
     return store
@@ -123,10 +156,9 @@ def no_text(paths: Sequence[str]) -> ValueError:
     return ValueError(f"expected text, found not one token in {', '.join(paths[:3])}{more}")
 
 
-def encode_files(paths: Sequence[str], tokenizer: FastTokenizer, replace: bool,
-                 num_workers: int) -> Iterator[tuple[Chunk, EncodedLines]]:
-    """The files' chunks with their ids, in order, whatever the number of workers."""
-    chunks = (chunk for path in paths for chunk in split_file(path))
+def encode_chunks(chunks: Iterable[Chunk], tokenizer: FastTokenizer, replace: bool,
+                  num_workers: int) -> Iterator[tuple[Chunk, EncodedLines]]:
+    """Chunks of files with their ids, in order, whatever the number of workers."""
     return in_order(lambda chunk: _encode_chunk(tokenizer, chunk, replace), chunks, num_workers)
 
 
@@ -177,19 +209,27 @@ class StoreWriter:
     """Appends encoded chunks to a store's files: finds sentences and documents as 2018's reader does.
 
     A sentence is a line with a token; a blank line ends a document; a file's end does only where asked for, since
-    2018 read all files as one text.
+    2018 read all files as one text. Now and then the writer saves where it stands; another one for the same work folder
+    goes on there, if the files are as they were then.
     """
 
-    def __init__(self, folder: str, token_type: type, description: dict):
-        self.folder, self.description = folder, description
-        self._types = {"tokens": np.dtype(token_type), "sentences": np.dtype(np.int64),
-                       "documents": np.dtype(np.int64)}
-        self._files = {name: open(os.path.join(folder, f"{name}.bin"), "wb") for name in self._types}  # noqa: SIM115
-        self._lengths = dict.fromkeys(self._types, 0)
+    def __init__(self, work: WorkFolder, token_type: type, description: dict):
+        self._work, self._folder, self.description = work, work.path_of(STORE), description
+        self._types: dict[str, np.dtype] = {name: np.dtype(token_type if name == "tokens" else np.int64) for name in ARRAYS}
+        self._lengths, self._checksums = dict.fromkeys(ARRAYS, 0), dict.fromkeys(ARRAYS, 0)
+        self.chunks = 0  # added so far
         self._file_starts: list[int] = []
-        self._path: str | None = None
         self._ended = True  # the next sentence begins a document
         self._open = (0, True)  # tokens of the line that goes on, and whether nothing of it is visible yet
+        if saved := work.finished(STORE, self._is_as_saved):
+            self.chunks, self._lengths, self._checksums = saved["chunks"], saved["lengths"], saved["checksums"]
+            self._file_starts, self._ended, self._open = saved["file_starts"], saved["ended"], tuple(saved["open"])
+        os.makedirs(self._folder, exist_ok=True)
+        self._files = {name: open(self._path(name), "ab") for name in ARRAYS}  # noqa: SIM115  (closed when the writer is left)
+        for name, file in self._files.items():
+            file.truncate(self._lengths[name] * self._types[name].itemsize)
+        self._at_chunk = self._state()
+        self._saved = time.monotonic()
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -198,9 +238,39 @@ class StoreWriter:
         try:
             if kind is None:
                 self._finish()
+            elif issubclass(kind, (SystemExit, KeyboardInterrupt)):
+                self._save()
         finally:
             for file in self._files.values():
                 file.close()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, f"{name}.bin")
+
+    def _is_as_saved(self, folder: str, saved: dict) -> bool:
+        """Whether the files begin with what was saved."""
+        for name in ARRAYS:
+            left, checksum = saved["lengths"][name] * self._types[name].itemsize, 0
+            with open(self._path(name), "rb") as file:
+                while left and (block := file.read(min(left, 1 << 22))):
+                    checksum = zlib.crc32(block, checksum)
+                    left -= len(block)
+            if left or checksum != saved["checksums"][name]:
+                return False
+        return True
+
+    def _state(self) -> dict:
+        """Where the writer stands."""
+        return {"chunks": self.chunks, "lengths": dict(self._lengths), "checksums": dict(self._checksums),
+                "file_starts": list(self._file_starts), "ended": self._ended, "open": self._open}
+
+    def _save(self) -> None:
+        """Writes down where the last chunk ended, when that is on the disk."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        self._work.finish(STORE, self._at_chunk)
+        self._saved = time.monotonic()
 
     @property
     def num_tokens(self) -> int:
@@ -210,7 +280,6 @@ class StoreWriter:
     def add(self, chunk: Chunk, encoded: EncodedLines) -> None:
         """Appends a chunk; chunks come in the order of the text."""
         if chunk.start == 0:  # of the next file, which may be the same one again
-            self._path = chunk.path
             self._file_starts.append(self._lengths["documents"])
             self._ended |= self.description["files_end_documents"]
         lengths, blank = encoded.lengths.astype(np.int64), encoded.blank.copy()
@@ -224,6 +293,10 @@ class StoreWriter:
             lengths, blank = lengths[:-1], blank[:-1]
         self._append("tokens", encoded.ids)
         self._add_lines(first, lengths, blank)
+        self.chunks += 1
+        self._at_chunk = self._state()  # a signal may come in the middle of a chunk
+        if time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
+            self._save()
 
     def _add_lines(self, first: int, lengths: np.ndarray, blank: np.ndarray) -> None:
         """Appends the starts of sentences and documents of lines whose first token stands at `first`."""
@@ -239,7 +312,9 @@ class StoreWriter:
             self._ended |= bool(blank.any())
 
     def _append(self, name: str, values: np.ndarray) -> None:
-        self._files[name].write(values.astype(self._types[name]).data)
+        data = values.astype(self._types[name]).data
+        self._files[name].write(data)
+        self._checksums[name] = zlib.crc32(data, self._checksums[name])
         self._lengths[name] += len(values)
 
     def _finish(self) -> None:
@@ -248,5 +323,7 @@ class StoreWriter:
         self._append("documents", np.array([self._lengths["sentences"]]))
         self._append("sentences", np.array([self._lengths["tokens"]]))
         meta = {name: {"dtype": dtype.name, "length": self._lengths[name]} for name, dtype in self._types.items()}
-        with open(os.path.join(self.folder, "store.json"), "w", encoding="utf-8") as file:
-            json.dump(meta | {"file_starts": starts, "made_of": self.description}, file, indent=1)
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        write_json(os.path.join(self._folder, "store.json"), meta | {"file_starts": starts, "made_of": self.description})

@@ -1,9 +1,13 @@
 """Apache Beam: the same files as the sharded order on one machine."""
 
+import dataclasses
+import tracemalloc
+
+import numpy as np
 import pytest
 
 from official_bert.data.pretraining import token_store
-from official_bert.data.pretraining.generator import Generator, Scratch
+from official_bert.data.pretraining.generator import Generator, Scratch, poor_shards
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.text.fast_tokenization import FastTokenizer
@@ -30,7 +34,7 @@ def write_local(paths, vocab, outputs, config, folder, compress=False):
     tokenizer = FastTokenizer(vocab)
     store = token_store.build_store(str(folder / "store"), description, tokenizer)
     facts = VocabularyFacts.of(tokenizer.tokenizer.vocab)
-    Generator(store, config, facts, 7, Scratch(str(folder))).write(outputs, "sharded", compress)
+    return store, Generator(store, config, facts, 7, Scratch(str(folder))).write(outputs, "sharded", compress)
 
 
 @pytest.mark.parametrize("compress, shards, masking", [
@@ -50,13 +54,32 @@ def assert_same_files(tmp_path, golden, config, shards, compress, options):
     names = [f"out-{shard}" for shard in range(shards)]
     for folder in ("local", "beam"):
         (tmp_path / folder).mkdir()
-    write_local(paths, vocab, [str(tmp_path / "local" / name) for name in names], config, tmp_path, compress)
-    counts = beam_generation.generate(paths, [str(tmp_path / "beam" / name) for name in names], vocab, True, "error",
+    store, counted = write_local(paths, vocab, [str(tmp_path / "local" / name) for name in names], config, tmp_path, compress)
+    account, poor = beam_generation.generate(paths, [str(tmp_path / "beam" / name) for name in names], vocab, True, "error",
                                       config, 7, compress, options)
     assert sorted(path.name for path in (tmp_path / "beam").iterdir()) == sorted(names)
     for name in names:
         assert (tmp_path / "beam" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
-    assert counts["documents"] > 20 and counts["instances"] > 300
+    assert account["documents"] > 20 and account["counts"].instances > 300
+    assert account["counts"] == dataclasses.replace(counted, truncated_examples=[], unpaired_examples=[])
+    assert poor == poor_shards(store, shards) and (len(poor) > 30) == (shards == 60)
+
+
+def test_a_shard_s_documents_are_held_one_at_a_time(tmp_path):
+    facts = VocabularyFacts(100, 2, 3, 4, np.zeros(100, np.bool_), np.arange(100))
+
+    def documents():
+        for number in reversed(range(40)):  # 1 MB each, in any order
+            yield beam_generation.Document(number % 3, number, np.full(10, 50_000, np.int64).tobytes(),
+                                           np.full(500_000, number, np.uint16).tobytes())
+            yield None
+    tracemalloc.start()
+    store, order = beam_generation.gather(documents(), facts, Scratch(str(tmp_path)))
+    assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    tracemalloc.stop()
+    firsts = store.tokens[store.sentence_starts[store.document_starts[order]]].tolist()
+    assert firsts == sorted(range(40), key=lambda number: (number % 3, number))
+    assert store.num_sentences == 400 and len(store.tokens) == 40 * 500_000
 
 
 def test_files_without_a_token_are_refused(tmp_path, golden):

@@ -71,14 +71,14 @@ def test_a_shard_without_documents_is_a_file_without_records(make, tmp_path):
     counts = make(b"It rained.\nNobody knew.\n\nThe door closed.\nA lantern fell.\n").write(
         [str(path) for path in paths], "sharded")
     sizes = [sum(1 for _ in records.read_records(str(path))) for path in paths]
-    assert sizes[2:] == [0, 0] and min(sizes[:2]) > 0 and sum(sizes) == counts[0]
+    assert sizes[2:] == [0, 0] and min(sizes[:2]) > 0 and sum(sizes) == counts.instances
 
 
 def test_counts_are_those_of_the_files(make, texts, tmp_path):
     for order in ("2018", "sharded"):
-        instances, second = make(*texts).write([str(tmp_path / "a"), str(tmp_path / "b")], order)
+        counts = make(*texts).write([str(tmp_path / "a"), str(tmp_path / "b")], order)
         rows = read(tmp_path / "a") + read(tmp_path / "b")
-        assert (instances, second) == (len(rows), sum(int(row["next_sentence_labels"][0]) for row in rows))
+        assert (counts.instances, counts.second_labels) == (len(rows), sum(int(row["next_sentence_labels"][0]) for row in rows))
 
 
 def test_unmasked_records_hold_words_and_the_schema(make, texts, tmp_path, tokenizer):
@@ -99,6 +99,28 @@ def test_each_sentence_task_makes_its_labels(make, texts, tmp_path, task, shares
     rows = read(tmp_path / "out")
     assert shares[0] <= np.mean([row["next_sentence_labels"][0] for row in rows]) <= shares[1]
     assert np.mean([row["segment_ids"].any() for row in rows]) == (task != "none")
+
+
+def lengths_of(path):
+    return [int(row["input_mask"].sum()) for row in read(path)]
+
+
+@pytest.mark.parametrize("task", ["nsp", "sop", "none"])
+@pytest.mark.parametrize("order", ["2018", "sharded"])
+def test_every_token_is_accounted_for(make, texts, tmp_path, task, order):
+    """In, repeated and drawn at random on one side; in records, cut off and without a pair on the other."""
+    config = InstanceConfig(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3, sentence_task=task)
+    made = make(*texts, b"\na\n\nb\n", config=config)
+    counts = made.write([str(tmp_path / "a"), str(tmp_path / "b")], order)
+    assert 3 * len(made.store.tokens) + counts.random_tokens == counts.tokens + counts.truncated + counts.unpaired
+    if task != "none":
+        assert counts.tokens == sum(length - 3 for name in "ab" for length in lengths_of(tmp_path / name))
+    assert counts.unpaired == (6 if task == "sop" else 0)  # two documents of one token, three times
+    assert (counts.truncated > 0) == (task != "none") == (len(counts.truncated_examples) == 3)
+    assert (counts.random_tokens > 0) == (task == "nsp")
+    text = made.store.tokens.tolist()
+    for example in counts.truncated_examples:
+        assert example in [text[start:start + len(example)] for start in range(len(text))]
 
 
 def test_documents_that_make_no_instance_are_refused(make, tmp_path):
@@ -132,9 +154,9 @@ def test_vocabularies_beyond_16_bits_make_the_same_instances(make, texts, tmp_pa
 
 
 def test_scratch_leaves_no_name_in_its_folder(tmp_path):
-    array = Scratch(str(tmp_path)).numbers(100_000)
+    array = Scratch(str(tmp_path)).keep(np.arange(100_000))
     assert array.tolist() == list(range(100_000)) and not list(tmp_path.iterdir())
-    assert len(Scratch(str(tmp_path)).numbers(0)) == 0
+    assert len(Scratch(str(tmp_path)).keep(np.arange(0))) == 0
 
 
 def test_a_progress_of_one_is_told_at_the_end_of_each_stage(make, texts, tmp_path):

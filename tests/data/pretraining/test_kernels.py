@@ -23,7 +23,7 @@ def test_random_draws_cpython_s_numbers(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_below_draws_cpython_s_numbers_and_as_many(seed):
     stream, wanted = RandomStream(seed), random.Random(seed)
-    for limit in [1, 2, 3, 4, 5, 127, 128, 129, 30522, 2**31 - 1] * 60:
+    for limit in [1, 2, 3, 4, 5, 127, 128, 129, 30522, 2**31 - 1, 2**32 - 1, 2**32, 2**32 + 1, 3 * 2**40] * 60:
         assert kernels.below(stream.words, limit) == wanted.randint(0, limit - 1)
     assert kernels.random(stream.words) == wanted.random()
 

@@ -8,6 +8,7 @@ import pytest
 from official_bert.data.pretraining import kernels, random_stream
 from official_bert.data.pretraining.random_stream import RandomStream
 
+HUGE = 2**32 + 5
 SEEDS = [0, 1, 12345, 2**40 + 3, -7]
 
 
@@ -42,5 +43,31 @@ def test_shuffle_is_cpython_s(monkeypatch, seed, count):
         stream.shuffle(items)
         wanted.shuffle(list_of_items)
         assert items.tolist() == list_of_items
+    stream.refill()
+    assert kernels.random(stream.words) == wanted.random()
+
+
+class Identity(dict):
+    """0, 1, 2, ... without end, of which only what is changed takes memory."""
+
+    def __missing__(self, place):
+        return place
+
+
+@pytest.mark.parametrize("count", [HUGE, 2**40, 2**32 - 1])
+def test_more_items_than_32_bits_count_are_shuffled_as_cpython_does(monkeypatch, count):
+    """The compiled function's own source over a made-up array, until the numbers run out, three times."""
+    monkeypatch.setattr(random_stream, "FIRST_WORDS", random_stream.STATE)
+    stream, wanted, items, swapped = RandomStream(9), random.Random(9), Identity(), Identity()
+    left = kernels.shuffle.py_func(stream.words, items, count)
+    for _ in range(2):
+        assert left < count
+        stream.refill()
+        left = kernels.shuffle.py_func(stream.words, items, left)
+    for last in range(count - 1, left - 1, -1):  # `random.shuffle`, which would want the whole list
+        other = wanted.randrange(last + 1)
+        swapped[last], swapped[other] = swapped[other], swapped[last]
+    assert items == swapped and len(items) > 500
+    # What is drawn next is CPython's next number too, so nothing was lost on the way.
     stream.refill()
     assert kernels.random(stream.words) == wanted.random()

@@ -144,6 +144,59 @@ def test_a_damaged_store_is_refused(tmp_path, vocab_file, tokenizer):
         token_store.open_store(str(tmp_path / "store"), description)
 
 
+@pytest.mark.parametrize("meta", ["{}", "[]", '"text"', '{"made_of": 3}', None])
+def test_a_store_whose_description_says_nothing_is_refused(tmp_path, vocab_file, tokenizer, meta):
+    path = tmp_path / "text"
+    path.write_text("It rained.\n\nNobody knew.\n")
+    build(tmp_path / "store", [path], vocab_file, tokenizer)
+    description = token_store.describe([str(path)], vocab_file, True, "error", False)
+    if meta is None:
+        (tmp_path / "store" / "documents.bin").unlink()
+    else:
+        (tmp_path / "store" / "store.json").write_text(meta)
+    with pytest.raises(ValueError, match="store: store.json is damaged or another file is missing"):
+        token_store.open_store(str(tmp_path / "store"), description)
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_a_stopped_store_goes_on_at_its_last_save(tmp_path, monkeypatch, vocab_file, tokenizer, damage):
+    """The bytes are those of a run that was never stopped, and what was encoded is not encoded again."""
+    monkeypatch.setattr(token_store, "CHUNK_BYTES", 50)
+    monkeypatch.setattr(token_store, "LONGEST_LINE", 60)
+    monkeypatch.setattr(token_store, "SECONDS_BETWEEN_SAVES", 0.0)
+    paths = odd_files(tmp_path, seed=4)
+    build(tmp_path / "whole", paths, vocab_file, tokenizer)
+    encoded = []
+
+    def count(tokenizer, chunk, replace, encode=token_store._encode_chunk):
+        encoded.append(chunk)
+        return encode(tokenizer, chunk, replace)
+    monkeypatch.setattr(token_store, "_encode_chunk", count)
+    description = token_store.describe([str(path) for path in paths], vocab_file, True, "error", False)
+    done = [0]
+
+    def stop(size):
+        done[0] += 1
+        if done[0] % 7 == 0:
+            raise SystemExit("stopped")
+    for _ in range(3):
+        done[0] = 7 * (done[0] // 7)
+        with pytest.raises(SystemExit):
+            token_store.build_store(str(tmp_path / "store"), description, tokenizer, 1, stop)
+        done[0] = 0 if damage else done[0]
+        assert not (tmp_path / "store").exists()
+    if damage:
+        tokens = tmp_path / "store.work" / "store" / "tokens.bin"
+        tokens.write_bytes(b"\0" + tokens.read_bytes()[1:])
+    first = len(encoded)
+    token_store.build_store(str(tmp_path / "store"), description, tokenizer, 1)
+    chunks = sum(1 for path in paths for _ in token_store.split_file(str(path)))
+    assert len(encoded) - first == chunks if damage else len(encoded) - first < chunks
+    for name in ("tokens.bin", "sentences.bin", "documents.bin", "store.json"):
+        assert (tmp_path / "store" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert not (tmp_path / "store.work").exists()
+
+
 def test_ids_take_two_bytes_where_the_vocabulary_lets_them(tmp_path, tokenizer, vocab_file, golden):
     store = build(tmp_path / "small", [golden / "text_a.txt"], vocab_file, tokenizer)
     assert store.tokens.dtype == np.uint16
