@@ -34,32 +34,32 @@ def small_config():
 
 @pytest.fixture(scope="session")
 def classifier(small_config):
-    from official_bert.models.classifier import make_classifier
-    return lambda num_classes: make_classifier(small_config, num_classes)
+    from official_bert.models.classifier import Classifier
+    return lambda num_classes: Classifier.make(small_config, {"num_classes": num_classes})
 
 
 @pytest.fixture(scope="session")
 def choice_classifier(small_config):
-    from official_bert.models.classifier import make_choice_classifier
-    return make_choice_classifier(small_config)
+    from official_bert.models.classifier import ChoiceClassifier
+    return ChoiceClassifier.make(small_config)
 
 
 @pytest.fixture(scope="session")
 def token_tagger(small_config):
     import keras
 
-    from official_bert.models.tagger import make_tagger
+    from official_bert.models.tagger import Tagger
     keras.utils.set_random_seed(2)
-    return make_tagger(small_config, 5)
+    return Tagger.make(small_config, {"num_tags": 5})
 
 
 @pytest.fixture(scope="session")
 def span_model(small_config):
     import keras
 
-    from official_bert.models.span_predictor import make_span_predictor
+    from official_bert.models.span_predictor import SpanPredictor
     keras.utils.set_random_seed(1)
-    return make_span_predictor(small_config)
+    return SpanPredictor.make(small_config)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 
 from official_bert.config import Config, OptimizerConfig, TokenizerConfig, save_config
 from official_bert.models import checkpoints
-from official_bert.models.pretrainer import make_pretrainer
+from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving.loading import load_model
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
@@ -25,7 +25,7 @@ def run_folder(golden, small_config, tmp_path_factory):
     save_config(Config(model=small_config, options={"max_seq_length": 24, "max_predictions_per_seq": 4},
                        optimizer=OptimizerConfig(), tokenizer=TokenizerConfig(vocab_file="elsewhere/vocab.txt")),
                 str(folder / "config.yaml"))
-    model = make_pretrainer(small_config)
+    model = Pretrainer.make(small_config)
     checkpoints.weights_checkpoint(model).save(str(folder / "ckpt"))
     return folder, model
 

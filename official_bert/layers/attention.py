@@ -17,9 +17,9 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
 
 
 def make_attention_mask(input_mask, instance_ids=None):
-    """Which rows may be seen: input_mask [B,S] -> [B,1,1,S]; with instance_ids [B,S] -> [B,1,S,S], true = may be seen.
+    """Makes the mask of visible rows: input_mask [B,S] -> [B,1,1,S]; with instance_ids [B,S] -> [B,1,S,S], true = visible.
 
-    Rows of packed instances see their own instance only. A row of padding sees whatever it may, or nothing.
+    Rows of packed instances see their own instance only. What padding rows see does not matter.
     """
     mask = ops.cast(input_mask, "bool")[:, None, None, :]                             # [B,1,1,S]
     if instance_ids is None:
@@ -28,7 +28,7 @@ def make_attention_mask(input_mask, instance_ids=None):
 
 
 class Projection(keras.layers.EinsumDense):
-    """An EinsumDense from a row's last axes to others, as one product of matrices: an einsum and its gradients take longer."""
+    """An EinsumDense over a row's last axes, computed as one matrix product, which is faster than an einsum and its gradients."""
 
     def call(self, x):
         """x [B,S,...] -> [B,S,...]."""
@@ -62,14 +62,14 @@ class SelfAttention(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout, dtype="float32")
 
     def build(self, input_shape, *_):
-        """Makes the four products' weights."""
+        """Makes the weights of the four products."""
         for projection in (self.query, self.key, self.value):
             projection.build(input_shape)
         self.merge_heads.build((None, None, *self.value.compute_output_shape(input_shape)[2:]))
         self.built = True
 
     def call(self, x, attention_mask, queries=None, training=None):
-        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = may be seen), queries [B,Q,D] or None for x -> [B,Q,D]."""
+        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D]."""
         q = self.query(x if queries is None else queries) * self.scale                # [B,Q,N,H]
         k, v = self.key(x), self.value(x)                                             # [B,S,N,H]
         q, k, v = (ops.transpose(part, (0, 2, 1, 3)) for part in (q, k, v))           # [B,N,Q or S,H]
@@ -85,5 +85,4 @@ class SelfAttention(keras.layers.Layer):
         return queries_shape or x_shape
 
     def get_config(self):
-        """The constructor's arguments."""
         return super().get_config() | self.settings

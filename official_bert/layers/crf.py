@@ -1,7 +1,7 @@
 """A linear-chain conditional random field over tags (Lafferty et al., 2001; for tagging Lample et al., 2016, section 2.2).
 
-B batch, S positions, T tags. A mask [B,S] says which positions are in the chain (first pieces of words): the others are passed
-over, so that the tags of two words are neighbours whatever stands between them. Scores are float32.
+B batch, S positions, T tags. A mask [B,S] is true for the positions in the chain (first pieces of words). The others are
+skipped: the tags of two consecutive words are neighbours in the chain. Scores are float32.
 """
 
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-IMPOSSIBLE = -1e4  # added to what is not allowed: finite, so that a chain without a legal path still has a best one
+IMPOSSIBLE = -1e4  # added to the scores of illegal tags: finite, so that a chain without a legal path still has a best one
 
 
 class Scores(NamedTuple):
-    """What a tag adds to the emissions: after another tag, at the start, at the end."""
+    """Scores added to the emissions: of a tag after another tag, at the start, at the end."""
 
     transitions: object  # [T,T], from the row's tag to the column's
     start: object  # [T]
@@ -21,7 +21,7 @@ class Scores(NamedTuple):
 
 
 def log_likelihood(emissions, tags, mask, scores: Scores):
-    """Of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for a chain without a position."""
+    """Log-likelihood of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for a chain without a position."""
     return path_score(emissions, tags, mask, scores) - log_partition(emissions, mask, scores)
 
 
@@ -30,7 +30,7 @@ def path_score(emissions, tags, mask, scores: Scores):
     emissions, mask, tags = ops.cast(emissions, "float32"), ops.cast(mask, "bool"), ops.cast(tags, "int32")
     chosen = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]         # [B,S]
     order = chain_first(mask)
-    chain = ops.take_along_axis(tags, order, axis=1)                                  # [B,S], the chain's tags, then others
+    chain = ops.take_along_axis(tags, order, axis=1)                                  # [B,S], the chain's tags, then the others
     length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)                  # [B,1]
     pairs = chain[:, :-1] * scores.transitions.shape[1] + chain[:, 1:]
     between = ops.take(ops.reshape(scores.transitions, (-1,)), pairs)                 # [B,S-1]
@@ -42,14 +42,14 @@ def path_score(emissions, tags, mask, scores: Scores):
 
 
 def chain_first(mask):
-    """int32 [B,S]: the positions of the chain, in order, and behind them the others."""
+    """Returns int32 [B,S]: the positions of the chain in order, then the others."""
     size = ops.shape(mask)[1]
     places = ops.cast(ops.arange(size), "int32")[None]
     return ops.cast(ops.argsort(ops.where(mask, places, places + size), axis=1), "int32")
 
 
 class Marginals(NamedTuple):
-    """How probable everything is under a chain's distribution over paths, and the logarithm of its partition function."""
+    """Probabilities under a chain's distribution over paths, and the logarithm of its partition function."""
 
     log_partition: object  # [B], 0 for a chain without a position
     tags: object  # [B,S,T], 0 outside the chain
@@ -59,7 +59,7 @@ class Marginals(NamedTuple):
 
 
 def marginals(emissions, mask, scores: Scores) -> Marginals:
-    """By the forward and the backward algorithm."""
+    """Computes the marginals by the forward and the backward algorithm."""
     def forward_step(carry, row):
         carry = _advance(carry, row, scores, ops.logsumexp)
         return carry, carry
@@ -89,9 +89,9 @@ def marginals(emissions, mask, scores: Scores) -> Marginals:
 
 
 def log_partition(emissions, mask, scores: Scores):
-    """The logarithm of the sum over all paths of exp(path score): -> [B]; 0 for a chain without a position.
+    """Logarithm of the sum over all paths of exp(path score): -> [B]; 0 for a chain without a position.
 
-    Its gradients are the marginals, and are taken from there: Keras' scan has none under XLA.
+    Its gradients are the marginals, written here by hand: Keras' scan has no gradient under XLA.
     """
     fixed = Scores(*map(ops.stop_gradient, scores))
     found = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed)))
@@ -102,9 +102,9 @@ def log_partition(emissions, mask, scores: Scores):
 
 
 def best_path(emissions, mask, scores: Scores):
-    """The highest-scoring tags, by the Viterbi algorithm: -> int32 [B,S] (0 outside the chain), scores [B].
+    """Highest-scoring tags by the Viterbi algorithm: -> int32 [B,S] (0 outside the chain), scores [B].
 
-    Of equally good paths, the one whose last tags have the lowest numbers.
+    Of equally good paths, it chooses the one whose last tags have the lowest numbers.
     """
     def forward_step(carry, row):
         carry = _advance(carry, row, scores, ops.max)
@@ -128,7 +128,7 @@ def best_path(emissions, mask, scores: Scores):
 
 
 def _advance(carry, row, scores: Scores, combine):
-    """One position: what each tag is worth there, by `combine` over the tags before it. Carry and row are [B,T+1]."""
+    """Scores of the tags at the next position, by `combine` over the tags before it. Carry and row are [B,T+1]."""
     (before, begun), (emission, here) = _unpack(carry), _unpack(row)
     reached = emission + ops.where(begun, combine(before[:, :, None] + scores.transitions, axis=1), scores.start)
     begun = ops.cast(ops.logical_or(begun, here), "float32")
@@ -136,35 +136,35 @@ def _advance(carry, row, scores: Scores, combine):
 
 
 def _pack(values, mask):
-    """[S,B,T+1], the mask as the last column.
+    """Puts the mask behind the values: [S,B,T+1].
 
-    Keras' scan on TensorFlow takes several arrays only where S is static, and gives only what looks like the carry.
+    Keras' scan on TensorFlow takes several arrays only if S is static, and returns only arrays shaped like the carry.
     """
     packed = ops.concatenate([ops.cast(values, "float32"), ops.cast(mask, "float32")[:, :, None]], axis=2)
     return ops.transpose(packed, (1, 0, 2))
 
 
 def _unpack(row):
-    """[...,T+1] -> values [...,T], mask [...,1]."""
+    """Parts [...,T+1] into values [...,T] and mask [...,1]."""
     return row[..., :-1], row[..., -1:] > 0
 
 
 def constrain(scores: Scores, legal) -> Scores:
-    """The scores with `IMPOSSIBLE` added where `legal`, bool ([T,T], [T], [T]), is false."""
+    """Adds `IMPOSSIBLE` to the scores wherever `legal`, bool ([T,T], [T], [T]), is false."""
     return Scores(*(score + ops.where(allowed, 0.0, IMPOSSIBLE) for score, allowed in zip(scores, legal)))
 
 
 def no_scores(num_tags: int) -> Scores:
-    """Scores that add nothing: with `constrain`, a softmax that keeps to legal tags."""
+    """Zero scores: with `constrain`, they restrict a softmax to legal tags."""
     return Scores(ops.zeros((num_tags, num_tags)), ops.zeros((num_tags,)), ops.zeros((num_tags,)))
 
 
 @keras.saving.register_keras_serializable("official_bert")
 class CRF(keras.layers.Layer):
-    """The scores of a chain as weights; `boundary_scores` adds those of starting and ending with a tag.
+    """The scores of a chain as weights; with `boundary_scores` also those for the first and the last tag.
 
-    `rate` makes the scores learn so many times faster than the optimizer's learning rate, which is an encoder's: with 5e-5 and
-    some thousand steps they would stay where they began.
+    The scores learn `rate` times faster than the optimizer's learning rate, which suits an encoder: in some thousand steps
+    of 5e-5 they would hardly change.
     """
 
     def __init__(self, num_tags=9, boundary_scores=True, rate=100.0, **kwargs):
@@ -172,7 +172,7 @@ class CRF(keras.layers.Layer):
         self.settings = {"num_tags": num_tags, "boundary_scores": boundary_scores, "rate": rate}
 
     def build(self, *_):
-        """Makes the scores, which begin at 0: all transitions alike."""
+        """Makes the scores, all 0."""
         tags = self.settings["num_tags"]
         self.transitions = self.add_weight(shape=(tags, tags), initializer="zeros", name="transitions", dtype="float32")
         if self.settings["boundary_scores"]:
@@ -181,7 +181,7 @@ class CRF(keras.layers.Layer):
         self.built = True
 
     def scores(self) -> Scores:
-        """The weights as `Scores`, zeros where there are no boundary scores."""
+        """The weights as `Scores`; boundary scores are 0 if there are none."""
         transitions = ops.convert_to_tensor(self.transitions) * self.settings["rate"]
         if not self.settings["boundary_scores"]:
             return no_scores(self.settings["num_tags"])._replace(transitions=transitions)
@@ -193,5 +193,4 @@ class CRF(keras.layers.Layer):
         return log_likelihood(emissions, tags, mask, self.scores())
 
     def get_config(self):
-        """The constructor's arguments."""
         return super().get_config() | self.settings

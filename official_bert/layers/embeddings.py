@@ -35,7 +35,7 @@ class Embeddings(keras.layers.Layer):
         self.built = True
 
     def call(self, input_ids, segment_ids, position_ids=None, training=None):
-        """input_ids, segment_ids, position_ids [B,S] (None: 0 .. S-1) -> [B,S,D].
+        """input_ids, segment_ids, position_ids [B,S] (None: 0 to S-1) -> [B,S,D].
 
         Raises ValueError for a sequence longer than the position table.
         """
@@ -57,5 +57,4 @@ class Embeddings(keras.layers.Layer):
         return (*input_ids_shape, self.settings["hidden_size"])
 
     def get_config(self):
-        """The constructor's arguments."""
         return super().get_config() | self.settings

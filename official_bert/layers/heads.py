@@ -10,8 +10,10 @@ from official_bert.layers.transformer import get_activation
 
 @keras.saving.register_keras_serializable("official_bert")
 class MaskedLMHead(keras.layers.Layer):
-    """Words from rows of the encoder, through the word embeddings themselves and a bias of its own (2018
-    `get_masked_lm_output`). B batch, P predictions, D hidden size, V words."""
+    """Logits over the vocabulary, by the word embeddings and an output bias (2018 `get_masked_lm_output`).
+
+    B batch, P predictions, D hidden size, V words.
+    """
 
     def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size, hidden_act=BERT_BASE.hidden_act,
                  initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, **kwargs):
@@ -47,13 +49,12 @@ class MaskedLMHead(keras.layers.Layer):
         return keras.KerasTensor(self.compute_output_shape(rows.shape), dtype="float32")
 
     def get_config(self):
-        """The constructor's arguments."""
         return super().get_config() | self.settings
 
 
 @keras.saving.register_keras_serializable("official_bert")
 class OutputLayer(keras.layers.Layer):
-    """Logits over K classes with 2018's variables: `output_weights` [K,D] (transposed in the product), `output_bias`."""
+    """Logits over K classes, with 2018's variables `output_weights` [K,D] (transposed in the product) and `output_bias`."""
 
     def __init__(self, num_classes=2, initializer_range=BERT_BASE.initializer_range, **kwargs):
         super().__init__(**kwargs)
@@ -81,5 +82,4 @@ class OutputLayer(keras.layers.Layer):
         return keras.KerasTensor(self.compute_output_shape(x.shape), dtype="float32")
 
     def get_config(self):
-        """The constructor's arguments."""
         return super().get_config() | self.settings

@@ -9,10 +9,10 @@ Features = Literal["embeddings", "last", "second_to_last", "weighted_sum", "sum"
 
 
 def chosen_layers(features: Features, count: int, num_layers: int) -> list[int]:
-    """The layers that are mixed: 0 is the embedding output, `num_layers` the last.
+    """Returns the numbers of the layers to mix: 0 is the embedding output, `num_layers` the last layer.
 
-    `count` of the last layers where several are mixed, all (without the embeddings) where it is 0. Raises ValueError where the
-    encoder has too few.
+    A sum or concatenation has the last `count` layers, or all (without the embeddings) if `count` is 0. Raises ValueError
+    if the encoder has too few.
     """
     if features in ("embeddings", "last", "second_to_last"):
         layer = {"embeddings": 0, "last": num_layers, "second_to_last": num_layers - 1}[features]
@@ -24,7 +24,7 @@ def chosen_layers(features: Features, count: int, num_layers: int) -> list[int]:
 
 @keras.saving.register_keras_serializable("official_bert")
 class LayerMixing(keras.layers.Layer):
-    """[B,W,N,D] -> [B,W,D], or [B,W,N*D] where layers are concatenated. B batch, W words, N layers, D hidden size.
+    """[B,W,N,D] -> [B,W,D], or [B,W,N*D] if layers are concatenated. B batch, W words, N layers, D hidden size.
 
     The weighted sum learns a softmax over layers and one factor for all (Peters et al., 2018, section 3.2).
     """
@@ -34,14 +34,14 @@ class LayerMixing(keras.layers.Layer):
         self.settings = {"features": features}
 
     def build(self, input_shape):
-        """Makes the weights of the weighted sum, alike for every layer."""
+        """Makes the weights of the weighted sum, equal for all layers."""
         if self.settings["features"] == "weighted_sum":
             self.layer_weights = self.add_weight(shape=(input_shape[-2],), initializer="zeros", name="layer_weights")
             self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
         self.built = True
 
     def call(self, x):
-        """The mixture."""
+        """x [B,W,N,D] -> [B,W,D or N*D]."""
         kind = self.settings["features"]
         if kind == "weighted_sum":
             weights = ops.cast(ops.softmax(self.layer_weights) * self.scale, x.dtype)
@@ -56,5 +56,4 @@ class LayerMixing(keras.layers.Layer):
         return (*input_shape[:2], width)
 
     def get_config(self):
-        """The constructor's arguments."""
         return super().get_config() | self.settings

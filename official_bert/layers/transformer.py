@@ -11,11 +11,11 @@ from official_bert.layers.attention import SelfAttention, truncated_normal
 
 
 def gelu_erf(x):
-    """x Φ(x), Φ the normal distribution. Written with erf: the gradient of `ops.gelu`, with erfc, takes a third more time."""
+    """x Φ(x), Φ the normal distribution; with erf, because the gradient of `ops.gelu`, with erfc, takes a third more time."""
     return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
 
 
-# `gelu` is the tanh form of 2018's code, `gelu_erf` the exact one of later implementations.
+# `gelu` is the tanh form of 2018's code, `gelu_erf` the exact form of later implementations.
 ACTIVATIONS = {
     "gelu": functools.partial(ops.gelu, approximate=True),
     "gelu_erf": gelu_erf,
@@ -26,7 +26,7 @@ ACTIVATIONS = {
 
 
 def get_activation(name: str):
-    """The function of that name; ValueError with the names that exist otherwise."""
+    """Returns the activation function of that name. Raises ValueError with the known names for another name."""
     if name not in ACTIVATIONS:
         raise ValueError(f"hidden_act: expected one of {sorted(ACTIVATIONS)}, got {name!r}")
     return ACTIVATIONS[name]
@@ -74,11 +74,11 @@ class TransformerLayer(keras.layers.Layer):
         self.built = True
 
     def call(self, x, attention_mask, queries=None, training=None):
-        """x [B,S,D], attention_mask [B,1,1 or Q,S], queries [B,Q,D]: the rows of x that are wanted, or None -> [B,Q,D]."""
+        """x [B,S,D], attention_mask [B,1,1 or Q,S], queries [B,Q,D] (the wanted rows of x) or None for x -> [B,Q,D]."""
         rows = x if queries is None else queries
         attended = self.attention(x, attention_mask, queries=queries, training=training)
         rows = self.attention_layer_norm(rows + self.attention_dropout(attended, training=training))
-        # As a matrix: TensorFlow makes one operation of product, bias and activation there, and of a product of rank 3 it does not.
+        # As a matrix: TensorFlow fuses product, bias and activation into one operation for matrices, but not for rank 3.
         expanded = self.activation(self.intermediate(ops.reshape(rows, (-1, self.settings["hidden_size"]))))  # [B*Q,4D]
         contracted = ops.reshape(self.output_dense(expanded), ops.shape(rows))
         return self.output_layer_norm(rows + self.output_dropout(contracted, training=training))  # [B,Q,D]
@@ -88,5 +88,4 @@ class TransformerLayer(keras.layers.Layer):
         return queries_shape or x_shape
 
     def get_config(self):
-        """The constructor's arguments."""
         return super().get_config() | self.settings

@@ -1,4 +1,4 @@
-"""Weights on disk: our own checkpoints, and initial weights from whatever format a path holds."""
+"""Weights on disk: our own checkpoints, and initial weights from a checkpoint of any format."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,23 +16,23 @@ from official_bert.models.interchange.stored import StoredModel
 
 __all__ = ["Initialization", "initialize_from", "model_values", "named_weights", "newest_checkpoint", "restore_model",
            "weights_checkpoint"]
-# Heads of as many rows as a task has classes: one of another size is re-initialised.
+# Heads with a row for each class of a task: one of another size is re-initialised.
 TASK_HEADS = ("classifier/", "tagger/", "span/")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Initialization:
-    """What `initialize_from` found and did."""
+    """The result of `initialize_from`."""
 
-    origin: str  # what was found, in words, with its path
-    taken: int  # variables of the model that got a weight
+    origin: str  # format and path
+    taken: int  # number of the model's variables that got a weight
     new: tuple[str, ...]  # variables that got none
-    unused: tuple[str, ...]  # weights without a place in the model
-    notes: tuple[str, ...]  # what a user should know of how the files were understood
-    differences: tuple[config.Difference, ...]  # settings by which the model computes otherwise than the one that was trained
+    unused: tuple[str, ...]  # weights that the model has no variable for
+    notes: tuple[str, ...]  # assumptions made when reading the files
+    differences: tuple[config.Difference, ...]  # settings that make the model compute differently from the trained one
 
     def describe(self) -> str:
-        """All of it in a sentence; of many names the first six."""
+        """Says all of it in one sentence, with at most six names of a kind."""
         parts = [f"{self.origin}: {self.taken} of {self.taken + len(self.new)} variables taken"]
         parts += [f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
                   for what, names in (("new", self.new), ("not used", self.unused)) if names]
@@ -41,7 +41,7 @@ class Initialization:
 
 
 def weights_checkpoint(model: keras.Model, **more) -> tf.train.Checkpoint:
-    """A checkpoint of the weights by name, and of whatever else is given."""
+    """Makes a checkpoint of the weights by name, and of everything in `more`."""
     return tf.train.Checkpoint(weights=named_weights(model), **more)
 
 
@@ -59,8 +59,8 @@ def model_values(path: str) -> dict[str, Any]:
 def initialize_from(model: keras.Model, path: str) -> Initialization:
     """Takes weights, and only weights, from a checkpoint of any format.
 
-    Raises ValueError, naming the first weights that do not fit, if the checkpoint is of a model of another size, and if there
-    is no checkpoint.
+    Raises ValueError if there is no checkpoint, and, naming the first weights that do not fit, if it holds a model of another
+    size.
     """
     try:
         found = formats.read(path)
@@ -83,7 +83,7 @@ def initialize_from(model: keras.Model, path: str) -> Initialization:
 
 
 def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: Sequence[formats.Misfit]) -> None:
-    """Raises ValueError if the checkpoint is of a model of another size, or not of BERT's kind."""
+    """Raises ValueError if the checkpoint holds a model of another size, or no BERT model."""
     where = f"--init_checkpoint={found.origin}"
     encoder = getattr(model, "encoder", model)
     inside = [name for name in weights_by_name(encoder) if not name.startswith("pooler/")]
@@ -103,7 +103,7 @@ def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: S
 
 
 def _differences(model: keras.Model, found: StoredModel) -> tuple[config.Difference, ...]:
-    """The settings of the encoder by which it computes otherwise than the one that was trained."""
+    """The settings that make the encoder compute differently from the trained one."""
     settings = getattr(model, "encoder", model).settings
     if found.config is None:
         return ()

@@ -1,24 +1,25 @@
 """Models of whole texts: one label, several labels, a score (`Classifier`), or one of several texts (`ChoiceClassifier`).
 
-B batch, S sequence, D hidden size, K classes, C choices. All read the pooled output of [CLS], so the last layer is computed
-for that row only.
+B batch, S sequence, D hidden size, K classes, C choices. All read the pooled output of [CLS] only, so the last layer computes
+no other row.
 """
 
 import keras
 from keras import ops
 
-from official_bert.config import ModelConfig
 from official_bert.layers.heads import OutputLayer
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads, make_encoder
+from official_bert.models.encoder import BertEncoder, EncoderWithHeads
 
 
 @keras.saving.register_keras_serializable("official_bert")
 class Classifier(EncoderWithHeads):
     """An encoder with a linear layer on its pooled output (paper 4.1; 2018 `run_classifier.py`).
 
-    Inputs: the encoder's, [B,S] each. Outputs: `logits` [B,K], float32: of K exclusive labels, of K labels each for itself, or
-    a score with K = 1. `dropout` is that between pooler and classifier, 0.1 in 2018 whatever the encoder's is.
+    Inputs: the encoder's, [B,S] each. Outputs: `logits` [B,K], float32: of K exclusive labels, of K independent labels, or a
+    score with K = 1. `dropout` applies between pooler and classifier: 0.1 in 2018, whatever the encoder's rate.
     """
+
+    heads = ("classifier",)
 
     def __init__(self, encoder: BertEncoder, num_classes=2, dropout=0.1, **kwargs):
         super().__init__(encoder, **kwargs)
@@ -27,13 +28,7 @@ class Classifier(EncoderWithHeads):
         self.classifier = OutputLayer(num_classes, encoder.settings["initializer_range"], name="classifier",
                                       dtype=self.dtype_policy)
 
-    def build(self, *_):
-        """Makes every weight."""
-        super().build()
-        self.classifier.build((None, self.encoder.settings["hidden_size"]))
-
     def call(self, inputs, training=None):
-        """The dict of inputs -> the dict of outputs, both described with the class."""
         nothing = inputs["input_ids"][:, :0]  # no row but that of [CLS], which the pooler needs
         encoded = self.encoder({**inputs, "output_positions": nothing}, training=training)
         return {"logits": self.classifier(self.dropout(encoded["pooled_output"], training=training))}
@@ -51,21 +46,6 @@ class ChoiceClassifier(Classifier):
         self.settings = {"dropout": dropout}
 
     def call(self, inputs, training=None):
-        """The dict of inputs -> the dict of outputs, both described with the class."""
         _, choices, length = ops.shape(inputs["input_ids"])
         rows = {name: ops.reshape(inputs[name], (-1, length)) for name in ("input_ids", "input_mask", "segment_ids")}
         return {"logits": ops.reshape(super().call(rows, training=training)["logits"], (-1, choices))}
-
-
-def make_classifier(config: ModelConfig, num_classes: int = 2, dropout: float = 0.1, **options) -> Classifier:
-    """The classifier of a configuration, its weights made; `options` are the encoder's."""
-    model = Classifier(make_encoder(config, **options), num_classes, dropout)
-    model.build()
-    return model
-
-
-def make_choice_classifier(config: ModelConfig, dropout: float = 0.1, **options) -> ChoiceClassifier:
-    """The model of choices of a configuration, its weights made; `options` are the encoder's."""
-    model = ChoiceClassifier(make_encoder(config, **options), dropout)
-    model.build()
-    return model

@@ -1,5 +1,8 @@
 """The encoder: embeddings, a stack of layers, the pooler (paper 3; 2018 `BertModel`)."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
 import keras
 from keras import ops
 
@@ -12,15 +15,15 @@ INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 def gather_rows(x, positions):
-    """Rows `positions` [B,P] of x [B,S,D] -> [B,P,D]."""
+    """Gathers the rows `positions` [B,P] of x [B,S,D] -> [B,P,D]."""
     return ops.take_along_axis(x, ops.cast(positions, "int32")[:, :, None], axis=1)
 
 
 def run_recomputed(layer, x, mask):
-    """layer(x, mask) in training mode, of which only x is kept until the backward pass, which computes the rest again.
+    """layer(x, mask) in training mode; keeps only x for the backward pass, which computes the rest again.
 
-    Weights are arguments, because gradients flow to arguments only and because the backward pass runs when `stateless_call`
-    has taken its values away; dropout gets the seeds of the first pass, because its generators have moved on by then.
+    Weights are arguments because gradients flow only to arguments, and because `stateless_call` has withdrawn its values
+    when the backward pass runs. Dropout gets the seeds of the first pass, because its generators have advanced by then.
     """
     weights, sites = layer.weights, [variable for variable in layer.variables if variable.name == "seed_generator_state"]
     seeds = [ops.convert_to_tensor(site.value) for site in sites]
@@ -38,9 +41,9 @@ class BertEncoder(keras.Model):
     """BERT's encoder. B batch, S sequence, P wanted rows, D hidden size, L layers.
 
     Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S], `instance_ids` [B,S] (packed
-    rows: tokens attend within their instance only) and `output_positions` [B,P] (only these rows are returned, and the last
-    layer computes only them and row 0). Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D] (of row 0),
-    `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`: L times [B,S,D], the last as `sequence_output`.
+    rows: tokens attend within their instance only) and `output_positions` [B,P] (only these rows are returned; the last layer
+    computes only them and row 0). Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D] (from row 0),
+    `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`: L times [B,S,D]; the last is `sequence_output`.
 
     Raises ValueError for a sequence longer than the position table.
     """
@@ -83,7 +86,6 @@ class BertEncoder(keras.Model):
         self.built = True
 
     def call(self, inputs, training=None):
-        """The dict of inputs -> the dict of outputs, both described with the class."""
         mask = make_attention_mask(inputs["input_mask"], inputs.get("instance_ids"))
         positions = inputs.get("output_positions")
         x = embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
@@ -103,14 +105,14 @@ class BertEncoder(keras.Model):
         return outputs
 
     def _run(self, layer, x, mask, training):
-        """One whole layer, its activations computed anew in the backward pass where `recompute` says so."""
+        """Runs a whole layer; with `recompute`, the backward pass computes its activations again."""
         if self.settings["recompute"] and training:
             return run_recomputed(layer, x, mask)
         return layer(x, mask, training=training)
 
     @staticmethod
     def _last_rows(layer, x, mask, positions, training):
-        """The last layer at row 0 and the wanted positions [B,P] only -> [B,1+P,D]; keys and values are those of all."""
+        """Runs the last layer for row 0 and the wanted positions [B,P] only -> [B,1+P,D]; keys and values come from all rows."""
         first = ops.zeros_like(mask[:, 0, 0, :1], dtype="int32")                      # [B,1]
         wanted = ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
         if mask.shape[2] != 1:
@@ -118,38 +120,47 @@ class BertEncoder(keras.Model):
         return layer(x, mask, queries=gather_rows(x, wanted), training=training)
 
     def get_config(self):
-        """The constructor's arguments."""
         return super().get_config() | self.settings
 
 
 class EncoderWithHeads(keras.Model):
-    """What the models of an encoder and heads share: a subclass makes its heads in `__init__` and builds them in `build`."""
+    """The base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`."""
+
+    heads: tuple[str, ...] = ()  # attributes: layers on rows [..., hidden size]
+    encoder_options: ClassVar[dict] = {}  # of encoders that `make` builds
 
     def __init__(self, encoder: BertEncoder, **kwargs):
         super().__init__(**kwargs)
         self.encoder = encoder
         self.settings: dict = {}
 
+    @classmethod
+    def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options) -> Self:
+        """Makes the model of a configuration with all its weights; `settings` are the class's own, `options` the encoder's."""
+        model = cls(make_encoder(config, **cls.encoder_options, **options), **(settings or {}))
+        model.build()
+        return model
+
     def build(self, *_):
-        """Makes the encoder's weights; a subclass goes on with its heads."""
+        """Makes the weights of the encoder and the heads."""
         if not self.encoder.built:
             self.encoder.build()
+        for head in self.heads:
+            getattr(self, head).build((None, None, self.encoder.settings["hidden_size"]))
         self.built = True
 
     def get_config(self):
-        """The constructor's arguments, the encoder serialized."""
         return super().get_config() | self.settings | {"encoder": keras.saving.serialize_keras_object(self.encoder)}
 
     @classmethod
     def from_config(cls, config):
-        """The model of a configuration, its encoder made first."""
         return cls(**{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])})
 
 
 def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
-    """The weights of an encoder, or of a model with one as `encoder`, by name: the encoder's below it, others below the model.
+    """The weights of an encoder, or of a model with heads, by their paths without the names of encoder and model.
 
-    So a weight has one name however the models were named and in whatever order they were built.
+    So a weight has one name, whatever the models are called and in whatever order they were built.
     """
     encoder = getattr(model, "encoder", model)
     named: dict[str, keras.Variable] = {}
@@ -161,12 +172,12 @@ def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def encoder_settings(config: ModelConfig) -> dict:
-    """The constructor arguments that a ModelConfig stands for: the one place where it is unpacked."""
+    """The arguments of `BertEncoder` for a ModelConfig: the only place that unpacks it."""
     return {name: getattr(config, name) for name in ModelConfig.__dataclass_fields__}
 
 
 def make_encoder(config: ModelConfig, **options) -> BertEncoder:
-    """The encoder of a configuration, its weights made."""
+    """Makes the encoder of a configuration with its weights; `options` are further arguments of `BertEncoder`."""
     encoder = BertEncoder(**encoder_settings(config), **{"name": "bert", **options})
     encoder.build()
     return encoder

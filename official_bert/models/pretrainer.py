@@ -2,9 +2,8 @@
 
 import keras
 
-from official_bert.config import ModelConfig
 from official_bert.layers.heads import MaskedLMHead, OutputLayer
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads, make_encoder
+from official_bert.models.encoder import BertEncoder, EncoderWithHeads
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -14,6 +13,8 @@ class Pretrainer(EncoderWithHeads):
     Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and `nsp_logits` [B,2], float32.
     """
 
+    heads = ("masked_lm", "next_sentence")
+
     def __init__(self, encoder: BertEncoder, **kwargs):
         super().__init__(encoder, **kwargs)
         settings = encoder.settings
@@ -22,23 +23,8 @@ class Pretrainer(EncoderWithHeads):
                                       layer_norm_epsilon=settings["layer_norm_epsilon"], name="masked_lm", **shared)
         self.next_sentence = OutputLayer(2, name="next_sentence", **shared)
 
-    def build(self, *_):
-        """Makes every weight."""
-        super().build()
-        width = self.encoder.settings["hidden_size"]
-        self.masked_lm.build((None, None, width))
-        self.next_sentence.build((None, width))
-
     def call(self, inputs, training=None):
-        """The dict of inputs -> the dict of outputs, both described with the class."""
         positions = inputs["masked_lm_positions"]
         encoded = self.encoder({**inputs, "output_positions": positions}, training=training)
         return {"mlm_logits": self.masked_lm(encoded["sequence_output"], self.encoder.embeddings.word_embeddings),
                 "nsp_logits": self.next_sentence(encoded["pooled_output"])}
-
-
-def make_pretrainer(config: ModelConfig, **options) -> Pretrainer:
-    """The pre-training model of a configuration, its weights made; `options` are the encoder's."""
-    model = Pretrainer(make_encoder(config, **options))
-    model.build()
-    return model

@@ -128,7 +128,6 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self.second[index].assign(moments.second)
 
     def get_config(self):
-        """The constructor's arguments."""
         rule = dataclasses.asdict(self.rule)
         renamed = {"optimizer": rule.pop("name"), "peak_learning_rate": rule.pop("learning_rate")}
         rule.pop("warmup_proportion")

@@ -10,7 +10,7 @@ from official_bert.config import ModelConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.models.encoder import make_encoder
 from official_bert.models.interchange import tf1
-from official_bert.models.pretrainer import make_pretrainer
+from official_bert.models.pretrainer import Pretrainer
 
 SMALL = ModelConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
                     max_position_embeddings=24, initializer_range=0.3)
@@ -19,7 +19,7 @@ SMALL = ModelConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_atte
 @pytest.fixture(scope="module")
 def golden_model(golden):
     config = load_config(bert_config_file=str(golden / "tf1_bert/bert_config.json")).model
-    model = make_pretrainer(config, return_layers=True)
+    model = Pretrainer.make(config, return_layers=True)
     said = checkpoints.initialize_from(model, str(golden / "tf1_bert/bert_model.ckpt"))
     assert "TF 1 checkpoint" in said and "62 of 62 variables" in said
     return model
@@ -122,18 +122,18 @@ def test_parameter_counts_of_the_published_sizes(root, name, count):
 @pytest.mark.parametrize("name", ["tiny", "mini", "small"])
 def test_the_models_have_as_many_parameters_as_counted_by_hand(root, name):
     config = load_config(str(root / f"configs/model/{name}.yaml")).model
-    assert make_pretrainer(config).count_params() == parameter_count(config)
+    assert Pretrainer.make(config).count_params() == parameter_count(config)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("base", 110_106_428), ("large", 336_226_108)])
 def test_the_papers_models_have_their_parameters(root, name, count):
-    assert make_pretrainer(load_config(str(root / f"configs/model/{name}.yaml")).model).count_params() == count
+    assert Pretrainer.make(load_config(str(root / f"configs/model/{name}.yaml")).model).count_params() == count
 
 
 def save_small(folder):
     """A small pretrainer as .keras, its inputs and outputs as .npz."""
-    model = make_pretrainer(SMALL)
+    model = Pretrainer.make(SMALL)
     inputs = features() | {"masked_lm_positions": np.array([[1, 2], [3, 1], [0, 2]], "int32")}
     outputs = model(inputs)
     model.save(folder / "model.keras")
@@ -170,11 +170,11 @@ def test_a_model_gives_the_same_on_another_keras_backend(tmp_path):
 def test_mixed_bfloat16_and_training_mode_run():
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        model = make_pretrainer(SMALL)
+        model = Pretrainer.make(SMALL)
     finally:
         keras.config.set_dtype_policy("float32")
     inputs = features() | {"masked_lm_positions": np.array([[1, 2], [3, 1], [0, 2]])}
-    full = make_pretrainer(SMALL)
+    full = Pretrainer.make(SMALL)
     full.set_weights(model.get_weights())
     outputs, exact = model(inputs), full(inputs)
     for name, value in outputs.items():
@@ -189,7 +189,7 @@ def test_recomputation_changes_no_gradient_of_a_step_with_dropout(compiled):
     inputs = {name: tf.constant(value) for name, value in features().items()}
     inputs["masked_lm_positions"] = tf.constant([[1, 2], [3, 1], [0, 2]])
     config = ModelConfig(**{**SMALL.__dict__, "num_hidden_layers": 2})
-    models = make_pretrainer(config), make_pretrainer(config, recompute=True)
+    models = Pretrainer.make(config), Pretrainer.make(config, recompute=True)
     weights = [tf.convert_to_tensor(variable.value) for variable in models[0].trainable_variables]
     seeds = [tf.cast([5, index], variable.dtype) for index, variable in enumerate(models[0].non_trainable_variables)]
 
@@ -210,7 +210,7 @@ def test_recomputation_changes_no_gradient_of_a_step_with_dropout(compiled):
 
 
 def test_recomputed_layers_draw_other_masks_at_each_call():
-    model = make_pretrainer(SMALL, recompute=True)
+    model = Pretrainer.make(SMALL, recompute=True)
     inputs = features() | {"masked_lm_positions": np.array([[1, 2], [3, 1], [0, 2]])}
     first, second = (model(inputs, training=True)["mlm_logits"].numpy() for _ in range(2))
     assert np.abs(first - second).max() > 1e-3

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 
 from official_bert.config import ModelConfig
-from official_bert.models.classifier import make_choice_classifier, make_classifier
+from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import weights_by_name
-from official_bert.models.span_predictor import make_span_predictor
-from official_bert.models.tagger import make_tagger
+from official_bert.models.span_predictor import SpanPredictor
+from official_bert.models.tagger import Tagger
 
 SMALL = ModelConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
                     max_position_embeddings=24, initializer_range=0.3)
-MAKERS = {"classifier": lambda **more: make_classifier(SMALL, 3, **more),
-          "choice": lambda **more: make_choice_classifier(SMALL, **more),
-          "tagger": lambda **more: make_tagger(SMALL, 5, **more),
-          "span": lambda **more: make_span_predictor(SMALL, **more)}
+MAKERS = {"classifier": lambda **more: Classifier.make(SMALL, {"num_classes": 3}, **more),
+          "choice": lambda **more: ChoiceClassifier.make(SMALL, **more),
+          "tagger": lambda **more: Tagger.make(SMALL, {"num_tags": 5}, **more),
+          "span": lambda **more: SpanPredictor.make(SMALL, **more)}
 RNG = np.random.default_rng(0)
 MASK = (np.arange(9) < np.array([[9], [6], [4], [7]])).astype("int32")
 ROWS = {"input_ids": RNG.integers(1, 50, (4, 9)).astype("int32") * MASK, "input_mask": MASK,
@@ -35,21 +35,21 @@ def randomize_biases(model):
 
 
 def test_a_classifier_reads_the_pooled_output_of_the_whole_encoder():
-    model = make_classifier(SMALL, 3)
+    model = Classifier.make(SMALL, {"num_classes": 3})
     randomize_biases(model)
     wanted = linear(model.classifier, model.encoder(ROWS)["pooled_output"].numpy())
     np.testing.assert_allclose(model(ROWS)["logits"], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_choice_is_scored_as_if_it_were_alone():
-    model = make_choice_classifier(SMALL)
+    model = ChoiceClassifier.make(SMALL)
     randomize_biases(model)
     wanted = linear(model.classifier, model.encoder(ROWS)["pooled_output"].numpy()).reshape(2, 2)
     np.testing.assert_allclose(model(CHOICES)["logits"], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_tagger_tags_every_row_or_those_wanted():
-    model = make_tagger(SMALL, 5)
+    model = Tagger.make(SMALL, {"num_tags": 5})
     randomize_biases(model)
     every = linear(model.tagger, model.encoder(ROWS)["sequence_output"].numpy())
     np.testing.assert_allclose(model(ROWS)["logits"], every, rtol=1e-4, atol=1e-4)
@@ -59,7 +59,7 @@ def test_a_tagger_tags_every_row_or_those_wanted():
 
 
 def test_a_span_predictor_gives_start_and_end_of_every_row():
-    model = make_span_predictor(SMALL)
+    model = SpanPredictor.make(SMALL)
     randomize_biases(model)
     outputs, wanted = model(ROWS), linear(model.span, model.encoder(ROWS)["sequence_output"].numpy())
     np.testing.assert_allclose(outputs["start_logits"], wanted[:, :, 0], rtol=1e-4, atol=1e-4)

@@ -7,7 +7,7 @@ import made_serving
 import pytest
 
 from official_bert.config import Config, TokenizerConfig
-from official_bert.models.pretrainer import make_pretrainer
+from official_bert.models.pretrainer import Pretrainer
 from official_bert.server.access import AccessRules
 from official_bert.server.client import RestClient
 from official_bert.server.server import ServerOptions
@@ -28,7 +28,7 @@ def models(graph_tokenizer, small_config, classifier, token_tagger, span_model, 
     root = tmp_path_factory.mktemp("page")
     labels = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
     served = {
-        "blank": ServedFillMask(make_pretrainer(small_config), graph_tokenizer, 32, top_k=3),
+        "blank": ServedFillMask(Pretrainer.make(small_config), graph_tokenizer, 32, top_k=3),
         "classes": ServedClassifier(classifier(3), graph_tokenizer, 32, labels=("no", "maybe", "yes"), pairs=True),
         "question": ServedSpans(span_model, graph_tokenizer, 32, doc_stride=8, max_query_length=8),
         "entities": ServedTagger(token_tagger, graph_tokenizer, 32, labels=labels, doc_stride=8)}

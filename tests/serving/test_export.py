@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 from official_bert.config import Config, TokenizerConfig, load_config
-from official_bert.models.pretrainer import make_pretrainer
+from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import example_signature, export, warmup
 from official_bert.serving.loading import latest_version, load_model
 from official_bert.tasks.pretraining.served import ServedFillMask
@@ -15,7 +15,7 @@ from official_bert.tasks.pretraining.served import ServedFillMask
 
 @pytest.fixture(scope="module")
 def served(graph_tokenizer, small_config):
-    return ServedFillMask(make_pretrainer(small_config), graph_tokenizer, 32)
+    return ServedFillMask(Pretrainer.make(small_config), graph_tokenizer, 32)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_bert.config import Config, TokenizerConfig
 from official_bert.layers.crf import Scores, best_path
 from official_bert.models.encoder import make_encoder
-from official_bert.models.pretrainer import make_pretrainer
+from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import export, warmup
 from official_bert.serving.served_model import ServedEmbeddings
 from official_bert.tasks.pretraining.served import ServedFillMask
@@ -68,7 +68,7 @@ def served_models(graph_tokenizer, small_config, classifier, choice_classifier, 
     encoder = make_encoder(small_config)
     common = (graph_tokenizer, 32)
     return {
-        "fill_mask": ServedFillMask(make_pretrainer(small_config), *common),
+        "fill_mask": ServedFillMask(Pretrainer.make(small_config), *common),
         "classifier": ServedClassifier(classifier(3), *common, labels=["no", "ja", "être"]),
         "pairs": ServedClassifier(classifier(2), *common, labels=["0", "1"], pairs=True),
         "multi_label": ServedMultiLabel(classifier(3), *common, labels=["a", "b", "c"]),

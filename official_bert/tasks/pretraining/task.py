@@ -10,7 +10,7 @@ from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.files import find_files
-from official_bert.models.pretrainer import make_pretrainer
+from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.training import losses
 from official_bert.training.task import Resolved, TaskBase
@@ -47,7 +47,7 @@ class Task(TaskBase):
 
     def build_model(self):
         """Encoder with both heads."""
-        return make_pretrainer(self.config.model, recompute=self.config.training.recompute)
+        return Pretrainer.make(self.config.model, recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
         """Masked-LM loss over the weighted predictions, next-sentence loss over the examples."""

@@ -15,7 +15,7 @@ from official_bert.data.cache import cached, file_digest
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import TextFeatures
 from official_bert.files import written_whole
-from official_bert.models.span_predictor import make_span_predictor
+from official_bert.models.span_predictor import SpanPredictor
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
@@ -63,7 +63,7 @@ class Task(TaskBase):
     def build_model(self):
         """Encoder with a start and an end vector."""
         check_length(self.options.max_seq_length, self.config.model)
-        return make_span_predictor(self.config.model, recompute=self.config.training.recompute)
+        return SpanPredictor.make(self.config.model, recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
         """The mean of the losses of start and end, over the real tokens of a row; none of windows to be answered."""

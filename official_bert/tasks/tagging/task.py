@@ -13,13 +13,13 @@ from absl import logging
 from official_bert.config import check_length
 from official_bert.data.sources import ExampleSource
 from official_bert.layers import crf
-from official_bert.models.tagger import make_tagger
+from official_bert.models.tagger import Tagger
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Columns, Scheme, Sentence
 from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
-from official_bert.tasks.tagging.word_tagger import CHAIN, chain_scores, make_crf_tagger, make_feature_tagger
+from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 from official_bert.training import losses
 from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
@@ -69,14 +69,15 @@ class Task(TaskBase):
             raise ValueError("config.options.labels: expected the tags; there is no training data to find them in")
         check_length(options.max_seq_length, model)
         crf_settings = {"boundary_scores": options.boundary_scores, "crf_rate": options.crf_rate}
+        settings = {"num_tags": len(options.labels), "dropout": options.dropout}
         if options.features:
-            return make_feature_tagger(
-                model, len(options.labels), options.features, feature_layers=options.feature_layers, lstm_size=options.lstm_size,
-                lstm_layers=options.lstm_layers, dropout=options.dropout, crf=options.crf, **crf_settings)
+            return FeatureTagger.make(model, settings | crf_settings | {
+                "features": options.features, "feature_layers": options.feature_layers, "lstm_size": options.lstm_size,
+                "lstm_layers": options.lstm_layers, "crf": options.crf})
         recompute = self.config.training.recompute
         if options.crf:
-            return make_crf_tagger(model, len(options.labels), options.dropout, **crf_settings, recompute=recompute)
-        return make_tagger(model, len(options.labels), options.dropout, recompute=recompute)
+            return CRFTagger.make(model, settings | crf_settings, recompute=recompute)
+        return Tagger.make(model, settings, recompute=recompute)
 
     def losses(self, outputs, batch):
         """Negative log-likelihood by word: of each tag, or of the chain that a CRF makes of a row's words."""

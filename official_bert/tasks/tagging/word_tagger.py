@@ -6,11 +6,10 @@ B batch, S pieces, W words, N layers, D hidden size, T tags.
 import keras
 from keras import ops
 
-from official_bert.config import ModelConfig
 from official_bert.layers.crf import CRF, Scores, chain_first, no_scores
 from official_bert.layers.heads import OutputLayer
-from official_bert.layers.layer_mixing import Features, LayerMixing, chosen_layers
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads, encoder_settings, make_encoder
+from official_bert.layers.layer_mixing import LayerMixing, chosen_layers
+from official_bert.models.encoder import BertEncoder, EncoderWithHeads
 from official_bert.models.tagger import Tagger
 
 CHAIN = ("transitions", "start_scores", "end_scores")  # outputs of a model with a CRF: [T,T], [T], [T]
@@ -20,18 +19,14 @@ CHAIN = ("transitions", "start_scores", "end_scores")  # outputs of a model with
 class CRFTagger(Tagger):
     """A tagger whose logits are the emissions of a CRF. Outputs: those of `Tagger`, and `CHAIN`."""
 
+    heads = ("tagger", "crf")
+
     def __init__(self, encoder: BertEncoder, num_tags=9, dropout=0.1, boundary_scores=True, crf_rate=100.0, **kwargs):
         super().__init__(encoder, num_tags, dropout, **kwargs)
         self.settings |= {"boundary_scores": boundary_scores, "crf_rate": crf_rate}
         self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf")
 
-    def build(self, *_):
-        """Makes every weight."""
-        super().build()
-        self.crf.build()
-
     def call(self, inputs, training=None):
-        """The dict of inputs -> the dict of outputs, both described with the class."""
         return super().call(inputs, training=training) | dict(zip(CHAIN, self.crf.scores()))
 
 
@@ -39,10 +34,12 @@ class CRFTagger(Tagger):
 class FeatureTagger(EncoderWithHeads):
     """A frozen encoder's layers, mixed, through a BiLSTM to tags (paper 5.3: two layers, 768 wide).
 
-    Inputs: the encoder's, and `first_pieces` [B,S], 1 at pieces that begin a word (without it every real piece is one): `logits`
-    [B,S,T] are those of these pieces. Or `word_features` [B,N,D,W] that `features` has made before, and `input_mask` [B,W]:
-    `logits` [B,W,T], and the encoder is not run. With `crf` the outputs `CHAIN` too. Only what is behind the encoder is trained.
+    Inputs: the encoder's and `first_pieces` [B,S], 1 at pieces that begin a word (default: at every real piece); `logits`
+    [B,S,T] are valid at these pieces. Or `word_features` [B,N,D,W], made earlier by `features`, and `input_mask` [B,W]: `logits`
+    [B,W,T], and the encoder does not run. With `crf` the outputs have `CHAIN` too. Only the layers after the encoder are trained.
     """
+
+    encoder_options = {"return_layers": True}
 
     def __init__(self, encoder: BertEncoder, num_tags=9, features="concat", feature_layers=4, lstm_size=768, lstm_layers=2,
                  dropout=0.1, crf=False, boundary_scores=True, crf_rate=100.0, **kwargs):
@@ -82,7 +79,6 @@ class FeatureTagger(EncoderWithHeads):
         return ops.stack([outputs[layer] for layer in self.layers_used], axis=2)
 
     def call(self, inputs, training=None):
-        """The dict of inputs -> the dict of outputs, both described with the class."""
         if "word_features" in inputs:
             logits = self.tag(ops.transpose(inputs["word_features"], (0, 3, 1, 2)), inputs["input_mask"], training)
         else:
@@ -98,7 +94,7 @@ class FeatureTagger(EncoderWithHeads):
         return self.tagger(self.dropouts[-1](x, training=training))
 
     def _tag_pieces(self, inputs, training):
-        """Words out of pieces, and their logits back to where each word begins."""
+        """Tags the words by their first pieces; puts the logits back at these pieces."""
         words = ops.cast(inputs.get("first_pieces", inputs["input_mask"]), "int32")   # [B,S]
         order = chain_first(words > 0)
         x = ops.take_along_axis(self.features(inputs), order[:, :, None, None], axis=1)
@@ -107,25 +103,8 @@ class FeatureTagger(EncoderWithHeads):
         return ops.take_along_axis(logits, back[:, :, None], axis=1)
 
 
-def make_crf_tagger(config: ModelConfig, num_tags: int, dropout: float = 0.1, boundary_scores: bool = True,
-                    crf_rate: float = 100.0, **options) -> CRFTagger:
-    """The tagger with a CRF of a configuration, its weights made; `options` are the encoder's."""
-    model = CRFTagger(make_encoder(config, **options), num_tags, dropout, boundary_scores, crf_rate)
-    model.build()
-    return model
-
-
-def make_feature_tagger(config: ModelConfig, num_tags: int, features: Features, **settings) -> FeatureTagger:
-    """The feature-based tagger of a configuration, its weights made; `settings` are those of `FeatureTagger`."""
-    encoder = BertEncoder(**encoder_settings(config), return_layers=True, name="bert")
-    encoder.build()
-    model = FeatureTagger(encoder, num_tags, features, **settings)
-    model.build()
-    return model
-
-
 def chain_scores(outputs) -> Scores:
-    """The CRF's scores in a model's outputs; scores that add nothing where it has no CRF."""
+    """The CRF's scores in a model's outputs; zeros without a CRF."""
     if CHAIN[0] in outputs:
         return Scores(*(outputs[name] for name in CHAIN))
     return no_scores(outputs["logits"].shape[-1])

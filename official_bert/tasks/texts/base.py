@@ -17,7 +17,7 @@ from official_bert.config import check_length
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import TextFeatures, make_features
 from official_bert.files import written_whole
-from official_bert.models.classifier import make_classifier
+from official_bert.models.classifier import Classifier
 from official_bert.tasks.texts import labelled_texts, metrics
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
@@ -70,7 +70,7 @@ class TextClassification(TaskBase):
         """Encoder, pooler and a linear layer."""
         if not self.num_outputs:
             raise ValueError("config.options.labels: expected the labels; there is no training data to find them in")
-        return make_classifier(self.config.model, self.num_outputs, self.options.dropout,
+        return Classifier.make(self.config.model, {"num_classes": self.num_outputs, "dropout": self.options.dropout},
                                recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):

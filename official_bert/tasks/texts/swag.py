@@ -12,7 +12,7 @@ from absl import logging
 from official_bert.data.tables import Table, read_table
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.files import written_whole
-from official_bert.models.classifier import make_choice_classifier
+from official_bert.models.classifier import ChoiceClassifier
 from official_bert.tasks.texts import labelled_texts
 from official_bert.tasks.texts.base import ROWS, TextClassification, TextOptions
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
@@ -41,7 +41,7 @@ class Task(TextClassification):
 
     def build_model(self):
         """Encoder, pooler and one vector."""
-        return make_choice_classifier(self.config.model, self.options.dropout, recompute=self.config.training.recompute)
+        return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute)
 
     def read_train(self, files):
         """`--train_file`, or `train.csv` in `--data_dir`."""

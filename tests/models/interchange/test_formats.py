@@ -10,18 +10,18 @@ import tensorflow as tf
 
 from official_bert.config import ModelConfig
 from official_bert.models import checkpoints
-from official_bert.models.classifier import make_choice_classifier, make_classifier
+from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import make_encoder
 from official_bert.models.interchange import formats, hugging_face, ours, tf1
-from official_bert.models.pretrainer import make_pretrainer
-from official_bert.models.span_predictor import make_span_predictor
-from official_bert.models.tagger import make_tagger
+from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.span_predictor import SpanPredictor
+from official_bert.models.tagger import Tagger
 
 SMALL = ModelConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
                     max_position_embeddings=12)
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
-HEADS = {"": make_encoder, "pretraining": make_pretrainer, "classifier": lambda config: make_classifier(config, 3),
-         "choice": make_choice_classifier, "tagger": lambda config: make_tagger(config, 5), "span": make_span_predictor}
+HEADS = {"": make_encoder, "pretraining": Pretrainer.make, "classifier": lambda config: Classifier.make(config, {"num_classes": 3}),
+         "choice": ChoiceClassifier.make, "tagger": lambda config: Tagger.make(config, {"num_tags": 5}), "span": SpanPredictor.make}
 
 
 def stored_small(head, **changes):
@@ -77,7 +77,7 @@ def test_every_head_goes_through_every_format(head, name, tmp_path):
 
 
 def test_a_keras_file_is_read(tmp_path):
-    model = make_choice_classifier(SMALL)
+    model = ChoiceClassifier.make(SMALL)
     model.save(tmp_path / "model.keras")
     again = formats.read(str(tmp_path / "model.keras"))
     assert again.head == "choice" and again.config == SMALL
@@ -127,25 +127,25 @@ def test_moments_and_counters_are_ignored_and_shards_are_read(golden, golden_mod
 
 def test_initializing_says_what_was_found_what_is_new_and_what_is_not_used(golden, tmp_path):
     config = formats.read(str(golden / "tf1_bert")).config
-    said = checkpoints.initialize_from(make_classifier(config, 3), str(golden / "tf1_bert")).describe()
+    said = checkpoints.initialize_from(Classifier.make(config, {"num_classes": 3}), str(golden / "tf1_bert")).describe()
     assert said.startswith("TF 1 checkpoint") and "55 of 57 variables taken" in said
     assert "new: classifier/output_bias, classifier/output_weights" in said and "not used: masked_lm/" in said
     formats.write(stored_small("classifier", hidden_act="gelu_erf"), "hugging_face", str(tmp_path / "hf"))
-    model = make_classifier(SMALL, 3)
+    model = Classifier.make(SMALL, {"num_classes": 3})
     said = checkpoints.initialize_from(model, str(tmp_path / "hf")).describe()
     assert "(BertForSequenceClassification): 41 of 41 variables taken" in said and "new" not in said
     assert said.endswith("hidden_act is gelu_erf there and gelu here")
     assert checkpoints.model_values(str(tmp_path / "hf"))["hidden_act"] == "gelu_erf"
-    said = checkpoints.initialize_from(make_classifier(SMALL, 4), str(tmp_path / "hf")).describe()
+    said = checkpoints.initialize_from(Classifier.make(SMALL, {"num_classes": 4}), str(tmp_path / "hf")).describe()
     assert "39 of 41" in said and "new: classifier/output_bias, classifier/output_weights; not used: classifier" in said
-    said = checkpoints.initialize_from(make_tagger(SMALL, 3), str(tmp_path / "hf")).describe()
+    said = checkpoints.initialize_from(Tagger.make(SMALL, {"num_tags": 3}), str(tmp_path / "hf")).describe()
     assert "new: tagger/output_bias" in said
 
 
 def test_a_tagger_takes_its_head_from_a_tf1_checkpoint_of_one(tmp_path):
     model = stored_small("tagger")
     formats.write(model, "tf1", str(tmp_path / "tf1"))
-    again = make_tagger(SMALL, 5)
+    again = Tagger.make(SMALL, {"num_tags": 5})
     assert "41 of 41 variables taken" in checkpoints.initialize_from(again, str(tmp_path / "tf1")).describe()
     np.testing.assert_array_equal(again.tagger.output_weights.numpy(), model.weights["tagger/output_weights"])
 
@@ -159,7 +159,7 @@ def test_a_tagger_takes_its_head_from_a_tf1_checkpoint_of_one(tmp_path):
 def test_a_checkpoint_of_another_size_is_refused(changes, message, tmp_path):
     formats.write(stored_small("pretraining"), "tf1", str(tmp_path / "tf1"))
     with pytest.raises(ValueError, match=message):
-        checkpoints.initialize_from(make_pretrainer(dataclasses.replace(SMALL, **changes)), str(tmp_path / "tf1"))
+        checkpoints.initialize_from(Pretrainer.make(dataclasses.replace(SMALL, **changes)), str(tmp_path / "tf1"))
 
 
 def test_variables_that_no_table_knows_stop_conversion_and_are_listed(golden, tmp_path):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from official_bert.config import ModelConfig
 from official_bert.models import checkpoints
 from official_bert.models.interchange import vocabulary_rows
-from official_bert.models.pretrainer import make_pretrainer
+from official_bert.models.pretrainer import Pretrainer
 
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
          "max_position_embeddings": 16}
@@ -22,7 +22,7 @@ def test_new_rows_are_means_of_the_old_rows_of_their_pieces():
 
 
 def test_a_checkpoint_of_ours_is_taken_whole_by_the_larger_model(tmp_path):
-    model, larger = (make_pretrainer(ModelConfig(vocab_size=size, **SMALL)) for size in (20, 23))
+    model, larger = (Pretrainer.make(ModelConfig(vocab_size=size, **SMALL)) for size in (20, 23))
     model.masked_lm.output_bias.assign(np.arange(20))
     checkpoints.weights_checkpoint(model, step=tf.Variable(7)).save(str(tmp_path / "run" / "ckpt"))
     vocabulary_rows.extend_checkpoint(str(tmp_path / "run"), str(tmp_path / "out"), 20, {20: [3, 4], 22: [5]}, 23)

@@ -3,14 +3,14 @@
 import numpy as np
 import tensorflow as tf
 
-from official_bert.models.pretrainer import make_pretrainer
+from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.text.tokenization import FullTokenizer
 
 
 def test_fill_mask_gives_the_words_that_the_model_gives_at_the_masks(golden, graph_tokenizer, small_config, softmax):
     plain = FullTokenizer(str(golden / "vocab_uncased.txt"))
-    model = make_pretrainer(small_config)
+    model = Pretrainer.make(small_config)
     served = ServedFillMask(model, graph_tokenizer, 32, top_k=3)
     found = served.answer_text({"text": tf.constant(["the [MASK] of[MASK][MASK]x", "no blank", "[MASK] é"])})
     mask = plain.special_id("[MASK]")
@@ -39,7 +39,7 @@ def test_fill_mask_gives_the_words_that_the_model_gives_at_the_masks(golden, gra
 
 
 def test_a_mask_that_is_cut_off_is_no_blank_and_the_text_is_marked(graph_tokenizer, small_config):
-    served = ServedFillMask(make_pretrainer(small_config), graph_tokenizer, 16)
+    served = ServedFillMask(Pretrainer.make(small_config), graph_tokenizer, 16)
     found = served.answer_text({"text": tf.constant(["the [MASK] " + "the " * 20 + "[MASK]"])})
     assert found["truncated"].numpy().tolist() == [True]
     assert found["tokens"].shape == [1, 1, 5]

@@ -7,7 +7,7 @@ from official_bert.config import ModelConfig
 from official_bert.tasks.tagging import frozen_features
 from official_bert.tasks.tagging.features import TaggingFeatureMaker
 from official_bert.tasks.tagging.frozen_features import WordFeatures, batches_by_length
-from official_bert.tasks.tagging.word_tagger import make_feature_tagger
+from official_bert.tasks.tagging.word_tagger import FeatureTagger
 from official_bert.text.tokenization import FullTokenizer
 
 SMALL = ModelConfig(vocab_size=3000, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
@@ -23,7 +23,7 @@ def rows(golden):
 
 @pytest.fixture(scope="module")
 def model():
-    return make_feature_tagger(SMALL, 3, "concat", feature_layers=2, lstm_size=4)
+    return FeatureTagger.make(SMALL, {"num_tags": 3, "features": "concat", "feature_layers": 2, "lstm_size": 4})
 
 
 def test_each_word_has_the_layers_at_its_first_piece_in_the_window_that_shows_it_best(rows, model):
@@ -42,7 +42,7 @@ def test_each_word_has_the_layers_at_its_first_piece_in_the_window_that_shows_it
 def test_a_second_run_reads_the_file_and_other_weights_make_another(rows, model, tmp_path, monkeypatch):
     lengths = [len(text) for text in TEXTS]
     first = WordFeatures(rows, lengths, model, str(tmp_path))[0].copy()
-    other = make_feature_tagger(SMALL, 3, "concat", feature_layers=2, lstm_size=4)
+    other = FeatureTagger.make(SMALL, {"num_tags": 3, "features": "concat", "feature_layers": 2, "lstm_size": 4})
     WordFeatures(rows, lengths, other, str(tmp_path))[0]
     assert len(list(tmp_path.iterdir())) == 2
     monkeypatch.setattr(frozen_features, "compute_features", lambda *_: pytest.fail("computed again"))

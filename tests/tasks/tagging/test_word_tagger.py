@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from official_bert.config import ModelConfig
-from official_bert.tasks.tagging.word_tagger import CHAIN, chain_scores, make_crf_tagger, make_feature_tagger
+from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 
 SMALL = ModelConfig(vocab_size=50, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16,
                     max_position_embeddings=16, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, initializer_range=0.3)
@@ -39,7 +39,7 @@ def by_hand(model, words):
 @pytest.fixture(scope="module")
 def tagger():
     keras.utils.set_random_seed(0)
-    return make_feature_tagger(SMALL, 5, "concat", feature_layers=2, lstm_size=6, lstm_layers=2)
+    return FeatureTagger.make(SMALL, {"num_tags": 5, "features": "concat", "feature_layers": 2, "lstm_size": 6, "lstm_layers": 2})
 
 
 def test_words_run_through_a_bilstm_in_their_order_and_padding_through_none(tagger):
@@ -73,7 +73,7 @@ def test_without_first_pieces_every_piece_is_a_word(tagger):
 
 
 def test_the_crf_gives_its_scores_beside_the_emissions():
-    model = make_crf_tagger(SMALL, 5, boundary_scores=True)
+    model = CRFTagger.make(SMALL, {"num_tags": 5, "boundary_scores": True})
     outputs = model(INPUTS, training=False)
     assert [tuple(outputs[name].shape) for name in CHAIN] == [(5, 5), (5,), (5,)]
     assert tuple(outputs["logits"].shape) == (2, 7, 5)
@@ -86,4 +86,4 @@ def test_a_model_without_a_crf_has_scores_that_add_nothing(tagger):
 
 def test_an_odd_width_cannot_be_halved():
     with pytest.raises(ValueError, match="lstm_size: expected an even number"):
-        make_feature_tagger(SMALL, 5, "last", lstm_size=7)
+        FeatureTagger.make(SMALL, {"num_tags": 5, "features": "last", "lstm_size": 7})
