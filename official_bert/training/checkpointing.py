@@ -1,4 +1,4 @@
-"""A run's folder: configuration, vocabulary, checkpoints, a lock; resume, and loading for inference."""
+"""A run's folder: configuration, vocabulary, checkpoints, a lock; and resuming from it."""
 
 import contextlib
 import fcntl
@@ -21,7 +21,7 @@ BEST_FOLDER, METRIC_FILE = "best", "metric.json"
 
 @contextlib.contextmanager
 def locked(output_dir: str) -> Iterator[None]:
-    """Holds the output folder for this run; ValueError where another run holds it."""
+    """Locks the output folder for this run. Raises ValueError if another run holds it."""
     os.makedirs(output_dir, exist_ok=True)
     with open(os.path.join(output_dir, ".lock"), "w", encoding="utf-8") as file:
         try:
@@ -32,9 +32,9 @@ def locked(output_dir: str) -> Iterator[None]:
 
 
 def check_same_run(config: Config, output_dir: str, section: str = "") -> list[Difference]:
-    """The values that have changed, as they may, since the run in the folder began.
+    """Returns the values that have changed since the run in the folder began, all of which may change.
 
-    `section` says which keys count (all by default). Raises ValueError, naming the keys, if it is another run.
+    Raises ValueError, naming the keys, if values that begin with `section` have changed and may not.
     """
     path = os.path.join(output_dir, CONFIG_FILE)
     if not os.path.exists(path):
@@ -48,7 +48,7 @@ def check_same_run(config: Config, output_dir: str, section: str = "") -> list[D
 
 
 def write_run_files(config: Config, output_dir: str) -> None:
-    """The resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
+    """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
     vocab = config.tokenizer.vocab_file
     if vocab and os.path.abspath(vocab) != os.path.abspath(os.path.join(output_dir, VOCAB_FILE)):
         with written_beside(os.path.join(output_dir, VOCAB_FILE)) as temporary:
@@ -57,9 +57,9 @@ def write_run_files(config: Config, output_dir: str) -> None:
 
 
 def restore_newest(checkpoint: tf.train.Checkpoint, manager: tf.train.CheckpointManager) -> str | None:
-    """Restores everything from the newest checkpoint that can be read; warns of each that cannot. None: there is none.
+    """Restores everything from the newest readable checkpoint and returns its prefix, None if there are no checkpoints.
 
-    Raises ValueError where there are checkpoints and none can be read.
+    Warns of each unreadable checkpoint. Raises ValueError if all are unreadable.
     """
     for prefix in reversed(manager.checkpoints):
         if restore(checkpoint, prefix):
@@ -70,7 +70,7 @@ def restore_newest(checkpoint: tf.train.Checkpoint, manager: tf.train.Checkpoint
 
 
 def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
-    """Restores everything from one checkpoint; False, with a warning, where it cannot be read."""
+    """Restores everything from one checkpoint; warns and returns False if it cannot be read."""
     try:
         checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
         return True
@@ -80,7 +80,7 @@ def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
 
 
 def save(manager: tf.train.CheckpointManager, step: int) -> str:
-    """Writes the checkpoint of a step and gives its name; OSError where it cannot be written, those before it intact."""
+    """Writes the checkpoint of a step and returns its name. Raises OSError if that fails; earlier checkpoints stay intact."""
     try:
         return os.path.basename(manager.save(checkpoint_number=step))
     except (tf.errors.OpError, OSError) as error:
@@ -91,7 +91,7 @@ def save(manager: tf.train.CheckpointManager, step: int) -> str:
 
 
 class BestCheckpoint:
-    """The checkpoint with the best value of a metric (`-` in front: less is better), in `best/` of a run's folder."""
+    """Keeps the checkpoint with the best value of a metric (`-` in front: less is better) in `best/` of a run's folder."""
 
     def __init__(self, output_dir: str, metric: str):
         self.folder, self.metric = os.path.join(output_dir, BEST_FOLDER), metric.removeprefix("-")
@@ -103,7 +103,7 @@ class BestCheckpoint:
                 self.record = json.load(file)
 
     def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float]) -> bool:
-        """Whether these metrics beat the best so far; then the weights that gave them are written, and then their value."""
+        """Writes the weights, then the metric, if it beats the best so far; returns whether it does."""
         if self.metric not in metrics:
             raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
         value = float(metrics[self.metric])

@@ -29,16 +29,16 @@ class Placement:
 
 
 def check_backend() -> None:
-    """Raises ValueError where Keras runs on another backend than TensorFlow."""
+    """Raises ValueError if Keras runs on another backend than TensorFlow."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"KERAS_BACKEND: expected tensorflow, got {keras.backend.backend()!r}; "
                          "the layers run on other backends, these commands do not")
 
 
 def make_strategy(placement: Placement) -> tf.distribute.Strategy:
-    """The strategy of that name. Must come before anything that makes TensorFlow find its devices.
+    """Makes the strategy of that name; call it before TensorFlow initialises its devices.
 
-    Raises ValueError for a name that does not exist, too few devices, a cluster that is not described, no TPU.
+    Raises ValueError for an unknown name, too few devices, a cluster without description, or no TPU.
     """
     check_backend()
     if placement.num_cpu_devices:
@@ -75,7 +75,7 @@ def _mirrored(placement: Placement) -> tf.distribute.Strategy:
 
 
 def _multi_worker(placement: Placement) -> tf.distribute.Strategy:
-    """All workers' devices: TF_CONFIG describes the cluster, or the flags do."""
+    """A strategy over all workers' devices; the flags or TF_CONFIG describe the cluster."""
     if placement.worker_hosts:
         hosts = placement.worker_hosts.split(",")
         if not 0 <= placement.task_index < len(hosts):
@@ -89,7 +89,7 @@ def _multi_worker(placement: Placement) -> tf.distribute.Strategy:
 
 
 def _check_tf_config(text: str) -> int:
-    """This worker's index in the cluster that TF_CONFIG describes."""
+    """Returns this worker's index in the cluster of TF_CONFIG."""
     try:
         config = json.loads(text or "{}")
         workers, index = config["cluster"]["worker"], config["task"]["index"]
@@ -122,7 +122,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def is_first_worker(placement: Placement) -> bool:
-    """Whether this process is the one that writes results: what `is_chief` says of the strategy, known before there is one."""
+    """Whether this process writes results: like `is_chief`, but before there is a strategy."""
     if placement.strategy != "multi_worker":
         return True
     if placement.worker_hosts:
@@ -131,12 +131,12 @@ def is_first_worker(placement: Placement) -> bool:
 
 
 def set_precision(name: str) -> None:
-    """Sets Keras' policy: variables are float32 in each; bfloat16 and float16 compute in that type."""
+    """Sets Keras' policy; variables are always float32, computation has the type `name`."""
     keras.config.set_dtype_policy(POLICIES[name])
 
 
 def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1) -> int:
-    """The rows of one replica's micro-batch; ValueError where the global batch `training.<key>` cannot be divided so."""
+    """Returns the rows of one replica's micro-batch. Raises ValueError if the global batch `training.<key>` is not divisible."""
     parts = strategy.num_replicas_in_sync * accumulation_steps
     if batch_size < 1 or batch_size % parts:
         raise ValueError(f"config.training.{key}: expected a multiple of {strategy.num_replicas_in_sync} replicas times "
@@ -145,9 +145,9 @@ def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, acc
 
 
 def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int = 0) -> tf.data.Dataset:
-    """The source's batches from `start` on, each replica getting its block of every global batch's rows."""
+    """Distributes the source's batches from `start` on: each replica gets its block of the rows of every global batch."""
     if isinstance(strategy, tf.distribute.TPUStrategy) and isinstance(source, ExampleSource):
-        source.fix_lengths()  # a TPU's program is compiled anew for every length
+        source.fix_lengths()  # a TPU compiles a program for every length
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return source.dataset(start)
@@ -160,12 +160,12 @@ def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int
 
 
 def gather_rows(strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Per-replica rows as those of the global batch, in its order."""
+    """Gathers the replicas' rows to those of the global batch, in its order."""
     return {name: value if strategy.num_replicas_in_sync == 1 else strategy.gather(value, axis=0)
             for name, value in values.items()}
 
 
 def on_each(strategy: tf.distribute.Strategy, function: Callable, variables: Iterable, values: Iterable) -> None:
-    """Calls `function(variable, value)` on every device that holds a copy of each variable."""
+    """Calls `function(variable, value)` on every device with a copy of the variable."""
     for variable, value in zip(variables, values):
         strategy.extended.update(variable, function, args=(value,), group=False)

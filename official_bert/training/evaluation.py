@@ -1,4 +1,4 @@
-"""Evaluation and prediction without training: one checkpoint, a folder that is followed, rows of a source."""
+"""Evaluation and prediction without training: of one checkpoint, of a running run, of the rows of a source."""
 
 import contextlib
 import json
@@ -23,9 +23,9 @@ POLL_SECONDS = 2.0
 
 
 def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement) -> dict[str, float]:
-    """Metrics of the newest readable checkpoint of a run's folder on the task's evaluation data.
+    """Measures the newest readable checkpoint of a run's folder on the task's evaluation data.
 
-    Raises ValueError where there is no evaluation data or no checkpoint.
+    Raises ValueError if there is no evaluation data or no checkpoint.
     """
     trainer = _prepare(task, output_dir, placement)
     manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=None)
@@ -36,10 +36,10 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
 
 def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
                           report: Callable[[str], None] = print) -> dict[str, float]:
-    """Evaluates each checkpoint that a run beside this one writes, in order, until its last step; gives the last metrics.
+    """Evaluates each checkpoint that a run beside this one writes, in order, to its last step; returns the last metrics.
 
-    Writes `eval_log.jsonl` and TensorBoard's `eval` folder, and nothing that the run itself writes; started again, it goes
-    on with what its log does not hold. Ends, too, when no new checkpoint has come for `idle_seconds`.
+    Writes only `eval_log.jsonl` and TensorBoard's `eval` folder; started again, it continues after the last step in its log.
+    Also ends if no new checkpoint comes for `idle_seconds`.
     """
     trainer = _prepare(task, output_dir, placement)
     total = total_steps(task.config)
@@ -59,7 +59,7 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
 
 
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
-    """The task's predictions for each real row of a source, in its order, as NumPy values."""
+    """Returns the task's predictions for each real row of a source, in its order, as NumPy values."""
     @tf.function(reduce_retracing=True)
     def run(batch):
         predictions = task.predictions(model(dict(batch), training=False), batch)
@@ -78,7 +78,7 @@ def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:
 
 
 def _measure(trainer: Trainer, task: TaskBase, files: DataFiles) -> dict[str, float]:
-    """Metrics of the restored weights, on the data of the phase that they stand in."""
+    """Measures the restored weights on the data of their step's phase."""
     step = trainer.steps_done
     held_out = task_at(task, step).resolve(files, Steps(train=False), trainer.model).held_out
     assert held_out is not None
@@ -87,7 +87,7 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles) -> dict[str, fl
 
 
 def _new_checkpoints(output_dir: str, after: int, total: int, idle_seconds: float) -> Iterator[str]:
-    """Prefixes of checkpoints later than step `after` as they come, to step `total` (0: unknown) or until idle."""
+    """Yields the prefixes of checkpoints after step `after` as they come, to step `total` (0: unknown) or until idle."""
     changed = time.monotonic()
     while time.monotonic() - changed < idle_seconds and (not total or after < total):
         state = tf.train.get_checkpoint_state(output_dir)
@@ -99,7 +99,7 @@ def _new_checkpoints(output_dir: str, after: int, total: int, idle_seconds: floa
 
 
 def _last_logged(output_dir: str) -> dict[str, float]:
-    """The metrics that an earlier call wrote last; {} where there are none."""
+    """Reads the metrics that an earlier call wrote last; {} if there are none."""
     path = os.path.join(output_dir, EVAL_LOG_FILE)
     if not os.path.exists(path):
         return {}

@@ -1,4 +1,4 @@
-"""How much arithmetic a step stands for: what `model FLOP/s` counts."""
+"""The arithmetic of a step, as `model FLOP/s` counts it."""
 
 import tensorflow as tf
 
@@ -7,11 +7,11 @@ from official_bert.training.task import Batch
 
 
 def training_flops(model: ModelConfig, batch: Batch) -> tf.Tensor:
-    """Floating-point operations of the matrix products of forward and backward over a batch (padding included).
+    """Counts the floating-point operations of all matrix products, forward and backward, over a batch with its padding.
 
-    The usual convention of model FLOP/s: a multiply-add counts two, backward costs twice the forward, work done anew under
-    recomputation counts once, and the last layer counts for every row although ours computes it only where it is read. 0 for a
-    batch of features that a frozen encoder made before.
+    The usual convention of model FLOP/s: a multiply-add counts two, backward twice the forward pass, recomputation nothing;
+    the last layer counts for every row, although ours computes only the rows that are read. 0 for precomputed features of a
+    frozen encoder.
     """
     if "input_ids" not in batch:
         return tf.constant(0.0)

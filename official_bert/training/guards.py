@@ -1,4 +1,4 @@
-"""What stops a run before it does harm: a vocabulary that does not fit, numbers that are not finite."""
+"""Checks that stop a run early: a vocabulary that does not fit, numbers that are not finite."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from official_bert.training.task import Batch
 
 
 def check_vocabulary(config: Config) -> None:
-    """Raises ValueError if the vocabulary, if there is one, has ids that the model has no embedding for."""
+    """Raises ValueError if there is a vocabulary, and it has ids without an embedding in the model."""
     if path := config.tokenizer.vocab_file:
         check_size(path, len(load_vocab(path)), config.model.vocab_size)
 
@@ -25,7 +25,7 @@ def is_finite(value: tf.Tensor) -> bool:
 
 @contextlib.contextmanager
 def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Iterator[None]:
-    """Calls `note(path, output)` for each tensor that a layer of the model gives, in the order of computation."""
+    """Calls `note(path, output)` for each output of the model's layers, in the order of computation."""
     layers = [layer for layer in model._flatten_layers() if layer is not model]
 
     def watch(layer, call):
@@ -45,8 +45,8 @@ def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Itera
 
 
 def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, micro_batches: int) -> str:
-    """The first tensor of step `number` on a global batch that holds NaN or infinity: a weight, an input, a layer's output, a
-    loss, or, in the order of the backward pass, a gradient. Computed anew, eagerly, micro-batch by micro-batch.
+    """Names the first tensor of step `number` on a global batch that has NaN or infinity: a weight, an input, a layer's output,
+    a loss, or, in the order of the backward pass, a gradient. Repeats the step eagerly, micro-batch by micro-batch.
     """
     names = [variable.path for variable in step.model.trainable_variables]
     for name, value in [*zip((f"weight {name}" for name in names), weights), *batch.items()]:

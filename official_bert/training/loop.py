@@ -21,14 +21,14 @@ from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Resolved,
 from official_bert.training.trainer import Trainer
 
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)
-HOST_SECONDS = 10.0  # the host regains control at least so often
+HOST_SECONDS = 10.0  # the host regains control at least this often
 WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
                tf.errors.DeadlineExceededError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a training gave: the metrics of its last evaluation, and its (last phase's) task, data and model."""
+    """The result of a training: the metrics of its last evaluation, and its (last phase's) task, data and model."""
 
     metrics: dict[str, float]
     resolved: Resolved
@@ -38,9 +38,9 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
           profile_steps: str = "", steps: Steps = TRAIN_AND_EVALUATE, report: Callable[[str], None] = print) -> Trained:
     """Trains (or goes on training) a task into a folder.
 
-    Says first whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. `steps` says which data besides
-    the training data is opened before the first step. Raises ValueError for a configuration, data or a folder that does not fit,
-    before the first step; SystemExit with status 75 after SIGTERM, the run saved.
+    First reports whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Opens the data of all
+    `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not fit;
+    SystemExit with status 75 after SIGTERM, once the run is saved.
     """
     profile = Profile.parse(profile_steps, output_dir)
     guards.check_vocabulary(task.config)
@@ -51,7 +51,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
         keras.utils.set_random_seed(task.config.seed)
         with strategy.scope():
             phases = plan(task, files, steps)
-        # The run's own, with what its data told: labels.
+        # The run's own, with the labels found in its data.
         config = task.config if task.config.phases else phases[0].resolved.task.config
         metrics = _train(phases, config, output_dir, strategy, init_checkpoint, profile, report if chief else lambda _: None)
         return Trained(metrics, phases[-1].resolved)
@@ -81,7 +81,7 @@ def _train(phases: list[Phase], config: Config, output_dir: str, strategy: tf.di
 
 
 class Run:
-    """The course of one training run, from where its trainer stands to its last step."""
+    """One training run, from its trainer's step to the last one."""
 
     def __init__(self, trainer: Trainer, manager: tf.train.CheckpointManager, watcher: Watcher, phases: list[Phase],
                  profile: Profile):
@@ -94,7 +94,7 @@ class Run:
         self.logged, self.logged_at = 0, 0.0
 
     def go(self) -> dict[str, float]:
-        """Steps until the last one, with logs, evaluations and checkpoints in between."""
+        """Trains to the last step, with logs, evaluations and checkpoints; returns the last evaluation's metrics."""
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
             for phase in self.phases:
@@ -138,7 +138,7 @@ class Run:
             self._events(phase, step)
 
     def _events(self, phase: Phase, step: int) -> None:
-        """What is due once `step` steps are done."""
+        """Logs, saves, stops or evaluates if that is due after `step` steps."""
         stopping = bool(self.trainer.stop_agreed.numpy()) if self.trainer.several_workers else self.terminated
         if step % self.settings.log_every == 0 or step == phase.last or stopping:
             self._log(phase, step)
@@ -172,7 +172,7 @@ class Run:
         return rows
 
     def _explain_infinite(self, phase: Phase, step: int) -> str:
-        """Which tensor of the step numbered `step` (from 0) was the first that is not finite."""
+        """Says which tensor of the step numbered `step` (from 0) was the first one that is not finite."""
         batch = next(iter(phase.source.dataset(step - phase.first)))
         weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
         parts = self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
@@ -194,7 +194,7 @@ class Run:
         self.watcher.training(step, metrics, steps_per_second)
 
     def _evaluate(self, phase: Phase, step: int) -> dict[str, float]:
-        """Metrics on the held-out data, if there is some; the best checkpoint so far is kept."""
+        """Measures on the held-out data, if there are any; keeps the best checkpoint so far."""
         if (held_out := phase.resolved.held_out) is None:
             return {}
         metrics, rows = self.trainer.evaluate(held_out.source, self.settings.eval_steps)

@@ -1,17 +1,14 @@
 """Losses as (sum, weight): only the step divides, over the global batch.
 
-So N replicas, k micro-batches and one big batch are the same training. (2018 averaged the means of its shards, in which
-tokens of a shard with few masks weigh more.)
+So N replicas, k micro-batches and one big batch are the same training. (2018 averaged the means of its shards, so tokens of
+a shard with few masks counted more.)
 """
 
 import tensorflow as tf
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Weighted sum of -log softmax(logits)[label] and the sum of weights: logits [...,K], labels and weights [...].
-
-    In float32 whatever the logits are.
-    """
+    """Weighted sum of -log softmax(logits)[label] and the sum of weights, in float32: logits [...,K], labels and weights [...]."""
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.cast(logits, tf.float32))
     weights = tf.cast(weights, tf.float32)
     return tf.reduce_sum(losses * weights), tf.reduce_sum(weights)

@@ -1,8 +1,8 @@
 """Optimizers and learning-rate schedules: pure functions of tensors, and Keras optimizers around them.
 
-`adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of every weight but LayerNorm and
+`adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
 biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
-2020, algorithm 2): bias-corrected, the decay inside the trust ratio.
+2020, algorithm 2): with bias correction, and with the decay inside the trust ratio.
 """
 
 import dataclasses
@@ -19,15 +19,15 @@ NOT_DECAYED = re.compile(r"(LayerNorm|layer_norm|/bias$|_bias$)")  # 2018: ["Lay
 
 
 def is_decayed(path: str) -> bool:
-    """Whether a weight of that path decays: all do but those of LayerNorm and biases."""
+    """Whether a weight of that path decays: all do except those of LayerNorm and biases."""
     return NOT_DECAYED.search(path) is None
 
 
 def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -> tf.Tensor:
-    """The rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all `total_steps`.
+    """The learning rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all `total_steps`.
 
-    As in 2018, which read the step after counting it, the first step has the rate 1 / warm-up of the peak, and the decay
-    counts from the first step, so that the rate drops a little where the warm-up ends.
+    2018 counted the step before it computed the rate. So the first step has 1 / warm-up of the peak rate, and because the
+    decay counts from the first step, the rate drops a little at the end of the warm-up.
     """
     step = tf.cast(step, tf.float32) + 1.0
     warmup = warmup_steps(config, total_steps)
@@ -42,7 +42,7 @@ def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -
 
 
 def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
-    """Steps of warm-up: a number, or a share of all steps (2018's fine-tuning, rounded down)."""
+    """The steps of warm-up: a number, or a share of all steps (2018's fine-tuning, rounded down)."""
     return config.warmup_steps or int(total_steps * config.warmup_proportion)
 
 
@@ -55,13 +55,13 @@ class Moments(NamedTuple):
 
 def update(config: OptimizerConfig, weight: tf.Tensor, gradient: tf.Tensor, moments: Moments, rate: tf.Tensor,
            step: tf.Tensor, decayed: bool) -> tuple[tf.Tensor, Moments]:
-    """One weight after one step (number `step`, from 0), and its moments. Pure; everything float32."""
+    """Returns one weight after step number `step` (from 0), and its moments. Pure; all float32."""
     first = config.beta_1 * moments.first + (1.0 - config.beta_1) * gradient
     second = config.beta_2 * moments.second + (1.0 - config.beta_2) * tf.square(gradient)
     corrected_first, corrected_second = first, second
     if config.name != "adamw":
         count = tf.cast(step, tf.float32) + 1.0
-        # 1 - beta ** count, without the digits that float32 loses in the difference.
+        # 1 - beta ** count, without float32's loss of digits in the difference.
         corrected_first = first / -tf.math.expm1(count * math.log(config.beta_1))
         corrected_second = second / -tf.math.expm1(count * math.log(config.beta_2))
     change = corrected_first / (tf.sqrt(corrected_second) + config.epsilon)
@@ -73,13 +73,13 @@ def update(config: OptimizerConfig, weight: tf.Tensor, gradient: tf.Tensor, mome
 
 
 def trust_ratio(weight: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
-    """LAMB's |weight| / |change|, 1 where either is 0."""
+    """LAMB's |weight| / |change|, 1 if either is 0."""
     weight_norm, change_norm = tf.norm(weight), tf.norm(change)
     return tf.where((weight_norm > 0) & (change_norm > 0), tf.math.divide_no_nan(weight_norm, change_norm), 1.0)
 
 
 def clip_scale(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """What gradients of global norm `norm` are multiplied with so that it is at most `clip_norm`; 1 where that is 0."""
+    """The factor that clips gradients of global norm `norm` to `clip_norm`; 1 if `clip_norm` is 0."""
     return clip_norm / tf.maximum(norm, clip_norm) if clip_norm else tf.constant(1.0)
 
 
@@ -87,7 +87,7 @@ def clip_scale(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
 class BertOptimizer(keras.optimizers.Optimizer):
     """The optimizers above as a Keras optimizer, for `compile` or a loop of your own.
 
-    `total_steps` is where the schedule ends. Clipping here sees what Keras hands over; under `tf.distribute` clip before.
+    The schedule ends at `total_steps`. Clips the gradients as Keras passes them: under `tf.distribute`, clip them before.
     """
 
     def __init__(self, total_steps: int, optimizer: str = "adamw", peak_learning_rate: float = 1e-4,
@@ -111,13 +111,13 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self.decayed = [is_decayed(variable.path) for variable in variables]
 
     def apply(self, grads, trainable_variables=None):
-        """Clips once by the global norm, then updates."""
+        """Clips by the global norm, then updates."""
         grads = [tf.convert_to_tensor(grad) for grad in grads]
         scale = clip_scale(tf.linalg.global_norm(grads), self.rule.clip_norm)
         return super().apply([grad * scale for grad in grads], trainable_variables)
 
     def update_step(self, gradient, variable, learning_rate):
-        """One variable's update."""
+        """Updates one variable."""
         index = self._get_variable_index(variable)
         step = tf.convert_to_tensor(self.iterations.value)
         moments = Moments(tf.convert_to_tensor(self.first[index]), tf.convert_to_tensor(self.second[index]))

@@ -1,4 +1,4 @@
-"""The phases of a run: stretches of its steps with batches of their own, under one schedule, one optimizer, one resume."""
+"""The phases of a run: each has its own steps and batches; schedule, optimizer and resume are the run's."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from official_bert.training.task import BatchSource, DataFiles, Resolved, Steps,
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Steps first + 1 to last of a run, on the batches of `resolved`; batch 0 of its training batches is the first of them."""
+    """Steps first + 1 to last of a run, on the training batches of `resolved`, from batch 0 on."""
 
     number: int
     first: int
@@ -23,9 +23,9 @@ class Phase:
 
 
 def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
-    """The run's phases with their data and their one model; one phase if the configuration names none.
+    """Makes the run's phases with their data and one model for all; a single phase if the configuration names none.
 
-    Raises ValueError for data that does not fit, and if the configuration does not say how long the phases are.
+    Raises ValueError if the data does not fit or the lengths of the phases are not configured.
     """
     config = task.config
     if not config.phases:
@@ -47,16 +47,16 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
 
 
 def phase_config(config: Config, phase: PhaseConfig) -> Config:
-    """The run's configuration as one phase has it."""
+    """The run's configuration with one phase's values."""
     training = dataclasses.replace(config.training, batch_size=phase.batch_size or config.training.batch_size,
                                    accumulation_steps=phase.accumulation_steps or config.training.accumulation_steps)
-    # Each phase says all of its options, so that the ones laid over here do not reach the others.
+    # Each phase gets all of its options, so that those of this phase do not reach the others.
     phases = tuple(dataclasses.replace(other, options=merge(config.options, other.options)) for other in config.phases)
     return dataclasses.replace(config, training=training, phases=phases, options=merge(config.options, phase.options))
 
 
 def task_at(task: TaskBase, step: int) -> TaskBase:
-    """The task as the phase that takes step `step` has it; the last phase's after the end."""
+    """The task of the phase that takes step `step`; the last phase's after the end."""
     last = 0
     for phase in task.config.phases:
         last += phase.steps
@@ -66,5 +66,5 @@ def task_at(task: TaskBase, step: int) -> TaskBase:
 
 
 def total_steps(config: Config) -> int:
-    """The run's steps, 0 where they follow from epochs and data."""
+    """The run's steps, 0 if they depend on epochs and data."""
     return sum(phase.steps for phase in config.phases) or config.training.steps

@@ -1,4 +1,4 @@
-"""What a run tells: console lines with ETA, a JSON-lines log, TensorBoard, a profile of chosen steps."""
+"""A run's output: console lines with ETA, a JSON-lines log, TensorBoard, a profile of chosen steps."""
 
 import json
 import os
@@ -13,14 +13,14 @@ BOARD_FOLDER = "tensorboard"
 
 
 class Profile:
-    """TensorFlow's profiler over steps first + 1 to last; `edges` are where it must be started and stopped."""
+    """TensorFlow's profiler over steps first + 1 to last; `edges` are (first, last), empty for no profile."""
 
     def __init__(self, edges: tuple[int, ...], output_dir: str):
         self.edges, self.folder, self.running = edges, os.path.join(output_dir, BOARD_FOLDER), False
 
     @classmethod
     def parse(cls, text: str, output_dir: str) -> "Profile":
-        """From `first:last`; "" profiles nothing. ValueError for anything else."""
+        """Parses `first:last`; "" profiles nothing. Raises ValueError for anything else."""
         if not text:
             return cls((), output_dir)
         first, _, last = text.partition(":")
@@ -29,7 +29,7 @@ class Profile:
         return cls((int(first), int(last)), output_dir)
 
     def at(self, step: int) -> None:
-        """Starts or stops where `step` steps are done."""
+        """Starts or stops if that is due after `step` steps."""
         if self.edges and not self.running and self.edges[0] <= step < self.edges[1]:
             tf.profiler.experimental.start(self.folder)
             self.running = True
@@ -37,7 +37,7 @@ class Profile:
             self.stop()
 
     def stop(self) -> None:
-        """Writes what was profiled, if anything."""
+        """Writes the profile, if one is running."""
         if self.running:
             tf.profiler.experimental.stop()
             self.running, self.edges = False, ()
@@ -54,7 +54,7 @@ class Watcher:
             self.board = tf.summary.create_file_writer(os.path.join(output_dir, board_folder))
 
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
-        """Takes the means of the metrics since the last call, at `step` steps done."""
+        """Logs the means of the metrics since the last call, after `step` steps."""
         left = (self.total_steps - step) / steps_per_second if steps_per_second else 0
         parts = [f"{name} {value:.4f}" for name, value in metrics.items() if name == "loss" or name.endswith("accuracy")]
         parts += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
@@ -65,12 +65,12 @@ class Watcher:
         self._write("train", step, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of an evaluation of the weights after `step` steps."""
+        """Logs the metrics of an evaluation of the weights after `step` steps."""
         self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
         self._write("eval", step, metrics)
 
     def say(self, line: str) -> None:
-        """A line on the console."""
+        """Prints a line."""
         if self.enabled:
             print(line, flush=True)
 
@@ -86,7 +86,6 @@ class Watcher:
         self.board.flush()
 
     def close(self) -> None:
-        """Closes the files."""
         if self.enabled:
             self.log.close()
             self.board.close()

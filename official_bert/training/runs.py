@@ -1,4 +1,4 @@
-"""Runs one fine-tuning: trains, evaluates and predicts as asked. The fine-tuning commands share it."""
+"""One fine-tuning: training, evaluation and prediction, shared by the fine-tuning commands."""
 
 import dataclasses
 import os
@@ -29,7 +29,7 @@ DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {"training": {"keep_checkpoints
 def defaults_from(init_checkpoint: str) -> dict[str, Any]:
     """The parts of a configuration that a checkpoint's files tell: the model, the vocabulary beside it, whether that is uncased.
 
-    Raises ValueError where there is no checkpoint.
+    Raises ValueError if there is no checkpoint.
     """
     if not init_checkpoint:
         return {}
@@ -51,7 +51,7 @@ def defaults_from(init_checkpoint: str) -> dict[str, Any]:
 
 
 def stored_config(output_dir: str, overrides: list[str]) -> Config | None:
-    """The configuration of a run's folder, for evaluation and prediction alone; None where there is none."""
+    """The configuration of a run's folder, for evaluation and prediction alone; None if there is none."""
     path = os.path.join(output_dir, CONFIG_FILE)
     if not os.path.exists(path):
         return None
@@ -117,7 +117,7 @@ def _evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Plac
 
 
 def trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) -> str:
-    """Where the weights to evaluate or answer with lie."""
+    """The folder of the weights for evaluation and prediction."""
     if best and os.path.exists(os.path.join(output_dir, BEST_FOLDER, METRIC_FILE)):
         return os.path.join(output_dir, BEST_FOLDER)
     if os.path.isdir(output_dir) and checkpoints.newest_checkpoint(output_dir):
@@ -128,15 +128,15 @@ def trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) ->
 
 
 def resolve_answers(task: TaskBase, files: DataFiles) -> Resolved:
-    """The task, its model and the data to answer. ValueError if there is none."""
+    """Resolves the task with the data to answer. Raises ValueError if there are none."""
     set_precision(task.config.training.precision)
     return task.resolve(files, Steps(train=False, evaluate=False, predict=True))
 
 
 def predict(resolved: Resolved, source: BatchSource, path: str) -> list[dict[str, Any]]:
-    """The predictions for each row of a source, after the model has got the weights at a path.
+    """Predicts each row of a source, with the weights at a path.
 
-    Raises ValueError if the model has variables that the path has no weights for.
+    Raises ValueError unless the path has weights for all variables of the model.
     """
     found = checkpoints.initialize_from(resolved.model, path)
     if found.new:
@@ -145,6 +145,6 @@ def predict(resolved: Resolved, source: BatchSource, path: str) -> list[dict[str
 
 
 def write_results(metrics: Mapping[str, float], output_dir: str) -> None:
-    """`eval_results.txt`, sorted by name as in 2018."""
+    """Writes `eval_results.txt`, sorted by name as in 2018."""
     with written_whole(os.path.join(output_dir, RESULTS_FILE)) as file:
         file.writelines(f"{name} = {value}\n" for name, value in sorted(metrics.items()))

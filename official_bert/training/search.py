@@ -1,7 +1,6 @@
-"""Several fine-tunings of one task: a grid of settings (paper A.3), several seeds, what came of each, and which was best.
+"""Several fine-tunings of one task: a grid of settings (paper A.3), several seeds, the results of each, and the best one.
 
-Each run has a folder of its own and is not repeated: what it gave stands in `search.json`. Of the checkpoints only those of the
-best run stay.
+Each run has its own folder and is not repeated: `search.json` has its results. Only the best run keeps its checkpoints.
 """
 
 import dataclasses
@@ -32,7 +31,7 @@ TrainOne = Callable[[Config, str], dict[str, float]]  # configuration, folder ->
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one setting gave over its seeds."""
+    """The results of one setting over its seeds."""
 
     setting: Setting
     values: tuple[float, ...]  # of the metric, a seed each
@@ -50,7 +49,7 @@ class Outcome:
 
 
 def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """`key=a,b,c` of each --vary as {key: (a, b, c)}. ValueError where it is something else."""
+    """Parses `key=a,b,c` of each --vary as {key: (a, b, c)}. Raises ValueError for anything else."""
     varied: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         key, _, values = text.partition("=")
@@ -72,7 +71,7 @@ def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
 
 
 def with_setting(config: Config, setting: Setting) -> Config:
-    """The configuration with a setting's values; ValueError for a key that does not exist or a value of another type."""
+    """Returns the configuration with a setting's values. Raises ValueError for an unknown key or a value of another type."""
     return build(Config, merge(to_dict(config), nest(setting)), "config")
 
 
@@ -87,10 +86,10 @@ def name_of(setting: Setting) -> str:
 
 def search(config: Config, grid: Mapping[str, Sequence[Any]], seeds: int, output_dir: str, metric: str, train_one: TrainOne,
            report: Callable[[str], None] = print) -> tuple[list[Outcome], str]:
-    """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...): the outcomes, best first, and the
-    folder of the best run.
+    """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...).
 
-    `metric` begins with `-` where less is better. A setting is judged by its mean, a run by its own value.
+    Returns the outcomes, best mean first, and the folder of the run with the best value. `metric` begins with `-` if less is
+    better.
     """
     settings = settings_of(grid)
     configs = [[with_setting(config, setting | {"seed": config.seed + seed}) for seed in range(seeds)] for setting in settings]
@@ -112,7 +111,7 @@ def search(config: Config, grid: Mapping[str, Sequence[Any]], seeds: int, output
 
 
 class _Records:
-    """What runs gave, kept in `search.json` as they end."""
+    """The results of finished runs, in `search.json`."""
 
     def __init__(self, output_dir: str, metric: str):
         self.folder, self.path = output_dir, os.path.join(output_dir, SEARCH_FILE)
@@ -123,12 +122,12 @@ class _Records:
                 self.runs = json.load(file)["runs"]
 
     def value(self, folder: str, config: Config) -> float | None:
-        """The metric of a run that has ended with this very configuration; None where there is none."""
+        """The metric of the finished run with exactly this configuration; None if there is none."""
         run = self.runs.get(os.path.basename(folder))
         return run["metrics"][self.metric] if run and run["config"] == to_dict(config) else None
 
     def add(self, folder: str, config: Config, metrics: Mapping[str, float]) -> None:
-        """Notes a run, and removes the checkpoints of whichever is beaten now. ValueError where it lacks the metric."""
+        """Notes a run, and removes the checkpoints of all but the best. Raises ValueError if the metric is missing."""
         if self.metric not in metrics:
             raise ValueError(f"expected a metric {self.metric!r} to choose by, got {sorted(metrics)}; is there evaluation data?")
         self.runs[os.path.basename(folder)] = {"config": to_dict(config), "metrics": dict(metrics)}
@@ -146,7 +145,7 @@ class _Records:
 
 
 def remove_checkpoints(folder: str) -> None:
-    """Removes the weights of a run and leaves its configuration, log and results."""
+    """Removes the weights of a run; keeps its configuration, log and results."""
     for path in [os.path.join(folder, "checkpoint"), *glob.glob(os.path.join(glob.escape(folder), "ckpt-*"))]:
         if os.path.exists(path):
             os.remove(path)
@@ -154,7 +153,7 @@ def remove_checkpoints(folder: str) -> None:
 
 
 def describe(outcomes: Sequence[Outcome], metric: str) -> list[str]:
-    """A line for each setting: mean, spread, each seed's value."""
+    """Returns a line for each setting: mean, spread, each seed's value."""
     width = max(len(name_of(outcome.setting)) for outcome in outcomes)
     lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: mean, standard deviation, each seed"]
     return lines + [f"{name_of(outcome.setting):{width}}  {outcome.mean:.4f} +- {outcome.spread:.4f}  "

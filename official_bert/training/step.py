@@ -1,8 +1,8 @@
 """One step of training, as pure functions of tensors: forward, backward, accumulation, clipping, update.
 
-`Step.train` takes weights, moments, a batch and integers, and gives new weights and moments. The loop assigns them; the
-same function runs under every strategy and is what is lowered for TPUs. Losses are divided once, by the global batch's
-weights, so that replicas, accumulation steps and one big batch are the same training.
+`Step.train` takes weights, moments, a batch and integers, and returns new weights and moments, which the loop assigns. The
+same function runs under every strategy and is lowered for TPUs. Losses are divided once, by the global batch's weights, so
+that replicas, accumulation steps and one big batch are the same training.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from official_bert.training.task import Batch, TaskBase
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
 FIRST_SCALE = 2.0 ** 15
-TOTALS = ("tokens", "flops")  # of a step, not means: real tokens, operations of the model
+TOTALS = ("tokens", "flops")  # sums over a step, not means: real tokens, operations of the model
 FACTS = ("learning_rate", "gradient_norm", "parameter_norm", "finite", "skipped", "loss_scale")  # of an update
 Tensors = list[tf.Tensor]
 AllReduce = Callable[[Tensors], Tensors]
@@ -29,7 +29,7 @@ AllReduce = Callable[[Tensors], Tensors]
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What a step changes: weights, Adam's moments, float16's loss scale and how many finite steps it has held."""
+    """Everything that a step changes: weights, Adam's moments, float16's loss scale, and the finite steps since it changed."""
 
     weights: Tensors
     first: Tensors
@@ -39,9 +39,9 @@ class State:
 
 
 def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: tf.Tensor, part: tf.Tensor) -> Tensors:
-    """A dropout seed for each site: a function of (seed, step, part = replica and micro-batch, site) alone.
+    """Makes a dropout seed for each site, a function of (seed, step, part = replica and micro-batch, site) alone.
 
-    `sites` are the variables that training does not change: seed states and, as they are, frozen weights.
+    `sites` are the variables that training does not change: seed states and frozen weights, which stay unchanged.
     """
     at_step = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int32), tf.cast(step, tf.int32))
     at_part = tf.random.experimental.stateless_fold_in(at_step, tf.cast(part, tf.int32))
@@ -50,7 +50,7 @@ def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: tf.Tensor, part
 
 
 def is_seed(variable: keras.Variable) -> bool:
-    """Whether a variable is the state of a dropout's seed, and no frozen weight."""
+    """Whether a variable is the state of a dropout's seed, not a frozen weight."""
     return tf.as_dtype(variable.dtype).is_integer
 
 
@@ -62,7 +62,7 @@ def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
 
 
 class Step:
-    """The step functions of a task and its model. `names` are those of the row of metrics that `train` gives, in its order."""
+    """The step functions of a task and its model. `names` are the names of the metrics that `train` returns, in their order."""
 
     def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1):
         self.task, self.model, self.config = task, model, config
@@ -71,17 +71,17 @@ class Step:
         self.decayed = [optimization.is_decayed(variable.path) for variable in model.trainable_variables]
         each = () if tuple(task.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in task.loss_names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
-        # An update touches a weight's numbers many times: compiled, it reads and writes them once. Weights of one shape share
-        # a function, so that a few small ones are compiled.
+        # Compiled, an update reads and writes a weight's numbers once instead of many times. Weights of one shape share a
+        # function, so only a few are compiled.
         self.compiled_updates = {key: tf.function(functools.partial(self._update_one, decayed=key[1]), jit_compile=True)
                                  for key in self._update_keys()}
-        # Compiled, too, for what the graph optimizer makes of such sums in a loop within a loop (TemporaryVariable) fails.
+        # Compiled because the graph optimizer's form of such sums in a loop within a loop (TemporaryVariable) fails.
         self.compiled_add = tf.function(lambda sums, made: tf.nest.map_structure(tf.add, sums, made), jit_compile=True)
         self.compiled_gradients = tf.function(self.gradients, jit_compile=True) if config.training.xla else self.gradients
 
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
               all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
-        """New state and the row of metrics (float32, `names`) after one replica's part of a global batch."""
+        """Returns the new state and the metrics (float32, `names`) after one replica's part of a global batch."""
         weights_of = self.task.loss_weights(batch)
         totals = dict(zip(weights_of, all_reduce(list(weights_of.values()))))
         gradients, sums, counts = self._accumulate(state, batch, totals, step, replica)
@@ -96,12 +96,12 @@ class Step:
         return state, tf.stack([tf.cast(row[name], tf.float32) for name in self.names])
 
     def _others(self) -> Tensors:
-        """What training does not change, where no dropout looks at its seed."""
+        """The variables that training does not change, for evaluation: no dropout reads its seed, so seeds are 0."""
         return [tf.zeros(variable.shape, variable.dtype) if is_seed(variable) else tf.convert_to_tensor(variable.value)
                 for variable in self.model.non_trainable_variables]
 
     def _accumulate(self, state: State, batch: Batch, totals: dict, step: tf.Tensor, replica: tf.Tensor):
-        """Sums of gradients, losses and counters over a replica's micro-batches, one after the other."""
+        """Sums gradients, losses and counters over a replica's micro-batches, one after the other."""
         count = self.config.training.accumulation_steps
 
         def measure(index, part):
@@ -116,11 +116,11 @@ class Step:
         def add(index, sums):
             made = measure(index, {key: value[index] for key, value in pieces.items()})
             return index + 1, self.compiled_add(sums, made)
-        # A loop of the graph: unrolled, micro-batches would run side by side and save no memory.
+        # A loop in the graph: unrolled, micro-batches would run in parallel and save no memory.
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
-        """One micro-batch: gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
+        """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
         with tf.GradientTape() as tape:
             tape.watch(weights)
             outputs, _ = self.model.stateless_call(weights, seeds, dict(batch), training=True)
@@ -135,11 +135,11 @@ class Step:
                 counters)
 
     def _update_keys(self) -> list[tuple[tuple[int, ...], bool]]:
-        """Of each weight: its shape, and whether it decays."""
+        """Each weight's shape, and whether it decays."""
         return [(tuple(variable.shape), decayed) for variable, decayed in zip(self.model.trainable_variables, self.decayed)]
 
     def _update(self, state: State, gradients: Tensors, loss: tf.Tensor, step: tf.Tensor) -> tuple[State, dict[str, tf.Tensor]]:
-        """Clips once, updates, and keeps everything as it was where the step must not be taken."""
+        """Clips and updates; keeps weights and moments if the step must not be taken."""
         rule, training = self.config.optimizer, self.config.training
         scale, finite_steps = state.scale, state.finite_steps
         gradient_scale = 1.0 / scale if self.scales_loss else tf.constant(1.0)
@@ -164,12 +164,12 @@ class Step:
 
     def _update_one(self, weight: tf.Tensor, gradient: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient_scale: tf.Tensor,
                     rate: tf.Tensor, step: tf.Tensor, taken: tf.Tensor, decayed: bool) -> tuple[tf.Tensor, ...]:
-        """A weight and its moments after the step, or as they were where it is not taken."""
+        """Returns a weight and its moments after the step, unchanged if it is not `taken`."""
         new, moments = optimization.update(self.config.optimizer, weight, gradient * gradient_scale, Moments(first, second), rate,
                                            step, decayed)
         return tuple(tf.where(taken, after, before) for after, before in zip((new, *moments), (weight, first, second)))
 
     def evaluate(self, weights: Tensors, batch: Batch):
-        """(sum, weight) of losses and of counters, and the predictions of the batch's rows."""
+        """Returns (sum, weight) of losses and of counters, and the predictions of the batch's rows."""
         outputs, _ = self.model.stateless_call(weights, self._others(), dict(batch), training=False)
         return self.task.losses(outputs, batch), self.task.counters(outputs, batch), self.task.predictions(outputs, batch)

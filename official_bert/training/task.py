@@ -1,4 +1,4 @@
-"""The interface that a task fulfils: its data, its model, its losses and what becomes of the model's outputs.
+"""The interface of a task: its data, its model, its losses and its use of the model's outputs.
 
 A task is a module with a class `Task(TaskBase)` and its `Options`; `tasks/loading.py` imports it by name.
 """
@@ -6,6 +6,7 @@ A task is a module with a class `Task(TaskBase)` and its `Options`; `tasks/loadi
 import abc
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -24,7 +25,7 @@ Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice",
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataFiles:
-    """Where a run's data lies; each task says in its errors which of these it needs."""
+    """The files of a run; each task's errors say which of these it needs."""
 
     data_dir: str = ""  # a folder in the task's published layout
     train_file: str = ""  # or single files; pre-training takes globs with commas
@@ -32,10 +33,23 @@ class DataFiles:
     predict_file: str = ""
     cache_dir: str = ""  # tokenized features are kept here between runs; "" keeps nothing
 
+    def path(self, given: str, names: Sequence[str]) -> str:
+        """Returns `given`, or the first of `names` that lies in `data_dir`; "" if there is neither."""
+        if given or not self.data_dir:
+            return given
+        return next(filter(os.path.isfile, (os.path.join(self.data_dir, name) for name in names)), "")
+
+    def training_path(self, names: Sequence[str]) -> str:
+        """Returns the path of the training file. Raises ValueError if there is none."""
+        if path := self.path(self.train_file, names):
+            return path
+        raise ValueError(f"expected training data: --train_file, or one of {', '.join(names)} in --data_dir "
+                         f"({self.data_dir or 'not given'})")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steps:
-    """What is done of a fine-tuning."""
+    """The steps of a fine-tuning that are done."""
 
     train: bool = True
     evaluate: bool = True
@@ -52,19 +66,18 @@ TRAIN_AND_EVALUATE = Steps()
 class BatchSource(Protocol):
     """A deterministic sequence of global batches: batch `i` is a function of the seed and `i` alone.
 
-    So a resumed run needs one integer, and adding replicas or workers changes nothing of what is learned.
-    Every batch has exactly the global batch size in rows; rows that fill up an epoch's last batch
-    have `example_weights` 0 (a float32 [B] key that every batch carries).
+    So a resumed run needs one integer, and more replicas or workers learn exactly the same. Every batch has the global batch
+    size in rows and a key `example_weights`, float32 [B]: 0 for rows that fill up an epoch's last batch.
     """
 
     batches_per_epoch: int
     batch_size: int
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
-        """Batches start, start + 1, ... as dicts of tensors; of each, block `shard` of `num_shards` of its rows."""
+        """Batches start, start + 1, ... as dicts of tensors; only block `shard` of `num_shards` of their rows."""
 
     def explain(self, message: str) -> str | None:
-        """What in the data is the cause of an error of TensorFlow's, raised while reading; None if the data is not."""
+        """Names the data that caused TensorFlow's error while reading; None if the data did not cause it."""
 
 
 class HeldOut(Protocol):
@@ -75,11 +88,11 @@ class HeldOut(Protocol):
         """The batches of one evaluation."""
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Official metrics from one prediction a row of `source` (filler rows removed), in its order."""
+        """Computes the official metrics from one prediction a row of `source` (without filler rows), in its order."""
 
 
 class ToAnswer(Protocol):
-    """Data to answer: a test set."""
+    """Data to predict: a test set."""
 
     @property
     def source(self) -> BatchSource:
@@ -91,9 +104,9 @@ class ToAnswer(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A task with everything that its files tell: its labels, its model, its batches."""
+    """A task with its data: labels, model, batches."""
 
-    task: "TaskBase"  # its config holds what the files told, so that prediction and export need the output folder alone
+    task: "TaskBase"  # its config has the labels found in the files: prediction and export need only the output folder
     model: keras.Model
     train: BatchSource | None = None
     held_out: HeldOut | None = None
@@ -102,7 +115,7 @@ class Resolved:
 
 @dataclasses.dataclass(frozen=True)
 class ConstantAnswers:
-    """Every row gets the same answer, and no model is trained."""
+    """The answers of a task without a model: the same for every row."""
 
     metrics: dict[str, float]  # {} if there is nothing to evaluate on
     write: Callable[[str], list[str]] | None  # writes the prediction files into a folder, returns their paths; None: nothing to answer
@@ -110,16 +123,16 @@ class ConstantAnswers:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskBase(abc.ABC):
-    """What training, evaluation, prediction and export need to know of a task: a function of its configuration, never changed.
+    """A task as training, evaluation, prediction and export see it: a function of its configuration, never changed.
 
-    `resolve` is the one step that reads data.
+    Only `resolve` reads data.
     """
 
     config: Config
     Options: ClassVar[type]
 
     def __post_init__(self):
-        self.options  # noqa: B018 (wrong ones are refused at once)
+        self.options  # noqa: B018 (refuses wrong options at once)
 
     @functools.cached_property
     def options(self) -> Any:
@@ -133,12 +146,12 @@ class TaskBase(abc.ABC):
 
     @property
     def loss_names(self) -> Sequence[str]:
-        """The names that `losses` gives for a training batch, in their order."""
+        """The names of the `losses` of a training batch, in their order."""
         return ("loss",)
 
     @property
     def counter_names(self) -> Sequence[str]:
-        """The names that `counters` gives, in their order."""
+        """The names of the `counters`, in their order."""
         return ()
 
     @functools.cached_property
@@ -147,15 +160,15 @@ class TaskBase(abc.ABC):
         return FullTokenizer(self.config.tokenizer.vocab_file, self.config.tokenizer.do_lower_case)
 
     def with_options(self, **found: Any) -> Self:
-        """The same task with what was found in the data (`labels=[...]`) in its options and in the config that is saved."""
+        """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""
         options = to_dict(dataclasses.replace(self.options, **found))
         return type(self)(dataclasses.replace(self.config, options=options))
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:
-        """Opens and checks the files of all `steps`, finds the labels, builds the model unless one is given, makes the batches.
+        """Opens and checks the files of all `steps`, finds the labels, builds the model unless it is given, makes the batches.
 
-        In this order, and within the scope of the strategy. Raises ValueError if a step lacks its data; a training run may lack
-        data to evaluate on.
+        In this order; call it within the strategy's scope. Raises ValueError if a step lacks its data, but training may lack
+        evaluation data.
         """
         resolved = self.read(files, steps, model)
         if steps.evaluate and not steps.train and resolved.held_out is None:
@@ -166,26 +179,26 @@ class TaskBase(abc.ABC):
 
     @abc.abstractmethod
     def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
-        """What `resolve` gives; a step that lacks its data (training apart) leaves None."""
+        """Does the work of `resolve`; leaves None for a step without data, except training."""
 
     def constant_answers(self, files: DataFiles, steps: Steps) -> ConstantAnswers | None:
-        """The answers of a task that needs no model (always the most frequent label); None is the usual case."""
+        """The answers of a task without a model (always the most frequent label); None for all others."""
         return None
 
     @abc.abstractmethod
     def build_model(self) -> keras.Model:
-        """The model with its weights made: takes the batch's keys as a dict, gives a named dict."""
+        """Builds the model with all its weights: from the dict of a batch to a named dict of outputs."""
 
     @abc.abstractmethod
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """(sum, weight) by name, pure and in float32; the training loss is the sum over names of sum / weight."""
 
     def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """The weights that `losses` gives for a training batch, from the batch alone; by default the number of real rows."""
+        """The weights of the `losses` of a training batch, from the batch alone; by default the number of real rows."""
         return {name: tf.reduce_sum(batch["example_weights"]) for name in self.loss_names}
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Names, static shapes and types of a batch at its full length, as a TPU would get it."""
+        """Names, static shapes and types of a batch at its full length, as a TPU gets it."""
         raise ValueError(f"task {self.config.task} has batches of no fixed shape")
 
     def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
@@ -197,10 +210,9 @@ class TaskBase(abc.ABC):
         return {}
 
     def best_metric(self) -> str:
-        """The key of `evaluate` or of the evaluation losses by which the best checkpoint is kept; `-` in front: less is
-        better."""
+        """The metric or evaluation loss by which the best checkpoint is chosen; `-` in front: less is better."""
         return "-loss"
 
     def served(self, model: keras.Model, options: Any) -> Any:
-        """The `ServedModel`, one of `served_classes`, of the task's trained model; `options` are `ServingOptions`."""
+        """Makes the `ServedModel`, one of `served_classes`, of the trained model; `options` are `ServingOptions`."""
         raise ValueError(f"task {self.config.task} is not served")

@@ -1,4 +1,4 @@
-"""A model, its optimizer's moments and its step on the devices of a strategy: several steps a host call, evaluation."""
+"""A model, its optimizer's moments and its step on the devices of a strategy: training steps and evaluation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ from official_bert.training import distribution
 from official_bert.training.step import FIRST_SCALE, State, Step
 from official_bert.training.task import BatchSource, TaskBase
 
-# A TPU compiles for the very shapes of a batch, instead of padding it once more to bounds of its own.
+# A TPU then compiles for the exact shapes of a batch and does not pad it to bounds of its own.
 EXACT_SHAPES = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
 
 
 class Trainer:
-    """What a run changes, and the compiled functions that change it. All of it, `model` too, is made under the strategy."""
+    """The variables that a run changes, and the compiled functions that change them. Make it under the strategy, `model` too."""
 
     def __init__(self, task: TaskBase, model: keras.Model, strategy: tf.distribute.Strategy, total_steps: int):
         self.model, self.strategy, self.total_steps = model, strategy, total_steps
@@ -34,30 +34,30 @@ class Trainer:
         self.checkpoint = checkpoints.weights_checkpoint(
             model, first=dict(zip(names, self.first)), second=dict(zip(names, self.second)), scale=self.scale,
             finite_steps=self.finite_steps, step=self.done)
-        # Workers stop at the same step: one's wish reaches the others with the step's own sums.
+        # Workers stop at the same step: the request of one reaches the others with the step's own sums.
         self.stop_wanted, self.stop_agreed = tf.Variable(0.0, trainable=False), tf.Variable(0.0, trainable=False)
         self.enter(task)
 
     def enter(self, task: TaskBase) -> None:
-        """Makes the step functions for a task's batches: at the start, and where another phase begins.
+        """Makes the step functions for a task's batches, at the start and for every further phase.
 
-        Raises ValueError where a global batch cannot be divided among replicas and micro-batches.
+        Raises ValueError if a global batch cannot be divided among replicas and micro-batches.
         """
         settings = task.config.training
         distribution.check_batch("batch_size", settings.batch_size, self.strategy, settings.accumulation_steps)
         distribution.check_batch("eval_batch_size", settings.eval_batch_size, self.strategy)
         self.step = Step(task, self.model, task.config, self.total_steps, self.strategy.num_replicas_in_sync)
         self.run_steps = tf.function(self._run_steps)
-        # Batches bucketed by length come in a few shapes: one graph serves them all.
+        # Batches bucketed by length have a few shapes: one graph for all.
         self.run_evaluation = tf.function(self._run_evaluation, reduce_retracing=True)
 
     @property
     def steps_done(self) -> int:
-        """Optimizer steps that the weights have behind them."""
+        """Optimizer steps so far."""
         return int(self.done.numpy())
 
     def _replica_step(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
-        """What one replica does of a step: the new state, the metrics, and who wants to stop; nothing assigned."""
+        """Runs one replica's part of a step: returns new state, metrics, and the number of stop requests; assigns nothing."""
         context = tf.distribute.get_replica_context()
         one = context.num_replicas_in_sync == 1
 
@@ -72,7 +72,7 @@ class Trainer:
         return [*state.weights, *state.first, *state.second, state.scale, state.finite_steps], row, stop
 
     def _run_steps(self, iterator, count: tf.Tensor) -> tf.Tensor:
-        """`count` steps, fewer where one is not finite or a worker wants to stop; the rows of their metrics."""
+        """Runs `count` steps, fewer if one is not finite or a worker wants to stop; returns their metrics [steps, names]."""
         variables = [*self.weights, *self.first, *self.second, self.scale, self.finite_steps]
         rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None], clear_after_read=False)
         for index in tf.range(count):
@@ -97,7 +97,7 @@ class Trainer:
             "example_weights": self.strategy.run(lambda local: local["example_weights"], args=(batch,))}))
 
     def evaluate(self, source: BatchSource, limit: int = 0) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Mean losses and counters over the source (or its first `limit` batches), and predictions of its real rows."""
+        """Returns mean losses and counters over the source (or its first `limit` batches), and predictions of its real rows."""
         sums: dict[str, np.ndarray] = {}
         rows: list[dict[str, Any]] = []
         batches = limit or source.batches_per_epoch
@@ -113,7 +113,7 @@ class Trainer:
         return means, rows
 
     def steps_agree(self) -> bool:
-        """Whether every worker stands at the same step: each has restored from what it saw of the output folder."""
+        """Whether every worker is at the same step; each has restored from the output folder that it sees."""
         if not self.several_workers:
             return True
 
@@ -124,7 +124,7 @@ class Trainer:
 
 
 def real_rows(predictions: Mapping[str, tf.Tensor]) -> list[dict[str, Any]]:
-    """Predictions by row, as NumPy values; rows of `example_weights` 0 only fill the batch up and are left out."""
+    """Returns predictions by row, as NumPy values, without filler rows (`example_weights` 0)."""
     arrays = {name: value.numpy() for name, value in predictions.items()}
     weights = arrays.pop("example_weights")
     return [{name: value[index] for name, value in arrays.items()} for index in np.flatnonzero(weights > 0)]

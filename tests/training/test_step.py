@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made_pretraining import make_config, resolve, write_records
+from oracles.weights import variables_by_name
 
 from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints
-from official_bert.models.interchange import tf1
 from official_bert.tasks.loading import load_task
 from official_bert.training import distribution, guards
 from official_bert.training.step import State, fold_seeds
@@ -46,7 +46,7 @@ def test_six_steps_are_those_of_the_2018_code(golden):
     again = trainer_of(task, task.build_model(), total=10)
     checkpoints.initialize_from(again.model, str(golden / "tf1_bert/bert_model.ckpt"))
     again.run_steps(iter(tf.data.Dataset.from_tensors(batch).repeat()), tf.constant(6))
-    for name, variable in tf1.variables_by_name(again.model).items():
+    for name, variable in variables_by_name(again.model).items():
         np.testing.assert_allclose(variable.numpy().reshape(wanted[name].shape), wanted[name], atol=1e-4, err_msg=name)
 
 

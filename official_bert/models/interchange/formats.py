@@ -1,4 +1,4 @@
-"""Which format a path holds, and reading and writing by a format's name."""
+"""Finds the format of a checkpoint; reads and writes all formats."""
 
 import dataclasses
 import importlib
@@ -21,7 +21,7 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
 
-# Modules of this package by the names that a user gives; keras_hub takes seconds to import, so each is when it is needed.
+# Modules of this package by the names that a user gives; each is imported when it is needed (keras_hub takes seconds).
 FOLDER_FORMATS = ("hugging_face", "keras_hub")
 READABLE = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 WRITABLE = ("tf1", "hugging_face", "keras_hub", "ours")
@@ -42,7 +42,7 @@ class Misfit:
 
 
 class Format(Protocol):
-    """What the module of a format that is written has."""
+    """The functions of the module of a format that can be written."""
 
     def read(self, path: str) -> StoredModel:
         """The model at a path."""
@@ -57,7 +57,7 @@ def module_of(name: str) -> Format:
 
 
 def find_prefix(path: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint that a path means: a prefix, one of its files, or a folder's newest or only one."""
+    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder (its newest or only one)."""
     if os.path.isdir(path):
         if newest := tf.train.latest_checkpoint(path):
             return newest
@@ -68,9 +68,9 @@ def find_prefix(path: str) -> str | None:
 
 
 def find_format(path: str) -> tuple[str, str]:
-    """The name of the format that a path holds, and the path by which its module reads it.
+    """Returns the name of the format that a path holds, and the path by which its module reads it.
 
-    Raises ValueError, which says what is there, where it is none of them.
+    Raises ValueError, with the files that are there, if the path holds none of the formats.
     """
     if path.endswith(".keras") and os.path.isfile(path):
         return "keras", path
@@ -89,7 +89,7 @@ def find_format(path: str) -> tuple[str, str]:
 
 
 def _holds(folder: str, name: str) -> bool:
-    """Whether a folder is of a folder format: told by its config.json, so that nothing slow is imported to see that it is not."""
+    """Whether a folder is of a folder format, from its config.json alone: no slow imports."""
     path = os.path.join(folder, "config.json")
     if not os.path.exists(path):
         return False
@@ -112,7 +112,7 @@ def _format_of_checkpoint(prefix: str) -> str:
 
 
 def read(path: str) -> StoredModel:
-    """The model at a path, of whatever format; ValueError where it holds none, another architecture, or is damaged."""
+    """Reads the model at a path, of any format. Raises ValueError for no model, another architecture, or damaged files."""
     name, where = find_format(path)
     try:
         model = ours.read_keras(where) if name == "keras" else module_of(name).read(where)
@@ -124,16 +124,16 @@ def read(path: str) -> StoredModel:
 
 
 def write(model: StoredModel, name: str, folder: str) -> list[str]:
-    """Writes a model in a format to a folder that appears when it is whole; gives names of weights that have no place there.
+    """Writes a model in a format to a folder that appears when it is whole; returns the names of weights it cannot hold.
 
-    Raises ValueError for a folder that is there already, or a model that the format cannot hold.
+    Raises ValueError for a folder that exists already, or a model that the format cannot hold.
     """
     with written_folder(folder) as temporary:
         return module_of(name).write(model, temporary)
 
 
 def as_head(model: StoredModel, head: Head) -> StoredModel:
-    """The model with its one linear head read as that of another kind: formats exist that do not tell them apart."""
+    """Reads the model's linear head as one of another kind, for formats that do not distinguish them."""
     renamed = {re.sub(r"^(classifier|tagger)/", "tagger/" if head == "tagger" else "classifier/", name): weight
                for name, weight in model.weights.items()}
     return dataclasses.replace(model, head=head, weights=renamed)
@@ -159,7 +159,7 @@ def make_model(model: StoredModel) -> keras.Model:
 
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
-    """ValueError unless every weight has a variable and every variable that the model's outputs depend on has a weight."""
+    """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight."""
     optional = [] if stored.needs_pooler(model) else ["pooler/"]
     if model.head == "pretraining":
         optional += [f"{part}/" for part in ("masked_lm", "next_sentence") if f"{part}/output_bias" not in model.weights]
@@ -178,7 +178,7 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
 
 
 def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list[Misfit]:
-    """The weights that have neither the shape of the variable of their name nor that shape as a matrix."""
+    """Returns the weights whose shape is neither that of their variable nor that shape as a matrix."""
     shapes = {name: tuple(variables[name].shape) for name in model.weights if name in variables}
     return [Misfit(name, model.table.theirs(name) or name, matrix_shape(name, shape), model.weights[name].shape)
             for name, shape in shapes.items() if model.weights[name].shape not in (shape, matrix_shape(name, shape))]
@@ -190,7 +190,7 @@ def _some(names, separator: str = ", ", most: int = 6) -> str:
 
 
 def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Everything that a model computes of inputs, the encoder's outputs included."""
+    """Computes all outputs of a model, those of its encoder included."""
     rows = {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}
     encoder = getattr(model, "encoder", model)
     found = {name: encoder(rows)[name] for name in ("sequence_output", "pooled_output")}

@@ -1,4 +1,4 @@
-"""Folders of Hugging Face's BERT (PyTorch classes), in both directions and without PyTorch.
+"""Folders of Hugging Face's BERT (PyTorch classes), read and written without PyTorch.
 
 Matrices are [out, in] there and [in, out] here. `hidden_act: gelu` is the erf form there (our `gelu_erf`) and the tanh form in
 Google's configurations (our `gelu`, their `gelu_new`).
@@ -51,26 +51,20 @@ ARCHITECTURES: Mapping[str, Head] = {
 HIDDEN_ACTS = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu",
                "gelu_fast": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 OUR_HIDDEN_ACTS = {"gelu_erf": "gelu", "gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
-# Numbers that are no weights: positions 0, 1, 2, ... and segment 0, kept as buffers by some versions.
+# Tensors that are no weights: positions 0, 1, 2, ... and segment 0, which some versions keep as buffers.
 BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
-# Second names of weights; the files of some versions hold both.
+# Second names of weights; files of some versions have both.
 TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias"}
 COPIED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_dropout_prob",
           "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range")
-# Switches that change what a model computes, and the values at which it computes what BERT does.
+# Switches that change the computation, with their values for BERT.
 SWITCHES = {"position_embedding_type": ("absolute", None), "is_decoder": (False, None), "add_cross_attention": (False, None),
             "pruned_heads": ({}, None), "quantization_config": (None,)}
 
 
-def is_folder_of(folder: str) -> bool:
-    """Whether a folder is one of Hugging Face's, of whatever architecture."""
-    path = os.path.join(folder, CONFIG_FILE)
-    return os.path.exists(path) and bool({"model_type", "architectures"} & set(files.read_json(path)))
-
-
 def read(folder: str) -> StoredModel:
-    """The model of a folder. Raises ValueError for another architecture, damaged files, untied output words."""
+    """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
     path = os.path.join(folder, CONFIG_FILE)
     values = files.read_json(path)
     architecture = _check_architecture(values, path)
@@ -79,14 +73,10 @@ def read(folder: str) -> StoredModel:
     if len(named) < len(tensors):
         raise ValueError(f"{folder}: several tensors claim one name, once with and once without the prefix bert.")
     _drop_copies(named, folder)
-    weights, unknown = {}, []
-    for theirs, tensor in named.items():
-        ours = TABLE.ours(theirs)
-        if ours is None:
-            unknown.append(theirs)
-        else:
-            weights[ours] = (tensor.T if ours.endswith("/kernel") else tensor).astype(np.float32, copy=False)
-    narrow = {str(named[name].dtype) for name in named if name not in unknown} - {"float32"}
+    known, unknown = TABLE.all_ours(named)
+    weights = {ours: (named[theirs].T if ours.endswith("/kernel") else named[theirs]).astype(np.float32, copy=False)
+               for ours, theirs in known.items()}
+    narrow = {str(named[theirs].dtype) for theirs in known.values()} - {"float32"}
     notes = [f"{' and '.join(sorted(narrow))} weights were made float32"] if narrow else []
     head = ARCHITECTURES[architecture] if architecture else files.head_of(weights, folder)
     if head == "tagger":
@@ -102,7 +92,7 @@ def read(folder: str) -> StoredModel:
 
 
 def _check_architecture(values: Mapping[str, Any], path: str) -> str | None:
-    """The class of the model; ValueError where it is not a BERT that can be computed here."""
+    """Returns the class of the model. Raises ValueError if it is not a BERT that can be computed here."""
     named = values.get("architectures") or []
     kind = values.get("model_type", "bert")
     if kind != "bert":
@@ -116,7 +106,7 @@ def _check_architecture(values: Mapping[str, Any], path: str) -> str | None:
 
 
 def model_values(values: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A `config.json` under the keys of ModelConfig."""
+    """Translates a `config.json` to the keys of ModelConfig."""
     act = values.get("hidden_act", "gelu")
     if act not in HIDDEN_ACTS:
         raise ValueError(f"{path}: hidden_act: expected one of {sorted(HIDDEN_ACTS)}, got {act!r}")
@@ -125,7 +115,7 @@ def model_values(values: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
-    """All tensors of a folder, from one file or several; safetensors first."""
+    """Reads all tensors of a folder, from one file or several; prefers safetensors."""
     for name, load in ((WEIGHTS_FILE, _load_safetensors), (TORCH_FILE, torch_pickle.load_tensors)):
         path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
         if os.path.exists(path):
@@ -147,14 +137,14 @@ def _load_safetensors(path: str) -> dict[str, np.ndarray]:
 
 
 def _usual_name(name: str) -> str:
-    """A tensor's name with the prefix of the models with heads, and the layer norms' names since 2019."""
+    """A tensor's name with the prefix `bert.` of models with heads, and with the layer norms' names since 2019."""
     if name.startswith(("embeddings.", "encoder.", "pooler.")):
         name = f"bert.{name}"
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _drop_copies(named: dict[str, np.ndarray], folder: str) -> None:
-    """Takes buffers and second names of weights out of `named`; ValueError where a second name is another tensor."""
+    """Drops buffers and second names of weights. Raises ValueError if a second name has another tensor."""
     for name in BUFFERS:
         named.pop(name, None)
     for copy, original in TIED.items():
@@ -163,7 +153,7 @@ def _drop_copies(named: dict[str, np.ndarray], folder: str) -> None:
 
 
 def _read_vocab(folder: str) -> list[str] | None:
-    """`vocab.txt`, or the vocabulary inside the `tokenizer.json` that newer versions write alone."""
+    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that)."""
     path = os.path.join(folder, FAST_TOKENIZER_FILE)
     if (vocab := files.read_vocab(folder)) is not None or not os.path.exists(path):
         return vocab
@@ -184,7 +174,7 @@ def _read_do_lower_case(folder: str) -> bool | None:
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes the files of `save_pretrained`; returns our names of the weights that the model's class there has no place for."""
+    """Writes the files of `save_pretrained`; returns our names of the weights that their class does not have."""
     config, architecture = files.require_config(stored), architecture_of(stored)
     left_out = [] if files.needs_pooler(stored) else [name for name in stored.weights if name.startswith("pooler/")]
     tensors = {}
@@ -197,7 +187,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     values = {"architectures": [architecture], "model_type": "bert"} | {key: getattr(config, key) for key in COPIED} | {
         "hidden_act": OUR_HIDDEN_ACTS[config.hidden_act], "layer_norm_eps": config.layer_norm_epsilon,
         "position_embedding_type": "absolute", "tie_word_embeddings": True, "torch_dtype": "float32"}
-    files.write_json(values | _label_values(stored) | _padding_values(stored), os.path.join(folder, CONFIG_FILE))
+    padding = {"pad_token_id": list(stored.vocab).index("[PAD]") if stored.vocab and "[PAD]" in stored.vocab else 0}
+    files.write_json(values | _label_values(stored) | padding, os.path.join(folder, CONFIG_FILE))
     files.write_vocab(stored, folder)
     if stored.vocab is not None:
         _write_tokenizer(stored, config.max_position_embeddings, folder)
@@ -205,7 +196,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 
 
 def architecture_of(stored: StoredModel) -> str:
-    """The class there that computes what the model computes."""
+    """Their class that computes the same as the model."""
     if stored.head == "pretraining":
         words, sentences = "masked_lm/output_bias" in stored.weights, "next_sentence/output_bias" in stored.weights
         return {(True, True): "BertForPreTraining", (True, False): "BertForMaskedLM"}.get(
@@ -219,10 +210,6 @@ def _label_values(stored: StoredModel) -> dict[str, Any]:
     labels = files.class_names(stored)
     return {"id2label": {str(index): label for index, label in enumerate(labels)},
             "label2id": {label: index for index, label in enumerate(labels)}}
-
-
-def _padding_values(stored: StoredModel) -> dict[str, Any]:
-    return {"pad_token_id": list(stored.vocab).index("[PAD]") if stored.vocab and "[PAD]" in stored.vocab else 0}
 
 
 def _write_tokenizer(stored: StoredModel, length: int, folder: str) -> None:

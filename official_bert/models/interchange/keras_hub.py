@@ -1,7 +1,7 @@
-"""keras-hub's `BertBackbone` and `BertTokenizer`, live or as a preset folder, in both directions.
+"""keras-hub's `BertBackbone` and `BertTokenizer`, live or as a preset folder: read and written.
 
-keras-hub computes the tanh form of GELU and epsilon 1e-12, and has one dropout rate. Heads of ours lie beside the preset's
-files, in `official_bert_heads.safetensors`: keras-hub's own masked-LM head computes something else (erf GELU, epsilon 1e-5).
+keras-hub uses the tanh form of GELU and epsilon 1e-12, and has one dropout rate. Our heads lie beside the preset's files, in
+`official_bert_heads.safetensors`: keras-hub's own masked-LM head is different (erf GELU, epsilon 1e-5).
 """
 
 import json
@@ -39,14 +39,8 @@ TABLE = NameTable([
 ])
 
 
-def is_folder_of(folder: str) -> bool:
-    """Whether a folder is a preset of keras-hub's, of whatever architecture."""
-    path = os.path.join(folder, CONFIG_FILE)
-    return os.path.exists(path) and "class_name" in files.read_json(path)
-
-
 def read(folder: str) -> StoredModel:
-    """The model of a preset folder; ValueError for a preset of another architecture, or a damaged one."""
+    """Reads the model of a preset folder. Raises ValueError for another architecture or a damaged preset."""
     kind = files.read_json(os.path.join(folder, CONFIG_FILE)).get("class_name")
     if kind != "BertBackbone":
         raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {kind}")
@@ -65,15 +59,10 @@ def read(folder: str) -> StoredModel:
 def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.tokenizers.BertTokenizer | None = None,
                   heads: Mapping[str, np.ndarray] | None = None, labels: Sequence[str] = (),
                   origin: str = "keras-hub BertBackbone", unknown: Sequence[str] = ()) -> StoredModel:
-    """The model of a live backbone, with the vocabulary of a live tokenizer and heads of ours."""
-    weights, left_over = dict(heads or {}), list(unknown)
-    for variable in backbone.weights:
-        theirs = variable.path.removeprefix(f"{backbone.name}/")
-        ours = TABLE.ours(theirs)
-        if ours is None:
-            left_over.append(theirs)
-        else:
-            weights[ours] = np.asarray(variable.numpy(), np.float32)
+    """Takes the weights of a live backbone, the vocabulary of a live tokenizer, and heads of ours."""
+    variables = {variable.path.removeprefix(f"{backbone.name}/"): variable for variable in backbone.weights}
+    known, left_over = TABLE.all_ours(variables)
+    weights = dict(heads or {}) | {ours: np.asarray(variables[theirs].numpy(), np.float32) for ours, theirs in known.items()}
     config = ModelConfig(
         vocab_size=backbone.vocabulary_size, hidden_size=backbone.hidden_dim, num_hidden_layers=backbone.num_layers,
         num_attention_heads=backbone.num_heads, intermediate_size=backbone.intermediate_dim,
@@ -82,13 +71,13 @@ def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.
     head = files.head_of(weights, origin)
     if head == "classifier" and weights["classifier/output_bias"].shape == (1,) and labels == ["choice"]:
         head = "choice"
-    return StoredModel(origin=origin, weights=weights, table=TABLE, config=config, unknown=left_over, labels=labels, head=head,
+    return StoredModel(origin=origin, weights=weights, table=TABLE, config=config, unknown=[*unknown, *left_over], labels=labels, head=head,
                        vocab=None if tokenizer is None else tokenizer.get_vocabulary(),
                        do_lower_case=None if tokenizer is None else tokenizer.lowercase)
 
 
 def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
-    """A live backbone with the model's weights; ValueError for a model that keras-hub cannot compute, or one without pooler."""
+    """Makes a live backbone with the model's weights. Raises ValueError for numerics that keras-hub lacks, or without pooler."""
     config = files.require_config(stored)
     files.refuse_numerics(config, "keras-hub's BertBackbone", ("gelu",))
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
@@ -107,13 +96,13 @@ def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
 
 
 def to_tokenizer(stored: StoredModel) -> keras_hub.tokenizers.BertTokenizer:
-    """A live tokenizer; lower-casing strips accents, as in 2018."""
+    """Makes a live tokenizer; lower-casing strips accents, as in 2018."""
     lower = stored.do_lower_case is not False
     return keras_hub.tokenizers.BertTokenizer(list(stored.vocab or ()), lowercase=lower, strip_accents=lower)
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes a preset folder: backbone, tokenizer where there is a vocabulary, heads beside; nothing is left out."""
+    """Writes a preset folder: backbone, tokenizer if there is a vocabulary, heads beside it; leaves nothing out."""
     to_backbone(stored).save_to_preset(folder)
     if stored.vocab is not None:
         to_tokenizer(stored).save_to_preset(folder)
@@ -126,7 +115,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 
 
 def outputs(folder: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What keras-hub itself computes with a preset: sequence and pooled output of our inputs."""
+    """Computes sequence and pooled output of our inputs with keras-hub itself."""
     backbone = keras_hub.models.BertBackbone.from_preset(folder)
     found = backbone({"token_ids": inputs["input_ids"], "segment_ids": inputs["segment_ids"],
                       "padding_mask": inputs["input_mask"]}, training=False)

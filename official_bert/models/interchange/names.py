@@ -1,4 +1,4 @@
-"""Tables of names: a row is (our name, their name), read in both directions."""
+"""Tables of the names of weights: a row is (our name, their name), used both ways."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,26 +9,31 @@ DENSE, NORM, OUTPUT = ("kernel", "bias"), ("gamma", "beta"), ("output_weights", 
 
 
 class NameTable:
-    """Names of weights here and in another format. `{i}` in a row stands for the number of a layer; no name has two numbers."""
+    """Names of weights here and in another format. `{i}` in a row is the number of a layer; no name has two numbers."""
 
     def __init__(self, rows: Iterable[tuple[str, str]]):
         self.rows = tuple(rows)
         self._theirs, self._ours = dict(self.rows), {theirs: ours for ours, theirs in reversed(self.rows)}
 
     def theirs(self, ours: str) -> str | None:
-        """The other format's name of a weight of ours; None where it has none."""
+        """The other format's name of our weight; None if it has none."""
         return self._translate(self._theirs, ours)
 
     def ours(self, theirs: str) -> str | None:
-        """Our name of a weight of theirs (the first row's, where several share it); None where it has none."""
+        """Our name of their weight (the first row's, if several share it); None if we have none."""
         return self._translate(self._ours, theirs)
 
     def all_theirs(self, ours: Iterable[str], what: str) -> dict[str, str]:
-        """The other format's name of each of our weights; ValueError, naming them, where some have none."""
+        """The other format's name of each of our weights. Raises ValueError, naming them, if some have none."""
         named = {name: self.theirs(name) for name in ours}
         if without := [name for name, theirs in named.items() if theirs is None]:
             raise ValueError(f"{what} has no place for {', '.join(without)}")
         return {name: theirs for name, theirs in named.items() if theirs is not None}
+
+    def all_ours(self, theirs: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+        """Returns {our name: their name}, and their names that we have none for."""
+        named = {name: self.ours(name) for name in theirs}
+        return {ours: name for name, ours in named.items() if ours}, [name for name, ours in named.items() if not ours]
 
     @staticmethod
     def _translate(table: dict[str, str], name: str) -> str | None:
@@ -38,12 +43,12 @@ class NameTable:
 
 
 def rows(ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None):
-    """A row for each part of a module (its kernel and bias, say), whose names follow directly on `ours` and `theirs`."""
+    """Makes a row for each part of a module (kernel and bias, say); the parts' names follow directly on `ours` and `theirs`."""
     return [(f"{ours}{part}", f"{theirs}{other}") for part, other in zip(parts, their_parts or parts)]
 
 
 def as_matrix(name: str, weight: np.ndarray) -> np.ndarray:
-    """A weight of ours with heads and their sizes in one dimension, as all other formats but two have it: the same numbers."""
+    """Joins the dimensions of heads and head size of our weight, as most formats store it: the same numbers."""
     return weight.reshape(matrix_shape(name, weight.shape))
 
 

@@ -1,4 +1,4 @@
-"""Our own checkpoints and `.keras` files, in both directions."""
+"""Our own checkpoints, read and written, and `.keras` files, read."""
 
 import os
 from typing import Any
@@ -56,7 +56,7 @@ def read(prefix: str) -> StoredModel:
 
 
 def read_keras(path: str) -> StoredModel:
-    """The model of a `.keras` file of ours; ValueError for a file of another model, or a damaged one."""
+    """Reads the model of a `.keras` file of ours. Raises ValueError for a file of another model, or a damaged one."""
     try:
         model = keras.saving.load_model(path, compile=False)
     except (OSError, KeyError, TypeError, ValueError) as error:
@@ -73,7 +73,7 @@ def read_keras(path: str) -> StoredModel:
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; nothing is left out."""
+    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; leaves nothing out."""
     config = files.require_config(stored)
     variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
                  for name, weight in stored.weights.items()}

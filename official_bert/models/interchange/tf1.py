@@ -1,17 +1,17 @@
-"""Checkpoints of the 2018 code (TF 1), in both directions.
+"""Checkpoints of the 2018 code (TF 1), read and written.
 
-Kernels of attention are matrices there and [D,N,H] here: the same numbers in the same order, another shape.
+Attention kernels are matrices there and [D,N,H] here: the same numbers in the same order.
 """
 
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
 
-import keras
+import numpy as np
 import tensorflow as tf
 
-from official_bert.config import ModelConfig, build, read_bert_config
-from official_bert.models.encoder import weights_by_name
+from official_bert.config import ModelConfig
 from official_bert.models.interchange import stored as files
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
 from official_bert.models.interchange.stored import StoredModel
@@ -38,19 +38,13 @@ TABLE = NameTable([
     *rows("tagger/", "", OUTPUT),  # as in the taggers that were made from run_classifier.py; read back as a classifier
     *rows("span/", "cls/squad/", OUTPUT),
 ])
-# What a training run adds: moments of Adam and LAMB under their 2018 and Keras names, counters.
+# Variables of a training run: moments of Adam and LAMB under their 2018 and Keras names, counters.
 NO_WEIGHTS = re.compile(r"(.*/)?((adam|lamb)_[mv]|Adam(_1)?|global_step|beta[12]_power)")
-CONFIG_FILE = "bert_config.json"
 CONFIG_KEYS = [field.name for field in dataclasses.fields(ModelConfig) if field.name != "layer_norm_epsilon"]
 
 
-def variables_by_name(model: keras.Model) -> dict[str, keras.Variable]:
-    """The model's weights by their 2018 names; weights that 2018 does not know keep ours."""
-    return {TABLE.theirs(name) or name: variable for name, variable in weights_by_name(model).items()}
-
-
 def usual_name(name: str) -> str:
-    """A variable's name without what exporters and Keras versions of the 2018 code have made of it."""
+    """A variable's 2018 name, from names by exporters and by Keras versions of the 2018 code."""
     name = re.sub(r"^(module|bert/module|model)/", "", name)
     if re.match(r"(embeddings|encoder|pooler)/", name):
         name = f"bert/{name}"
@@ -58,9 +52,9 @@ def usual_name(name: str) -> str:
 
 
 def read(prefix: str) -> StoredModel:
-    """The model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it.
+    """Reads the model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it.
 
-    Raises ValueError where two variables claim one name or the files beside are damaged.
+    Raises ValueError if two variables claim one name or the files beside it are damaged.
     """
     reader = tf.train.load_checkpoint(prefix)
     weights, unknown = {}, []
@@ -75,14 +69,12 @@ def read(prefix: str) -> StoredModel:
         else:
             weights[ours] = reader.get_tensor(theirs)
     folder = os.path.dirname(prefix)
-    config_file = os.path.join(folder, CONFIG_FILE)
-    config = build(ModelConfig, read_bert_config(config_file), config_file) if os.path.exists(config_file) else None
-    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config, unknown=unknown,
+    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=files.read_config(folder), unknown=unknown,
                        head=files.head_of(weights, prefix), vocab=files.read_vocab(folder))
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes `bert_model.ckpt`, `bert_config.json`, `vocab.txt` as the 2018 scripts read them; nothing is left out.
+    """Writes `bert_model.ckpt`, `bert_config.json`, `vocab.txt` as the 2018 scripts read them; leaves nothing out.
 
     Raises ValueError for a model that the 2018 code cannot compute.
     """
@@ -90,9 +82,14 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     files.refuse_numerics(config, "the 2018 code", ("gelu", "relu", "tanh", "linear"))
     named = {theirs: as_matrix(ours, stored.weights[ours])
              for ours, theirs in TABLE.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
+    write_checkpoint(named, folder)
+    files.write_json({key: getattr(config, key) for key in CONFIG_KEYS}, os.path.join(folder, files.BERT_CONFIG_FILE))
+    files.write_vocab(stored, folder)
+    return []
+
+
+def write_checkpoint(named: Mapping[str, np.ndarray], folder: str) -> None:
+    """Writes variables by name to `bert_model.ckpt`."""
     tf.raw_ops.SaveV2(prefix=os.path.join(folder, "bert_model.ckpt"), tensor_names=list(named),
                       shape_and_slices=[""] * len(named), tensors=list(named.values()))
     tf.compat.v1.train.update_checkpoint_state(folder, "bert_model.ckpt")
-    files.write_json({key: getattr(config, key) for key in CONFIG_KEYS}, os.path.join(folder, CONFIG_FILE))
-    files.write_vocab(stored, folder)
-    return []

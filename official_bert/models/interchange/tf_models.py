@@ -1,6 +1,6 @@
 """Object checkpoints of tf-models-official's `BertEncoderV2`, import only.
 
-The numbers say everything about the size, attention heads included; activation and epsilon are the library's (tanh GELU, 1e-12).
+The weights' shapes give all sizes, attention heads included; activation and epsilon are the library's (tanh GELU, 1e-12).
 """
 
 import os
@@ -9,7 +9,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from official_bert.config import ModelConfig, build, read_bert_config
+from official_bert.config import ModelConfig
 from official_bert.models.interchange import stored as files
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
 from official_bert.models.interchange.stored import StoredModel
@@ -36,7 +36,7 @@ TABLE = NameTable([
 ])
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 NO_WEIGHTS = re.compile(r"_CHECKPOINTABLE_OBJECT_GRAPH|save_counter|.*/?global_step|(.*/)?optimizer/.*|.*\.OPTIMIZER_SLOT.*")
-# The encoder, and the words' table where a checkpoint reached it through the masked-LM head first.
+# The encoder, and the word embeddings if the checkpoint reached them through the masked-LM head first.
 IS_ENCODER = re.compile(r"(^|/)(?=_(embedding|type|position|transformer|pooler)[a-z_]*/|masked_lm/)")
 
 
@@ -46,7 +46,7 @@ def is_checkpoint_of(names) -> bool:
 
 
 def read(prefix: str) -> StoredModel:
-    """The encoder (and masked-LM head) of an object checkpoint."""
+    """Reads the encoder (and masked-LM head) of an object checkpoint."""
     reader = tf.train.load_checkpoint(prefix)
     weights, unknown = {}, []
     for key in sorted(reader.get_variable_to_shape_map()):
@@ -59,15 +59,14 @@ def read(prefix: str) -> StoredModel:
         else:
             weights[ours] = reader.get_tensor(key)
     folder = os.path.dirname(prefix)
-    path = os.path.join(folder, "bert_config.json")
-    config = build(ModelConfig, read_bert_config(path), path) if os.path.exists(path) else infer_config(weights, prefix)
-    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config, unknown=unknown,
-                       head=files.head_of(weights, prefix), vocab=files.read_vocab(folder),
-                       notes=[] if os.path.exists(path) else ["activations are taken to be gelu in the tanh form"])
+    config = files.read_config(folder)
+    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config or infer_config(weights, prefix),
+                       unknown=unknown, head=files.head_of(weights, prefix), vocab=files.read_vocab(folder),
+                       notes=[] if config else ["activations are taken to be gelu in the tanh form"])
 
 
 def infer_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:
-    """The sizes that the weights have."""
+    """Takes all sizes from the weights."""
     needed = ["embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
               "layer_0/attention/query/kernel", "layer_0/intermediate/kernel"]
     if missing := [TABLE.theirs(name) for name in needed if name not in weights]:

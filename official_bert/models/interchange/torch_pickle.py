@@ -1,4 +1,4 @@
-"""Tensors of a `pytorch_model.bin` without PyTorch, and without running what a pickle file may want to run."""
+"""Reads the tensors of a `pytorch_model.bin` without PyTorch, and without running code from the pickle file."""
 
 import collections
 import pickle
@@ -15,9 +15,9 @@ STORAGES: Mapping[str, np.dtype] = {
 
 
 def load_tensors(path: str) -> dict[str, np.ndarray]:
-    """The tensors of a file of `torch.save` (PyTorch 1.6 and later) by name.
+    """Returns the tensors of a file of `torch.save` (PyTorch 1.6 and later) by name.
 
-    Only what a dictionary of tensors is made of is unpickled. Raises ValueError for anything else, and for a damaged file.
+    Unpickles only dictionaries of tensors. Raises ValueError for anything else, and for a damaged file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -38,14 +38,14 @@ def load_tensors(path: str) -> dict[str, np.ndarray]:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Knows ordered dictionaries and tensors, and refuses every other name."""
+    """Unpickles ordered dictionaries and tensors; refuses every other name."""
 
     def __init__(self, file, path: str, archive: zipfile.ZipFile, root: str):
         super().__init__(file)
         self.path, self.archive, self.root = path, archive, root
 
     def find_class(self, module, name):
-        """What the file may name."""
+        """Returns the class or function of a name. Raises ValueError for names other than those of tensors."""
         if module == "torch" and name in STORAGES:
             return STORAGES[name]
         known = {("collections", "OrderedDict"): collections.OrderedDict,
@@ -56,12 +56,12 @@ class _TensorUnpickler(pickle.Unpickler):
         return known[module, name]
 
     def persistent_load(self, pid):
-        """A storage: a flat array of the archive."""
+        """Returns a storage: a flat array of the archive."""
         _, dtype, key, _, count = pid
         return np.frombuffer(self.archive.read(f"{self.root}data/{key}"), dtype, count)
 
     def _tensor(self, storage, offset, size, stride, *_):
-        """A view of a storage, copied. Bounds are checked here: numpy would read whatever lies behind the array."""
+        """Returns a copied view of a storage; checks the bounds, because `as_strided` would read beyond the array."""
         last = offset + sum((length - 1) * step for length, step in zip(size, stride))
         if min((*size, *stride, offset), default=0) < 0 or (np.prod(size) and last >= len(storage)):
             raise ValueError(f"{self.path}: damaged file of torch.save: a tensor reaches beyond its storage")

@@ -1,4 +1,4 @@
-"""A checkpoint's rows for a vocabulary that was extended: word embeddings and the masked-LM head's bias."""
+"""Extends a checkpoint's rows for a vocabulary with new entries: word embeddings and the masked-LM head's bias."""
 
 import os
 from collections.abc import Mapping
@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.models.checkpoints import newest_checkpoint
+from official_bert.models.interchange import tf1
 
-# The variables with a row, or a number, for each entry: the end of their names, here and in 2018.
+# Suffixes of the variables with a row or number for each entry, here and in 2018.
 EMBEDDINGS = "embeddings/word_embeddings"
 VOCABULARY_VARIABLES = (EMBEDDINGS, "masked_lm/output_bias", "cls/predictions/output_bias")
 OURS, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -18,9 +19,9 @@ OPTIMIZER_VARIABLES = ("/adam_m", "/adam_v", "global_step")  # of 2018
 def extend_checkpoint(path: str, folder: str, vocab_size: int, pieces: Mapping[int, list[int]], size: int) -> None:
     """Writes to `folder` the weights of checkpoint `path` for a vocabulary of `size` entries, in the same format.
 
-    `pieces` gives, for each new or replaced entry, the ids that spelled it: its row begins as the mean of theirs.
-    Optimizer and step are left behind: training starts anew from these weights. Raises ValueError where there is no
-    checkpoint or where its tables have not `vocab_size` rows.
+    `pieces` gives, for each new or replaced entry, the ids that spelled it: its row begins as the mean of their rows. Drops
+    optimizer and step: training starts anew from these weights. Raises ValueError if there is no checkpoint or its tables do
+    not have `vocab_size` rows.
     """
     weights, ours = _read_weights(path)
     tables = [name for name in weights if name.endswith(VOCABULARY_VARIABLES)]
@@ -36,7 +37,7 @@ def extend_checkpoint(path: str, folder: str, vocab_size: int, pieces: Mapping[i
 
 
 def extend_rows(rows: np.ndarray, pieces: Mapping[int, list[int]], size: int) -> np.ndarray:
-    """`rows` [V,...] as [size,...]: row i of `pieces` is the mean of the old rows that it names, the others stay."""
+    """Extends `rows` [V,...] to [size,...]: row i of `pieces` is the mean of its old rows, the other rows stay."""
     extended = np.zeros((size, *rows.shape[1:]), rows.dtype)
     extended[:len(rows)] = rows
     for index, parts in pieces.items():
@@ -45,7 +46,7 @@ def extend_rows(rows: np.ndarray, pieces: Mapping[int, list[int]], size: int) ->
 
 
 def _read_weights(path: str) -> tuple[dict[str, np.ndarray], bool]:
-    """A checkpoint's weights by name, without optimizer and step, and whether the checkpoint is ours."""
+    """Returns a checkpoint's weights by name, without optimizer and step, and whether the checkpoint is ours."""
     prefix = newest_checkpoint(path)
     if prefix is None:
         raise ValueError(f"--init_checkpoint={path}: no checkpoint found there")
@@ -59,12 +60,7 @@ def _read_weights(path: str) -> tuple[dict[str, np.ndarray], bool]:
 
 
 def _write_weights(weights: Mapping[str, np.ndarray], folder: str, ours: bool) -> None:
-    """A checkpoint in `folder`, of the kind that was read."""
-    if ours:
-        variables = {name: tf.Variable(value) for name, value in weights.items()}
-        tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))
-        return
-    prefix = os.path.join(folder, "bert_model.ckpt")
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(weights), shape_and_slices=[""] * len(weights),
-                      tensors=list(weights.values()))
-    tf.compat.v1.train.update_checkpoint_state(folder, "bert_model.ckpt")
+    if not ours:
+        return tf1.write_checkpoint(weights, folder)
+    variables = {name: tf.Variable(value) for name, value in weights.items()}
+    tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))
