@@ -71,17 +71,6 @@ def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict
     return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in parsed.items()}
 
 
-def parse_pretraining(serialized: "tf.Tensor", max_seq_length: int,
-                      max_predictions_per_seq: int) -> dict[str, "tf.Tensor"]:
-    """Parses a batch of masked records, see `pretraining_features`."""
-    return parse_examples(serialized, pretraining_features(max_seq_length, max_predictions_per_seq))
-
-
-def parse_unmasked(serialized: "tf.Tensor", max_seq_length: int) -> dict[str, "tf.Tensor"]:
-    """Parses a batch of records without masks, see `unmasked_features`."""
-    return parse_examples(serialized, unmasked_features(max_seq_length))
-
-
 def feature_lengths(path: str) -> dict[str, int]:
     """Counts the values of each feature in a file's first record. Raises ValueError if there is no such record."""
     import tensorflow as tf

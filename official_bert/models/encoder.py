@@ -77,7 +77,6 @@ class BertEncoder(keras.Model):
         self.built = False
 
     def build(self, *_):
-        """Makes every weight."""
         width = self.settings["hidden_size"]
         self.embeddings.build(None)
         for layer in self.transformer_layers:

@@ -45,13 +45,10 @@ def make_strategy(placement: Placement) -> tf.distribute.Strategy:
         _split_cpu(placement.num_cpu_devices)
     if placement.strategy == "one_device":
         return tf.distribute.get_strategy()
-    if placement.strategy == "mirrored":
-        return _mirrored(placement)
-    if placement.strategy == "multi_worker":
-        return _multi_worker(placement)
-    if placement.strategy == "tpu":
-        return _tpu(placement)
-    raise ValueError(f"--strategy: expected one of {list(STRATEGIES)}, got {placement.strategy!r}")
+    makers = {"mirrored": _mirrored, "multi_worker": _multi_worker, "tpu": _tpu}
+    if placement.strategy not in makers:
+        raise ValueError(f"--strategy: expected one of {list(STRATEGIES)}, got {placement.strategy!r}")
+    return makers[placement.strategy](placement)
 
 
 def _split_cpu(count: int) -> None:

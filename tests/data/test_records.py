@@ -40,7 +40,7 @@ def test_an_encoded_example_has_the_bytes_of_protobuf_s_deterministic_serializat
 def test_tensorflow_reads_back_every_feature(tmp_path, compress):
     wanted = some_file(tmp_path / "a", compress=compress)
     dataset = tf.data.TFRecordDataset(str(tmp_path / "a"), compression_type="GZIP" if compress else "")
-    parsed = next(iter(dataset.batch(5).map(lambda rows: records.parse_pretraining(rows, 8, 3))))
+    parsed = next(iter(dataset.batch(5).map(lambda rows: records.parse_examples(rows, FEATURES))))
     for name in wanted[0]:
         assert parsed[name].dtype == (tf.float32 if name == "masked_lm_weights" else tf.int32)
         np.testing.assert_array_equal(parsed[name], [row[name] for row in wanted])

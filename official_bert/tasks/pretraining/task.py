@@ -18,7 +18,7 @@ from official_bert.training.task import Resolved, TaskBase
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What records must look like, and how those without masks are masked."""
+    """The lengths of the records, and how records without masks are masked."""
 
     max_seq_length: int = 128
     max_predictions_per_seq: int = 20
@@ -27,17 +27,17 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutRecords:
-    """Records to evaluate on: losses and accuracies say all."""
+    """Records to evaluate on, by losses and accuracies alone."""
 
     source: RecordSource
 
     def evaluate(self, _):
-        """Nothing beyond losses and accuracies."""
+        """Returns {}: losses and accuracies are measured anyway."""
         return {}
 
 
 class Task(TaskBase):
-    """Masked LM and next sentence from the records of `create_pretraining_data`."""
+    """Masked LM and next sentence prediction on the records of `create_pretraining_data`."""
 
     Options = Options
     head = "fill_mask"
@@ -46,7 +46,7 @@ class Task(TaskBase):
     counter_names = ("mlm_accuracy", "nsp_accuracy")
 
     def build_model(self):
-        """Encoder with both heads."""
+        """Builds the encoder with both heads."""
         return Pretrainer.make(self.config.model, recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
@@ -55,17 +55,17 @@ class Task(TaskBase):
                 "nsp": losses.cross_entropy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0], batch["example_weights"])}
 
     def loss_weights(self, batch):
-        """The number of predictions, and that of examples."""
+        """The number of predictions and of examples."""
         return {"mlm": tf.reduce_sum(_mlm_weights(batch)), "nsp": tf.reduce_sum(batch["example_weights"])}
 
     def counters(self, outputs, batch):
-        """Accuracies of both."""
+        """Accuracies of words and next sentences."""
         return {"mlm_accuracy": losses.accuracy(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch)),
                 "nsp_accuracy": losses.accuracy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0],
                                                 batch["example_weights"])}
 
     def read(self, files, steps, model):
-        """The records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
+        """Opens the records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
         training = self.config.training
         train = self._source(files.train_file, training.batch_size, shuffle=True) if steps.train else None
         held_out = None
@@ -74,7 +74,6 @@ class Task(TaskBase):
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
     def served(self, model, options):
-        """Words for blanks."""
         return ServedFillMask.make(self, model, options)
 
     def batch_spec(self, batch_size):
@@ -84,7 +83,7 @@ class Task(TaskBase):
                 for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     def _source(self, patterns: str, batch_size: int, shuffle: bool) -> RecordSource:
-        """The files whose records have this run's, or this phase's, lengths."""
+        """Opens the files whose records have this run's (or phase's) lengths."""
         check_length(self.options.max_seq_length, self.config.model)
         features = {path: records.feature_lengths(path) for path in find_files(patterns) if records.holds_records(path)}
         if not features:
@@ -100,7 +99,7 @@ class Task(TaskBase):
         return RecordSource(paths, batch_size, lambda *rows: self._parse(masking, *rows), self.config.seed, shuffle)
 
     def _is_wanted(self, path: str, found: dict[str, int]) -> bool:
-        """Whether records with these feature lengths are this phase's; ValueError where no phase wants them."""
+        """Whether records with these feature lengths are this phase's. Raises ValueError if they are no phase's."""
         phases = [build(Options, merge(self.config.options, phase.options)) for phase in self.config.phases]
         if not (wrong := _other_lengths(self.options, found)):
             return True
@@ -117,11 +116,12 @@ class Task(TaskBase):
                               self.options.max_predictions_per_seq, self.config.seed)
 
     def _parse(self, masking: DynamicMasking | None, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        options = self.options
         if masking:
-            batch = masking(records.parse_unmasked(serialized, self.options.max_seq_length), indices)
+            batch = masking(records.parse_examples(serialized, records.unmasked_features(options.max_seq_length)), indices)
         else:
-            batch = records.parse_pretraining(serialized, self.options.max_seq_length,
-                                              self.options.max_predictions_per_seq)
+            table = records.pretraining_features(options.max_seq_length, options.max_predictions_per_seq)
+            batch = records.parse_examples(serialized, table)
         words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
         known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
         segments = batch["segment_ids"]
@@ -141,6 +141,6 @@ def _mlm_weights(batch) -> tf.Tensor:
 
 
 def _other_lengths(options: Options, found: dict[str, int]) -> list[tuple[str, str]]:
-    """(feature, option) of the lengths in which records differ from the options; those without masks hold no predictions."""
+    """Lists (feature, option) of lengths in which records differ from the options; without masks there are no predictions."""
     keys = {"input_ids": "max_seq_length"} | ({} if "word_starts" in found else {"masked_lm_ids": "max_predictions_per_seq"})
     return [(feature, key) for feature, key in keys.items() if found.get(feature) != getattr(options, key)]

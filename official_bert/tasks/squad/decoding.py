@@ -1,4 +1,4 @@
-"""From logits to answers: best spans, their text in the passage, null odds and no answer (2018 `run_squad.py`, `write_predictions`)."""
+"""Decodes logits to answers: best spans, their text in the passage, null odds and no answer (2018 `write_predictions`)."""
 
 import dataclasses
 import math
@@ -10,18 +10,18 @@ from official_bert.tasks.squad.features import SquadFeature
 from official_bert.tasks.squad.reading import SquadExample
 from official_bert.text.tokenization import BasicTokenizer
 
-NOTHING = "empty"  # 2018's text where no span at all is possible
-NO_SPAN = 1e6  # the null odds then
+NOTHING = "empty"  # 2018's answer if no span at all is possible
+NO_SPAN = 1e6  # the null odds in that case
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodingRules:
-    """The flags of 2018's `run_squad.py` that say what is an answer."""
+    """The flags of 2018's `run_squad.py` for decoding."""
 
     n_best_size: int = 20
     max_answer_length: int = 30  # tokens
     version_2_with_negative: bool = False
-    null_score_diff_threshold: float = 0.0  # no answer where the null score exceeds the best span's by more
+    null_score_diff_threshold: float = 0.0  # no answer if the null score exceeds the best span's by more
 
     def __post_init__(self):
         for key in ("n_best_size", "max_answer_length"):
@@ -31,9 +31,9 @@ class DecodingRules:
 
 @dataclasses.dataclass(frozen=True)
 class Logits:
-    """One feature's logits, float64 [length]: of its real tokens, since those of padding depend on the batch.
+    """One feature's logits, float64 [length], of its real tokens only: the length of the padding depends on the batch.
 
-    2018 let padding compete for the n best positions (and never win); give logits of any greater length to do so too.
+    In 2018 padding took part in the choice of the n best positions (but never won); longer logits do the same here.
     """
 
     start: np.ndarray
@@ -42,7 +42,7 @@ class Logits:
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A possible answer: a feature of the example and the positions in it; position 0 is no answer."""
+    """A possible answer: positions in a feature of the example; position 0 is no answer."""
 
     feature: int
     start: int
@@ -65,31 +65,26 @@ class Answer:
     start_logit: float
     end_logit: float
 
-    @property
-    def score(self) -> float:
-        """The sum of both logits."""
-        return self.start_logit + self.end_logit
-
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """What is written of a question."""
+    """The answers to a question."""
 
     prediction: str
     nbest: tuple[Answer, ...]
-    null_odds: float  # null score - score of the best answer that is one; only with version_2_with_negative
-    best_text: str  # the best answer that is one, whatever the threshold says
+    null_odds: float  # null score - score of the best answer with text; only with version_2_with_negative
+    best_text: str  # the best answer with text, whatever the threshold
 
 
 def best_positions(logits: np.ndarray, count: int) -> np.ndarray:
-    """The positions of the `count` largest logits, of equal ones the first (2018 `_get_best_indexes`)."""
+    """Returns the positions of the `count` largest logits, the first of equal ones (2018 `_get_best_indexes`)."""
     return np.argsort(-logits, kind="stable")[:count]
 
 
 def spans_of(feature: SquadFeature, number: int, logits: Logits, rules: DecodingRules) -> list[Span]:
-    """The possible spans among the best starts and ends of one feature, in the order in which 2018 finds them.
+    """Returns the possible spans among the best starts and ends of one feature, in 2018's order.
 
-    A span begins where its window shows the passage with the most context, so no span is found in two windows.
+    A span counts only in the window that shows its start with the most context, so no span is found twice.
     """
     starts, ends = (best_positions(part, rules.n_best_size) for part in (logits.start, logits.end))
     first, behind = feature.first_position, feature.first_position + feature.window_length
@@ -101,8 +96,7 @@ def spans_of(feature: SquadFeature, number: int, logits: Logits, rules: Decoding
 
 
 def best_spans(features: Sequence[SquadFeature], logits: Sequence[Logits], rules: DecodingRules) -> list[Span]:
-    """The possible spans of an example's features, best first; with version 2 the null span of the feature that gives it
-    the lowest score is one of them."""
+    """Returns the possible spans of an example's features, best first; with version 2, the null span is one of them."""
     spans = [span for number, (feature, part) in enumerate(zip(features, logits))
              for span in spans_of(feature, number, part, rules)]
     if rules.version_2_with_negative:
@@ -111,7 +105,7 @@ def best_spans(features: Sequence[SquadFeature], logits: Sequence[Logits], rules
 
 
 def null_span(logits: Sequence[Logits]) -> Span:
-    """No answer: the span of [CLS] in the feature that scores it lowest."""
+    """Returns the span for no answer: [CLS] in the feature that scores it lowest."""
     scores = [part.start[0] + part.end[0] for part in logits]
     lowest = int(np.argmin(scores))
     return Span(lowest, 0, 0, float(logits[lowest].start[0]), float(logits[lowest].end[0]))
@@ -119,7 +113,7 @@ def null_span(logits: Sequence[Logits]) -> Span:
 
 def decode(example: SquadExample, features: Sequence[SquadFeature], logits: Sequence[Logits], rules: DecodingRules,
            do_lower_case: bool = True) -> Decoded:
-    """The answer to one question from the logits of its features; pure."""
+    """Decodes the answer to one question from the logits of its features; pure."""
     chosen: dict[str, Span] = {}
     for span in best_spans(features, logits, rules):
         if len(chosen) >= rules.n_best_size:
@@ -141,14 +135,14 @@ def decode(example: SquadExample, features: Sequence[SquadFeature], logits: Sequ
 
 
 def softmax(scores: Sequence[float]) -> list[float]:
-    """Probabilities of the n best, as 2018 computes them."""
+    """Probabilities of the n best, by 2018's formula."""
     largest = max(scores)
     exponents = [math.exp(score - largest) for score in scores]
     return [value / sum(exponents) for value in exponents]
 
 
 def span_text(example: SquadExample, feature: SquadFeature, span: Span, do_lower_case: bool) -> str:
-    """The text of a span, its first and last word cut to it where that can be done."""
+    """Returns the text of a span; its first and last word are cut to the span if possible."""
     tokens = feature.tokens[span.start:span.end + 1]
     text = " ".join(" ".join(tokens).replace(" ##", "").replace("##", "").split())
     words = example.passage.words[feature.word_at(span.start):feature.word_at(span.end) + 1]
@@ -156,10 +150,10 @@ def span_text(example: SquadExample, feature: SquadFeature, span: Span, do_lower
 
 
 def align(predicted: str, original: str, do_lower_case: bool = True) -> str:
-    """The part of `original` that `predicted`, its normalised tokens, stands for (2018 `get_final_text`).
+    """Returns the part of `original` whose normalised tokens are `predicted` (2018 `get_final_text`).
 
-    Both are compared without spaces. `original` whole where `predicted` is not found, or normalising changed lengths
-    (accents that were taken away).
+    Compares both without spaces. Returns all of `original` if `predicted` is not found, or if normalising changed lengths
+    (by stripping accents).
     """
     normalised = " ".join(BasicTokenizer(do_lower_case).tokenize(original))
     start = normalised.find(predicted)
@@ -177,7 +171,7 @@ def align(predicted: str, original: str, do_lower_case: bool = True) -> str:
 
 
 def by_example(features: Sequence[SquadFeature]) -> Iterator[tuple[int, slice]]:
-    """(example's index, its features) over features in order."""
+    """Yields (example's index, its features) over features in order."""
     start = 0
     for end in range(1, len(features) + 1):
         if end == len(features) or features[end].example_index != features[start].example_index:
@@ -187,7 +181,7 @@ def by_example(features: Sequence[SquadFeature]) -> Iterator[tuple[int, slice]]:
 
 def decode_all(examples: Sequence[SquadExample], features: Sequence[SquadFeature], logits: Sequence[Logits],
                rules: DecodingRules, do_lower_case: bool = True) -> dict[str, Decoded]:
-    """The answers to every question, by its id."""
+    """Decodes the answers to all questions, by id."""
     assert len(features) == len(logits)
     return {examples[index].qas_id: decode(examples[index], features[part], logits[part], rules, do_lower_case)
             for index, part in by_example(features)}

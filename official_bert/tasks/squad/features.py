@@ -2,34 +2,21 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from official_bert.tasks.squad.reading import Passage, SquadExample
 from official_bert.text.packing import is_max_context, pack_pair, sliding_windows
-
-
-class Tokenizer(Protocol):
-    """What of a tokenizer is needed here."""
-
-    def tokenize(self, text: str) -> list[str]:
-        """WordPieces."""
-
-    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
-        """Their ids."""
-
-    def special_id(self, token: str) -> int:
-        """The id of [CLS] and the like."""
+from official_bert.text.tokenization import FullTokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """A passage in WordPieces, each word's by itself."""
+    """A passage in WordPieces, word by word."""
 
     tokens: tuple[str, ...]
     ids: np.ndarray  # int32 [pieces]
-    word: np.ndarray  # int32 [pieces], the word that a piece belongs to
+    word: np.ndarray  # int32 [pieces], the word of each piece
     first: np.ndarray  # int32 [words + 1], the first piece of each word
 
 
@@ -44,13 +31,13 @@ class SquadFeature:
     input_ids: np.ndarray  # int32 [length], no padding
     window_start: int  # piece of the passage
     window_length: int
-    max_context: np.ndarray  # bool [window_length]: no other window shows the piece with more context
+    max_context: np.ndarray  # bool [window_length]: this window shows the piece with the most context
     start_position: int = 0  # 0, [CLS]: no answer in this window
     end_position: int = 0
 
     @property
     def first_position(self) -> int:
-        """Where the window begins in the row."""
+        """The window's first position in the row."""
         return len(self.question) + 2
 
     @property
@@ -65,7 +52,7 @@ class SquadFeature:
 
 
 def as_arrays(features: Sequence[SquadFeature]) -> dict[str, np.ndarray]:
-    """The arrays of `TextFeatures`, and the answers: `start_positions`, `end_positions` int32 [features]."""
+    """Makes the arrays of `TextFeatures`, and the answers: `start_positions`, `end_positions` int32 [features]."""
     lengths = [len(feature.input_ids) for feature in features]
     arrays = {"ids": np.concatenate([feature.input_ids for feature in features]), "starts": np.cumsum([0, *lengths]),
               "cut": np.array(0)}
@@ -76,12 +63,12 @@ def as_arrays(features: Sequence[SquadFeature]) -> dict[str, np.ndarray]:
 
 
 class FeatureMaker:
-    """Features of examples; lengths as the flags of 2018's `run_squad.py`.
+    """Makes features of examples; the lengths are flags of 2018's `run_squad.py`.
 
-    Raises ValueError where a question of the greatest length leaves no room for its passage.
+    Raises ValueError if a question of the greatest length leaves no room for its passage.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int = 384, doc_stride: int = 128, max_query_length: int = 64):
+    def __init__(self, tokenizer: FullTokenizer, max_seq_length: int = 384, doc_stride: int = 128, max_query_length: int = 64):
         if max_query_length < 1 or doc_stride < 1:
             raise ValueError(f"max_query_length, doc_stride: expected at least 1, got {max_query_length}, {doc_stride}")
         if max_seq_length <= max_query_length + 3:
@@ -95,14 +82,14 @@ class FeatureMaker:
         self._passage: tuple[Passage | None, Pieces | None] = (None, None)
 
     def make(self, examples: Sequence[SquadExample], training: bool = False) -> list[SquadFeature]:
-        """The features of every example, in order; with `training`, the answers' positions.
+        """Makes the features of every example, in order; with `training`, with the answers' positions.
 
-        A passage without a word has one window, which holds nothing.
+        A passage without words has one empty window.
         """
         return [feature for index, example in enumerate(examples) for feature in self._of_example(index, example, training)]
 
     def pieces(self, passage: Passage) -> Pieces:
-        """A passage in WordPieces; the questions about one passage come one after the other, so one is kept."""
+        """Splits a passage into WordPieces; keeps the last one, because questions about a passage follow each other."""
         if self._passage[0] is not passage or self._passage[1] is None:
             self._passage = (passage, self._split(passage))
         assert self._passage[1] is not None
@@ -127,7 +114,7 @@ class FeatureMaker:
 
     def windows(self, index: int, question: list[str], pieces: Pieces, answer: tuple[int, int] = (0, -1),
                 training: bool = False) -> list[SquadFeature]:
-        """The features of question `index`, a list of tokens, with every window of a passage; `answer` in pieces, if any."""
+        """Makes the features of question `index`, a list of tokens, with every window of a passage; `answer` counts pieces."""
         self.cut_questions += len(question) > self.max_query_length
         question = question[:self.max_query_length]
         question_ids = self.tokenizer.convert_tokens_to_ids(question)
@@ -145,16 +132,16 @@ class FeatureMaker:
 
 
 def max_context(windows: Sequence[tuple[int, int]], number: int) -> np.ndarray:
-    """bool [length]: the positions of window `number` that no other window shows with more context."""
+    """bool [length]: the positions that window `number` shows with the most context."""
     start, length = windows[number]
     if len(windows) == 1:
         return np.ones(length, bool)
     return np.array([is_max_context(windows, number, position) for position in range(start, start + length)])
 
 
-def answer_pieces(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer) -> tuple[int, int]:
-    """The first and last piece of an answer: the first span within its words that reads as the answer itself (2018
-    `_improve_answer_span`), or its words whole. (1895 out of "(1895-1943)" can be cut out; Japan out of "Japanese" cannot.)
+def answer_pieces(pieces: Pieces, example: SquadExample, tokenizer: FullTokenizer) -> tuple[int, int]:
+    """Returns the first and last piece of an answer: of the first span within its words that reads as the answer itself, or
+    of its whole words (2018 `_improve_answer_span`). 1895 can be cut out of "(1895-1943)", but Japan not out of "Japanese".
     """
     first, last = int(pieces.first[example.start_word]), int(pieces.first[example.end_word + 1]) - 1
     wanted = " ".join(tokenizer.tokenize(example.answer))

@@ -53,7 +53,7 @@ def token_f1(prediction: str, gold: str) -> float:
 
 
 def _evaluate_version_1(articles: Sequence[Mapping], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Every question counts, also one without a prediction; an answer that normalises to nothing earns no F1."""
+    """Every question counts, even without a prediction; an answer that normalises to nothing earns no F1."""
     exact = f1 = total = 0.0
     for row in _questions(articles):
         total += 1
@@ -100,7 +100,7 @@ def _check_answers(articles: Sequence[Mapping]) -> None:
 
 
 def has_gold_answers(articles: Sequence[Mapping]) -> bool:
-    """Says whether the file has gold answers to evaluate against; a test set may have none."""
+    """Whether the file has gold answers to evaluate against; a test set may have none."""
     return any("answers" in row for row in _questions(articles))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from official_bert.files import read_json
 
-SPACES = " \t\r\n\u202f"  # what parts words, in 2018 and here
+SPACES = " \t\r\n\u202f"  # separate words, as in 2018
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class SquadExample:
-    """A question about a passage; for training with the answer's first and last word (-1: there is none)."""
+    """A question about a passage; for training, with the answer's first and last word (-1: none)."""
 
     qas_id: str
     question: str
@@ -34,15 +34,15 @@ class SquadExample:
 
 @dataclasses.dataclass(frozen=True)
 class SquadFile:
-    """A file's examples, its articles as the official evaluators take them, and what was skipped in training."""
+    """A file's examples, its articles as the official evaluators take them, and the examples skipped in training."""
 
     path: str
     examples: tuple[SquadExample, ...]
     articles: list[dict]
-    unfound: tuple[str, ...]  # a line for each answer that does not stand in its context
+    unfound: tuple[str, ...]  # a line for each answer that is not in its context
 
     def warning(self) -> str:
-        """One line about skipped examples, the first three shown; empty where none was."""
+        """One line about skipped examples, with the first three; "" if there are none."""
         if not self.unfound:
             return ""
         return (f"{self.path}: {len(self.unfound)} questions skipped, whose answer does not stand in the context: "
@@ -50,7 +50,7 @@ class SquadFile:
 
 
 def split_words(context: str) -> Passage:
-    """The passage of a context: words parted by spaces, tabs, line ends and U+202F, and by nothing else."""
+    """Splits a context into words at spaces, tabs, line ends and U+202F only."""
     words, starts = [], []  # type: ignore[var-annotated]
     inside = False
     for index, char in enumerate(context):
@@ -66,12 +66,12 @@ def split_words(context: str) -> Passage:
 
 
 def read_squad(path: str, training: bool = False, version_2: bool = False) -> SquadFile:
-    """The examples of a file in SQuAD's JSON (a BOM is let through).
+    """Reads the examples of a file in SQuAD's JSON, with or without a BOM.
 
-    `training` wants exactly one answer a question (none where `version_2` and `is_impossible`), as in 2018, and skips
-    questions whose answer does not stand where it is said to stand, up to spaces.
+    With `training`, as in 2018, a question needs exactly one answer (none if `version_2` and `is_impossible`), and questions
+    whose answer is not at its stated place, up to spaces, are skipped.
 
-    Raises ValueError, naming the file and the place in it, for what is no JSON, lacks a key or has several answers.
+    Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key or several answers.
     """
     articles = _load(path)
     examples: list[SquadExample] = []
@@ -98,7 +98,7 @@ def _load(path: str) -> list[dict]:
 
 
 def _get(values: Any, key: str, kind: type, where: str) -> Any:
-    """values[key], which must be there and of the kind."""
+    """Returns values[key]. Raises ValueError if it is missing or of another kind."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{where}: expected an object with {key!r}, got {str(values)[:60]!r}")
     if key not in values:
@@ -109,7 +109,7 @@ def _get(values: Any, key: str, kind: type, where: str) -> Any:
 
 
 def _paragraphs(path: str, articles: Sequence[Any]) -> Iterator[tuple[str, str, list]]:
-    """(place in the file, context, questions) of every paragraph."""
+    """Yields (place in the file, context, questions) of every paragraph."""
     for number, article in enumerate(articles):
         for index, paragraph in enumerate(_get(article, "paragraphs", list, f"{path}: data[{number}]")):
             where = f"{path}: data[{number}].paragraphs[{index}]"
@@ -117,7 +117,7 @@ def _paragraphs(path: str, articles: Sequence[Any]) -> Iterator[tuple[str, str, 
 
 
 def _with_answer(example: SquadExample, row: Mapping, where: str, version_2: bool) -> SquadExample:
-    """The example with its answer; words -1 where the answer does not stand in the context."""
+    """Adds the answer to an example; its words are -1 if it is not in the context."""
     if version_2 and _get(row, "is_impossible", bool, where):
         return dataclasses.replace(example, is_impossible=True)
     answers = _get(row, "answers", list, where)
@@ -131,9 +131,9 @@ def _with_answer(example: SquadExample, row: Mapping, where: str, version_2: boo
 
 
 def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
-    """The first and last word of an answer given by characters; (-1, -1) where those words do not hold it.
+    """Returns the first and last word of an answer that is given by characters; (-1, -1) if these words do not contain it.
 
-    Spaces may differ; parts of words before and behind the answer are let in (2018 does so too).
+    As in 2018, spaces may differ, and the words may contain more than the answer.
     """
     end = start + len(text) - 1
     if not text.strip() or start < 0 or end >= len(passage.context):
@@ -144,5 +144,5 @@ def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
 
 
 def _word_at(passage: Passage, position: int) -> int:
-    """The word at a code point; of a space, the word before it."""
+    """The word at a code point, or before a space."""
     return bisect.bisect_right(passage.word_starts, position) - 1

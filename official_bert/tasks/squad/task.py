@@ -43,55 +43,54 @@ class Options:
 
 
 class Task(TaskBase):
-    """Start and end of the answer in a window of the passage; [CLS] where it is not in the window."""
+    """Start and end of the answer in a window of the passage; [CLS] if the answer is not in the window."""
 
     Options = Options
     head = "span"
     served_classes = (ServedSpans,)
-
     loss_names = ("start", "end")
 
     def __post_init__(self):
         super().__post_init__()
-        self.rules  # noqa: B018 (wrong ones are refused at once)
+        self.rules  # noqa: B018 (refuses wrong options at once)
 
     @functools.cached_property
     def rules(self) -> DecodingRules:
-        """The options that say what is an answer."""
+        """The options for decoding."""
         return DecodingRules(**{field.name: getattr(self.options, field.name) for field in dataclasses.fields(DecodingRules)})
 
     def build_model(self):
-        """Encoder with a start and an end vector."""
+        """Builds the encoder with a start and an end vector."""
         check_length(self.options.max_seq_length, self.config.model)
         return SpanPredictor.make(self.config.model, recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
-        """The mean of the losses of start and end, over the real tokens of a row; none of windows to be answered."""
+        """The mean of the losses of start and end, over the real tokens of a row; {} for windows to predict."""
         if "start_positions" not in batch:
             return {}
         found = {}
         for name in ("start", "end"):
-            # Padding is no answer, whatever its logits: so a loss does not depend on the batch's other rows.
+            # Padding is never an answer, whatever its logits, so that the loss does not depend on the batch's other rows.
             logits = tf.where(tf.cast(batch["input_mask"], tf.bool), outputs[f"{name}_logits"], tf.float32.min)
             total, weight = losses.cross_entropy(logits, batch[f"{name}_positions"], batch["example_weights"])
             found[name] = (0.5 * total, weight)
         return found
 
     def batch_spec(self, batch_size):
-        """Rows of the full length with their answers."""
+        """Rows of full length with their answers."""
         rows = {name: tf.TensorSpec((batch_size, self.options.max_seq_length), tf.int32)
                 for name in ("input_ids", "input_mask", "segment_ids")}
         answers = {name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")}
         return rows | answers | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     def read(self, files, steps, model):
-        """The questions to train on whose answers stand in their contexts; every window of those to evaluate on or to answer.
+        """Reads the training questions whose answers are in their contexts, and the questions to evaluate on or to answer.
 
-        Questions to answer are those of `predict_file`, else those of evaluation; without gold answers nothing is evaluated.
+        The questions to answer are those of `predict_file`, else those of evaluation; without gold answers nothing is evaluated.
         """
         check_length(self.options.max_seq_length, self.config.model)
         read = functools.cache(read_squad)
-        eval_path = self._path(files.eval_file, files, 1)
+        eval_path = files.path(files.eval_file, [self._published(1)])
         predict_path = files.predict_file or eval_path
         train = self._read_train(files) if steps.train else None
         if train and predict_path:
@@ -105,7 +104,7 @@ class Task(TaskBase):
                         train=self._train_source(train, files.cache_dir) if train else None)
 
     def _read_train(self, files: DataFiles) -> SquadFile:
-        path = self._path(files.train_file, files, 0)
+        path = files.path(files.train_file, [self._published(0)])
         if not path:
             where = f"--data_dir={files.data_dir}: no {self._published(0)} there" if files.data_dir else "got neither"
             raise ValueError(f"task squad: expected --train_file or a --data_dir with {self._published(0)}; {where}")
@@ -131,40 +130,30 @@ class Task(TaskBase):
         return Questions(self, file, features, source)
 
     def predictions(self, outputs, batch):
-        """The logits; those of padding are left out by `evaluate`."""
+        """The logits; `evaluate` drops those of padding."""
         return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
     def best_metric(self):
-        """F1."""
         return "f1"
 
     def served(self, model, options):
-        """Answers by the rules of evaluation."""
         asked = self.options
         return ServedSpans.make(self, model, options, doc_stride=asked.doc_stride, max_query_length=asked.max_query_length,
                                 max_answer_length=asked.max_answer_length, n_best_size=asked.n_best_size,
                                 no_answer=asked.version_2_with_negative, null_score_diff_threshold=asked.null_score_diff_threshold)
 
     def check_same_rows(self, other: TaskBase, where: str) -> None:
-        """Raises ValueError where another run's model cannot answer the rows that this task makes."""
+        """Raises ValueError if another run's model cannot answer this task's rows."""
         check_length(self.options.max_seq_length, other.config.model, f"{where}: max_seq_length")
         if self.tokenizer.vocab != other.tokenizer.vocab or self.tokenizer.do_lower_case != other.tokenizer.do_lower_case:
             raise ValueError(f"{where}: its vocabulary is not that of {self.config.tokenizer.vocab_file}: the logits of other "
                              "tokens cannot be averaged")
 
-    def _path(self, given: str, files: DataFiles, index: int) -> str:
-        """A file given by itself, or the published one in `data_dir`; "" if there is neither."""
-        published = os.path.join(files.data_dir, self._published(index)) if files.data_dir else ""
-        return given or (published if os.path.exists(published) else "")
-
     def _published(self, index: int) -> str:
         return FILES["2.0" if self.options.version_2_with_negative else "1.1"][index]
 
-    def _maker(self) -> FeatureMaker:
-        return FeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride, self.options.max_query_length)
-
     def _features(self, file: SquadFile, training: bool) -> list[SquadFeature]:
-        maker = self._maker()
+        maker = FeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride, self.options.max_query_length)
         features = maker.make(file.examples, training)
         if maker.cut_questions:
             logging.warning("%s: %d questions are longer than max_query_length = %d tokens and were cut", file.path,
@@ -174,7 +163,7 @@ class Task(TaskBase):
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """The questions of a file, in windows, and what becomes of their logits."""
+    """The questions of a file, in windows, and the use of their logits."""
 
     task: Task
     file: SquadFile
@@ -183,11 +172,11 @@ class Questions:
 
     @property
     def have_gold_answers(self) -> bool:
-        """Whether there is something to evaluate against."""
+        """Whether the questions can be evaluated."""
         return metrics.has_gold_answers(self.file.articles)
 
     def decode(self, predictions: Predictions) -> dict[str, Decoded]:
-        """The answers, by id, to those questions all of whose windows have been seen: an evaluation may stop early."""
+        """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early."""
         found = self.source.in_order(predictions)
         missing = {feature.example_index for feature, row in zip(self.features, found) if row is None}
         kept = [(feature, row) for feature, row in zip(self.features, found) if feature.example_index not in missing]
@@ -196,7 +185,7 @@ class Questions:
                           self.task.config.tokenizer.do_lower_case)
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
+        """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
         decoded = self.decode(predictions)
         asked = [{"paragraphs": [{"qas": [row for row in paragraph["qas"] if row["id"] in decoded]}
                                  for paragraph in article["paragraphs"]]} for article in self.file.articles]
@@ -208,7 +197,7 @@ class Questions:
 
 
 def _warn_of_overlap(train: SquadFile, other: SquadFile) -> None:
-    """Warns of questions that are both trained on and answered or evaluated on."""
+    """Warns of training questions that are also answered or evaluated."""
     known = {example.qas_id for example in other.examples}
     if shared := [example.qas_id for example in train.examples if example.qas_id in known]:
         logging.warning("%s: %d of its %d questions stand in %s too (%s ...): what is measured there says nothing about other "
@@ -221,12 +210,12 @@ def _logits(row, length: int) -> Logits:
 
 
 def average_logits(found: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> list[dict[str, np.ndarray]]:
-    """The means, row by row, of what several models predicted of the same rows in the same order."""
+    """Averages the predictions of several models for the same rows in the same order."""
     return [{name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]} for rows in zip(*found, strict=True)]
 
 
 def write_answers(decoded: dict[str, Decoded], output_dir: str, version_2: bool) -> list[str]:
-    """Writes the prediction files of 2018 and returns their paths."""
+    """Writes 2018's prediction files; returns their paths."""
     files: dict[str, dict] = {
         "predictions.json": {key: value.prediction for key, value in decoded.items()},
         "nbest_predictions.json": {key: [dataclasses.asdict(answer) for answer in value.nbest]

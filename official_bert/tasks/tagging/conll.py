@@ -1,4 +1,4 @@
-"""Words with tags in columns (CoNLL 2003 and its kin), the schemes of chunk tags, and which tag may follow which."""
+"""Words with tags in columns (CoNLL 2003 and similar files), the schemes of chunk tags, and legal sequences of tags."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -12,26 +12,26 @@ Scheme = Literal["iob1", "iob2", "iobes"]
 FILE = "file of words and tags"
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
-# B begins a chunk, I goes on, E ends one, S is one of a single word; L and U are BILOU's names of E and S.
+# B begins a chunk, I continues it, E ends it, S is a chunk of one word; L and U are BILOU's names of E and S.
 PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """How a file's lines are parted. Columns count from 0, or from the last with -1."""
+    """The columns of a file's lines, counted from 0, or backwards from -1."""
 
     word: int = 0
     tag: int = -1
     separator: str = ""  # any run of spaces and tabs
 
     def split(self, line: str) -> list[str]:
-        """The columns of a line without its end."""
+        """Splits a line, without its end, into columns."""
         return line.split(self.separator) if self.separator else line.split()
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words, their tags (none where none were asked for), the line of the first, and the number of the document."""
+    """Words, their tags (none if they were not read), the line of the first word, and the number of the document."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -49,10 +49,10 @@ class Chunk:
 
 
 def read_sentences(path: str, columns: Columns | None = None, with_tags: bool = True) -> list[Sentence]:
-    """The sentences of a file, blank lines between them; a line that begins with -DOCSTART- begins a document.
+    """Reads the sentences of a file, separated by blank lines; a line that begins with -DOCSTART- begins a document.
 
-    A BOM is let through; lines may end in CRLF. Raises ValueError, naming the line, where a column is missing or a tag is no
-    chunk tag, and where the file is missing, no UTF-8 or without a sentence.
+    A BOM and CRLF are accepted. Raises ValueError if the file is missing, not UTF-8 or has no sentence, and, naming the line,
+    for a missing column or a tag that is no chunk tag.
     """
     columns = columns or Columns()
     sentences: list[Sentence] = []
@@ -77,14 +77,14 @@ def read_sentences(path: str, columns: Columns | None = None, with_tags: bool = 
 
 
 def has_tags(path: str, columns: Columns) -> bool:
-    """Whether the first line with a word has a column for its tag besides."""
+    """Whether the first line with a word also has a column for its tag."""
     lines = (line for line in read_lines(path, FILE) if line.strip() and not line.startswith(DOCUMENT_START))
     cells = next(map(columns.split, lines), [])
     return len(cells) > 1 and -len(cells) <= columns.tag < len(cells)
 
 
 def _cell(cells: Sequence[str], column: int, name: str, where: str) -> str:
-    """A line's column; the word and the tag may not be the same one."""
+    """Returns one column of a line; word and tag may not be the same column."""
     if not -len(cells) <= column < len(cells) or (name == "tag" and len(cells) < 2):
         raise ValueError(f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}")
     if not (cell := cells[column].strip()):
@@ -100,7 +100,7 @@ def _checked_tag(tag: str, where: str) -> str:
 
 
 def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]], separator: str = "\t") -> None:
-    """Words, gold tags where there are some, and predicted tags: what conlleval reads. Documents keep their -DOCSTART-."""
+    """Writes words, gold tags if there are any, and predicted tags for conlleval. Documents keep their -DOCSTART-."""
     separator = separator or "\t"
     with written_whole(path) as file:
         before = 0
@@ -114,9 +114,9 @@ def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[
 
 
 def read_chunks(tags: Sequence[str]) -> list[Chunk]:
-    """The chunks of a sentence's tags in any scheme, legal or not, as conlleval reads them.
+    """Reads the chunks of a sentence's tags in any scheme, legal or not, as conlleval does.
 
-    A chunk begins at B and S, at I and E behind O or another type, and behind E and S.
+    A chunk begins at B and S, at I and E after O or another type, and after E and S.
     """
     chunks: list[Chunk] = []
     begin, kind, ended = 0, "", True
@@ -134,7 +134,7 @@ def read_chunks(tags: Sequence[str]) -> list[Chunk]:
 
 
 def write_tags(chunks: Iterable[Chunk], length: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence with these chunks (IOB1 writes B only between two neighbours of one type)."""
+    """Returns the tags of a sentence with these chunks (IOB1 has B only between two neighbours of one type)."""
     tags = [OUTSIDE] * length
     before: Chunk | None = None
     for chunk in chunks:
@@ -150,12 +150,12 @@ def write_tags(chunks: Iterable[Chunk], length: int, scheme: Scheme) -> list[str
 
 
 def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """The same chunks in another scheme."""
+    """Converts tags to another scheme with the same chunks."""
     return write_tags(read_chunks(tags), len(tags), scheme)
 
 
 def label_list(kinds: Iterable[str], scheme: Scheme) -> list[str]:
-    """O and then every tag of the scheme for the sorted types."""
+    """Returns O and then every tag of the scheme for the sorted types."""
     letters = {"iob1": "BI", "iob2": "BI", "iobes": "BIES"}[scheme]
     return [OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(set(kinds)) for letter in letters)]
 
@@ -171,7 +171,7 @@ def legal_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[np.ndarray
 def _may_follow(before: str, after: str, scheme: Scheme) -> bool:
     letter, _, kind = before.partition("-")
     this, _, this_kind = after.partition("-")
-    if scheme == "iob1":  # B only where it parts two chunks of one type
+    if scheme == "iob1":  # B only between two chunks of one type
         return this != "B" or kind == this_kind
     if scheme == "iob2":
         return this != "I" or kind == this_kind

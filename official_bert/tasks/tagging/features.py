@@ -1,7 +1,7 @@
 """Rows for taggers: words in WordPieces, in overlapping windows, and back from rows to words.
 
-A word is seen by its first piece (paper 5.3). Texts longer than the model are cut into windows; each word is taken from the window
-that shows its first piece with the most context, so every word is in exactly one row's `words`.
+The first piece of a word stands for the word (paper 5.3). Texts longer than the model's input are cut into windows; each word
+is read from the window that shows its first piece with the most context, so it is in exactly one row's `words`.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ class TaggingFeature:
 
     text: int  # the number of the text
     input_ids: np.ndarray  # int32 [length], with [CLS] and [SEP]
-    words: np.ndarray  # int32 [words], the text's words that are read from this row
-    positions: np.ndarray  # int32 [words], where their first pieces stand in the row
-    first_pieces: np.ndarray  # int32 [length], 1 where any word of the window begins
+    words: np.ndarray  # int32 [words], numbers of the text's words that are read from this row
+    positions: np.ndarray  # int32 [words], positions of their first pieces in the row
+    first_pieces: np.ndarray  # int32 [length], 1 at the first piece of any word of the window
 
     def row(self, tags: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """The model's features; `tags` [words of the text] are given to first pieces, `tag_mask` is 1 there."""
+        """Makes the model's features; first pieces get their word's entry of `tags` [words of the text] and `tag_mask` 1."""
         length = len(self.input_ids)
         mask, row_tags = np.zeros((2, length), np.int32)
         mask[self.positions] = 1
@@ -35,7 +35,7 @@ class TaggingFeature:
 
 
 class TaggingFeatureMaker:
-    """Rows of texts. Raises ValueError where a window would hold nothing."""
+    """Makes rows of texts. Raises ValueError if a window would be empty."""
 
     def __init__(self, tokenizer: FullTokenizer, max_seq_length: int = 128, doc_stride: int = 64):
         if max_seq_length < 3 or doc_stride < 1:
@@ -45,12 +45,12 @@ class TaggingFeatureMaker:
         self._ids: dict[str, list[int]] = {}
 
     def make(self, texts: Sequence[Sequence[str]]) -> list[TaggingFeature]:
-        """The rows of every text, a list of words, in order. A word of which nothing is left is one [UNK]."""
+        """Makes the rows of every text, a list of words, in order. A word that normalises to nothing is one [UNK]."""
         return [feature for number, words in enumerate(texts) for feature in self.windows(
             number, [self._word_ids(word) for word in words])]
 
     def windows(self, number: int, words: Sequence[Sequence[int]]) -> list[TaggingFeature]:
-        """The rows of text `number`, given as the ids of each word's pieces."""
+        """Makes the rows of text `number`, given as the ids of each word's pieces."""
         ids = [piece for word in words for piece in word]
         firsts = np.cumsum([0, *(len(word) for word in words)])[:-1]
         windows = sliding_windows(len(ids), self.max_seq_length - 2, self.doc_stride)
@@ -73,7 +73,7 @@ class TaggingFeatureMaker:
 
 
 def gather_words(features: Sequence[TaggingFeature], values: Sequence[np.ndarray], lengths: Sequence[int]) -> list[np.ndarray]:
-    """Rows' values [S,...] as each text's values [words,...]; `lengths` are the numbers of words of the texts."""
+    """Gathers rows' values [S,...] to each text's values [words,...]; `lengths` are the texts' numbers of words."""
     shape, dtype = values[0].shape[1:], values[0].dtype
     found = [np.zeros((length, *shape), dtype) for length in lengths]
     for feature, row in zip(features, values, strict=True):

@@ -1,4 +1,4 @@
-"""A frozen encoder's outputs for each word (the feature-based approach of paper 5.3), computed once and kept in a file."""
+"""A frozen encoder's outputs for each word (the feature-based approach, paper 5.3), computed once and kept in a file."""
 
 import hashlib
 import os
@@ -16,9 +16,9 @@ BATCH_TOKENS = 8192  # of one call of the encoder
 
 
 class WordFeatures:
-    """float32 [N,D,words] of each text, computed by `model.features` when the first is asked for: its weights must be loaded.
+    """float32 [N,D,words] of each text, computed by `model.features` at the first access: load the model's weights before.
 
-    They lie in a file of `cache_dir`, by what they depend on (the encoder's weights too), or in a temporary one.
+    They lie in a file of `cache_dir`, named by a hash of everything that they depend on, or in a temporary file.
     """
 
     def __init__(self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: keras.Model, cache_dir: str = ""):
@@ -28,7 +28,6 @@ class WordFeatures:
         self._temporary: tempfile.TemporaryDirectory | None = None
 
     def __getitem__(self, text: int) -> np.ndarray:
-        """Of one text."""
         if self._stored is None:
             self._stored = self._load()
         end = self.ends[text]
@@ -55,7 +54,7 @@ class WordFeatures:
 
 
 class WordRow(Mapping):
-    """A text as a row of word features, which are computed when they are first asked for."""
+    """A text as a row of word features, which are computed at the first access."""
 
     def __init__(self, stored: WordFeatures, number: int, tags: np.ndarray):
         self.stored, self.number = stored, number
@@ -72,7 +71,7 @@ class WordRow(Mapping):
 
 
 def compute_features(model: keras.Model, features: Sequence[TaggingFeature], ends: np.ndarray, path: str) -> None:
-    """Writes float32 [words of all texts,N,D] as a .npy file; rows of about equal length go through the encoder together."""
+    """Writes float32 [words of all texts,N,D] to a .npy file; batches rows of about equal length."""
     layers, width = len(model.layers_used), model.encoder.settings["hidden_size"]
     starts = np.concatenate([[0], ends[:-1]])
     stored = np.lib.format.open_memmap(path, "w+", np.float32, (int(ends[-1]), layers, width))
@@ -85,7 +84,7 @@ def compute_features(model: keras.Model, features: Sequence[TaggingFeature], end
 
 
 def batches_by_length(lengths: Sequence[int], tokens: int) -> Iterator[np.ndarray]:
-    """Indices of rows, the short ones first, in batches of at most `tokens` with their padding (or of one row)."""
+    """Yields indices of rows, short ones first, in batches of at most `tokens` with padding (or of one row)."""
     order = np.argsort(lengths, kind="stable")
     begin = 0
     for end in range(1, len(order) + 1):
@@ -95,7 +94,7 @@ def batches_by_length(lengths: Sequence[int], tokens: int) -> Iterator[np.ndarra
 
 
 def padded(features: Sequence[TaggingFeature]) -> Mapping[str, tf.Tensor]:
-    """The encoder's inputs of some rows."""
+    """Pads some rows to the encoder's inputs."""
     shape = (len(features), max(len(feature.input_ids) for feature in features))
     ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for row, real, feature in zip(ids, mask, features):

@@ -1,4 +1,4 @@
-"""Named entities, or any chunks of words, from CoNLL columns (paper 5.3): fine-tuned, with a CRF, or on frozen features."""
+"""Named entities, or other chunks of words, from CoNLL columns (paper 5.3): fine-tuned, with a CRF, or on frozen features."""
 
 import dataclasses
 import os
@@ -21,7 +21,7 @@ from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 from official_bert.training import losses
-from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
+from official_bert.training.task import Predictions, Resolved, TaskBase
 
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
@@ -31,39 +31,38 @@ TEXTS_AT_ONCE = 256  # in decoding
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the files look like and what tags the words."""
+    """The format of the files, and the model that tags the words."""
 
     max_seq_length: int = 128
-    doc_stride: int = 64  # from one window to the next, where a text is longer
+    doc_stride: int = 64  # tokens from one window of a longer text to the next
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to; none: to the longest of each batch
     word_column: int = 0  # -1 is the last
     tag_column: int = -1
     separator: str = ""  # between columns; "": any run of spaces and tabs
-    scheme: Scheme = "iob2"  # that the model learns; files may have any
-    labels: tuple[str, ...] = ()  # in the order of the logits; none: those of the types in the training data
+    scheme: Scheme = "iob2"  # of the model; files may have any
+    labels: tuple[str, ...] = ()  # in the order of the logits; none: all tags of the types in the training data
     document_context: bool = False  # rows are documents (between -DOCSTART- lines) instead of sentences
     dropout: float = 0.1  # before the classifier
     crf: bool = False
     boundary_scores: bool = True  # of the CRF: scores for the first and the last tag
     crf_rate: float = 100.0  # how many times faster than the encoder its scores learn
-    constrain: bool = False  # give legal sequences of tags only, with a CRF or without
+    constrain: bool = False  # predict only legal sequences of tags, with or without a CRF
     features: Literal["", "embeddings", "last", "second_to_last", "weighted_sum", "sum", "concat"] = ""  # "": fine-tune
-    feature_layers: int = 4  # the last so many are summed or concatenated; 0: all
+    feature_layers: int = 4  # number of last layers that are summed or concatenated; 0: all
     lstm_size: int = 768  # on frozen features, both directions together
     lstm_layers: int = 2
 
 
 class Task(TaskBase):
-    """A tag for each word, at its first piece."""
+    """Tags each word at its first piece."""
 
     Options = Options
     head = "tagger"
     served_classes = (ServedTagger,)
-
     counter_names = ("tag_accuracy",)
 
     def build_model(self):
-        """Encoder and classifier; with a CRF; or a frozen encoder, BiLSTM and classifier."""
+        """Builds encoder and classifier, with or without a CRF, or frozen encoder, BiLSTM and classifier."""
         options, model = self.options, self.config.model
         if not options.labels:
             raise ValueError("config.options.labels: expected the tags; there is no training data to find them in")
@@ -80,7 +79,7 @@ class Task(TaskBase):
         return Tagger.make(model, settings, recompute=recompute)
 
     def losses(self, outputs, batch):
-        """Negative log-likelihood by word: of each tag, or of the chain that a CRF makes of a row's words."""
+        """Negative log-likelihood by word: of single tags, or of the CRF's chain over a row's words."""
         if not self.options.crf:
             return {"loss": losses.cross_entropy(outputs["logits"], batch["tags"], _words(batch))}
         likelihood = crf.log_likelihood(outputs["logits"], batch["tags"], batch["tag_mask"], chain_scores(outputs))
@@ -91,17 +90,17 @@ class Task(TaskBase):
         return {"loss": tf.reduce_sum(_words(batch))}
 
     def counters(self, outputs, batch):
-        """Accuracy of the likeliest tags by themselves."""
+        """Accuracy of each word's likeliest tag."""
         return {"tag_accuracy": losses.accuracy(outputs["logits"], batch["tags"], _words(batch))}
 
     def predictions(self, outputs, batch):
-        """Logits, and the CRF's scores, the same for every row."""
+        """The logits, and the CRF's scores (equal for all rows)."""
         rows = tf.shape(outputs["logits"])[0]
         chain = {name: tf.repeat(outputs[name][None], rows, axis=0) for name in CHAIN if name in outputs}
         return {"logits": tf.cast(outputs["logits"], tf.float32)} | chain
 
     def batch_spec(self, batch_size):
-        """Rows at their full length; those of frozen features have none."""
+        """Rows at their full length; frozen features have no fixed shape."""
         if self.options.features:
             return super().batch_spec(batch_size)
         return {name: tf.TensorSpec((batch_size, self.options.max_seq_length), tf.int32) for name in (
@@ -109,15 +108,12 @@ class Task(TaskBase):
             "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     def read(self, files, steps, model):
-        """Texts to train on, whose types give the labels if none are given; texts held out; texts to tag, with gold tags or without.
+        """Reads texts to train on, whose types give the labels unless they are given; texts held out; texts to tag.
 
         Raises ValueError if all texts held out are training texts.
         """
-        train_path, dev_path, test_path = (_path(which, given, files) for which, given in (
-            ("train", files.train_file), ("dev", files.eval_file), ("test", files.predict_file)))
-        if steps.train and not train_path:
-            raise ValueError(f"expected training data: --train_file, or one of {', '.join(FILES['train'])} in --data_dir "
-                             f"({files.data_dir or 'not given'})")
+        train_path = files.training_path(FILES["train"]) if steps.train else ""
+        dev_path, test_path = files.path(files.eval_file, FILES["dev"]), files.path(files.predict_file, FILES["test"])
         columns = Columns(self.options.word_column, self.options.tag_column, self.options.separator)
         train = conll.read_sentences(train_path, columns) if steps.train else None
         held_out = conll.read_sentences(dev_path, columns) if steps.evaluate and dev_path else None
@@ -135,24 +131,22 @@ class Task(TaskBase):
                         tests=tagged(test_path, tests))
 
     def _with_labels_of(self, sentences: Sequence[Sentence]) -> "Task":
-        """This task with the labels of the types in the training data in its options, if none are given."""
+        """Returns this task with the labels of the training data's types in its options, unless labels are given."""
         if self.options.labels:
             return self
         kinds = {chunk.kind for sentence in sentences for chunk in conll.read_chunks(sentence.tags)}
         return self.with_options(labels=tuple(conll.label_list(kinds, self.options.scheme)))
 
     def best_metric(self):
-        """F1 of whole entities."""
         return "f1"
 
     def served(self, model, options):
-        """Entities by the tags of evaluation."""
         kind = ServedFeatureTagger if self.options.features else ServedTagger
         return kind.make(self, model, options, labels=self.options.labels, decode=decoder(self, model),
                          doc_stride=self.options.doc_stride)
 
     def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
-        """What decoding adds to logits, from a model's outputs (or a row of `predictions`); None: each word's likeliest tag."""
+        """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its likeliest tag."""
         if not (self.options.crf or self.options.constrain):
             return None
         chain = crf.Scores(*(tf.convert_to_tensor(part, tf.float32) for part in chain_scores(outputs)))
@@ -161,7 +155,7 @@ class Task(TaskBase):
         return crf.constrain(chain, conll.legal_transitions(self.options.labels, self.options.scheme))
 
     def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """The tags of each text's words from logits [words,T]: the best path of the whole text, whatever windows it had; pure."""
+        """Decodes the tags of each text's words from logits [words,T]: the best path over the whole text; pure."""
         scores = self.scores(outputs)
         if scores is None:
             return [part.argmax(-1) for part in logits]
@@ -177,16 +171,13 @@ class Task(TaskBase):
                 found[text] = path[:len(logits[text])]
         return found
 
-    def _maker(self) -> TaggingFeatureMaker:
-        return TaggingFeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride)
-
     def _tagged_file(self, path: str, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool) -> "TaggedFile":
-        """The rows and batches of a file's sentences."""
+        """Makes the rows and batches of a file's sentences."""
         groups = _documents(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
         texts = [[word for sentence in group for word in sentence.words] for group in groups]
         tags = [np.array([number for sentence in group for number in self._tag_numbers(path, sentence)], np.int32)
                 for group in groups]
-        features = self._maker().make(texts)
+        features = TaggingFeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride).make(texts)
         rows: list = [feature.row(tags[feature.text]) for feature in features]
         if self.options.features:
             stored = WordFeatures(features, [len(words) for words in texts], model, cache_dir)
@@ -198,7 +189,7 @@ class Task(TaskBase):
         return TaggedFile(self, sentences, texts, sizes, features, source)
 
     def _tag_numbers(self, path: str, sentence: Sentence) -> Iterator[int]:
-        """The labels of a sentence's tags in the model's scheme, 0 where it has none; ValueError naming the line of another type."""
+        """Yields the labels of a sentence's tags in the model's scheme, 0 without tags. Raises ValueError for another type."""
         if not sentence.tags:
             yield from [0] * len(sentence.words)
         for number, tag in enumerate(conll.convert_tags(sentence.tags, self.options.scheme)):
@@ -209,7 +200,7 @@ class Task(TaskBase):
 
 @dataclasses.dataclass(frozen=True)
 class TaggedFile:
-    """A file's sentences, the texts that they make up (each themselves, or documents), and what becomes of their logits."""
+    """A file's sentences, its texts (single sentences or documents), and the use of their logits."""
 
     task: Task
     sentences: list[Sentence]
@@ -219,12 +210,12 @@ class TaggedFile:
     source: ExampleSource
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Precision, recall and F1 of whole entities as conlleval counts them."""
+        """Computes precision, recall and F1 of whole entities, as conlleval does."""
         found = self.tags(predictions)
         return conll.chunk_scores(*zip(*((sentence.tags, tags) for sentence, tags in zip(self.sentences, found) if tags is not None)))
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
-        """`predictions.conll`: words, gold tags if the file has them, and predicted ones, both in the model's scheme."""
+        """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's scheme."""
         options = self.task.options
         sentences = [dataclasses.replace(sentence, tags=tuple(conll.convert_tags(sentence.tags, options.scheme)))
                      for sentence in self.sentences]
@@ -234,7 +225,7 @@ class TaggedFile:
         return [path]
 
     def tags(self, predictions: Predictions) -> list[list[str] | None]:
-        """The tags of each sentence; None for texts that an evaluation, stopped early, did not evaluate whole."""
+        """Decodes the tags of each sentence; None for texts that were not evaluated whole."""
         rows = self.source.in_order(predictions)
         lengths = [len(words) for words in self.texts]
         options = self.task.options
@@ -259,16 +250,8 @@ def _words(batch) -> tf.Tensor:
     return tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
 
 
-def _path(which: str, given: str, files: DataFiles) -> str:
-    """A file given by itself, or the first of the usual names that is in `data_dir`; "" if there is neither."""
-    if given or not files.data_dir:
-        return given
-    paths = (os.path.join(files.data_dir, name) for name in FILES[which])
-    return next(filter(os.path.isfile, paths), "")
-
-
 def _check_held_out(train_path: str, train: Sequence[Sentence], path: str, sentences: Sequence[Sentence]) -> None:
-    """Raises ValueError if all sentences of an evaluation are training sentences; warns if more than half are."""
+    """Raises ValueError if all evaluation sentences are training sentences; warns if more than half are."""
     known = {sentence.words for sentence in train}
     shared = sum(sentence.words in known for sentence in sentences)
     message = f"{path}: {shared} of its {len(sentences)} sentences stand in {train_path} too"
@@ -279,7 +262,6 @@ def _check_held_out(train_path: str, train: Sequence[Sentence], path: str, sente
 
 
 def _documents(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
-    """Sentences of one document together, in order."""
     groups: dict[int, list[Sentence]] = {}
     for sentence in sentences:
         groups.setdefault(sentence.document, []).append(sentence)

@@ -60,7 +60,6 @@ class FeatureTagger(EncoderWithHeads):
         self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf") if crf else None
 
     def build(self, *_):
-        """Makes every weight."""
         super().build()
         shape = (None, None, len(self.layers_used), self.encoder.settings["hidden_size"])
         self.mixing.build(shape)

@@ -1,6 +1,6 @@
 """The base of tasks that label or score whole texts: features, batches, losses, metrics, answers.
 
-A task adds which rows there are (`read_train`, `read_held_out`, `read_tests`) and how answers are written (`write_set`).
+A task reads the rows (`read_train`, `read_held_out`, `read_tests`) and writes the answers (`write_set`).
 """
 
 import abc
@@ -29,33 +29,33 @@ ROWS = ("input_ids", "input_mask", "segment_ids")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """How texts become rows."""
+    """Lengths of rows and batches, and dropout."""
 
     max_seq_length: int = 128
     buckets: tuple[int, ...] = ()  # lengths to which batches are padded; none: to the longest of each
-    dropout: float = 0.1  # between pooler and classifier: 0.1 in 2018 whatever the encoder's
+    dropout: float = 0.1  # between pooler and classifier: 0.1 in 2018, whatever the encoder's rate
 
 
 class TextClassification(TaskBase):
-    """One label, several labels or a score for a text or two.
+    """One label, several labels or a score for one text or two.
 
     `options` are `TextOptions` with `labels` (empty for scores) and `pairs`; `head` says which of the three it is.
     """
 
     served_classes: ClassVar[tuple[type, ...]] = (ServedClassifier, ServedMultiLabel, ServedRegression)
-    metrics: Sequence[str]  # of task_metrics; the first chooses among checkpoints and runs
+    metrics: Sequence[str]  # names in `metrics`; the first one chooses among checkpoints and runs
 
     @abc.abstractmethod
     def read_train(self, files: DataFiles) -> tuple["TextClassification", LabelledTexts]:
-        """The training rows, and this task with the labels that they tell."""
+        """Reads the training rows; returns this task with their labels, and the rows."""
 
     @abc.abstractmethod
     def read_held_out(self, files: DataFiles) -> list[TextSet]:
-        """Labelled rows to evaluate on; [] if there are no such files."""
+        """Reads labelled rows to evaluate on; [] if there are no such files."""
 
     @abc.abstractmethod
     def read_tests(self, files: DataFiles) -> list[TextSet]:
-        """Rows to answer; [] if there are no such files."""
+        """Reads rows to answer; [] if there are no such files."""
 
     @abc.abstractmethod
     def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
@@ -67,14 +67,14 @@ class TextClassification(TaskBase):
         return 1 if self.head == "regression" else len(self.options.labels)
 
     def build_model(self):
-        """Encoder, pooler and a linear layer."""
+        """Builds encoder, pooler and a linear layer."""
         if not self.num_outputs:
             raise ValueError("config.options.labels: expected the labels; there is no training data to find them in")
         return Classifier.make(self.config.model, {"num_classes": self.num_outputs, "dropout": self.options.dropout},
                                recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
-        """Cross-entropy, that of each label by itself, or the squared error."""
+        """Cross-entropy (binary for several labels), or squared error."""
         logits, weights = outputs["logits"], batch["example_weights"]
         if self.head == "regression":
             return {"loss": losses.squared_error(logits[:, 0], batch["scores"], weights)}
@@ -83,7 +83,6 @@ class TextClassification(TaskBase):
 
     @property
     def counter_names(self):
-        """The accuracy, if there is one label."""
         return ("accuracy",) if self.head in ("classifier", "choice") else ()
 
     def counters(self, outputs, batch):
@@ -93,7 +92,6 @@ class TextClassification(TaskBase):
         return {"accuracy": losses.accuracy(outputs["logits"], batch["label_ids"], batch["example_weights"])}
 
     def predictions(self, outputs, batch):
-        """The logits."""
         return {"logits": tf.cast(outputs["logits"], tf.float32)}
 
     def batch_spec(self, batch_size):
@@ -108,7 +106,7 @@ class TextClassification(TaskBase):
         return "scores" if self.head == "regression" else "label_ids"
 
     def read(self, files, steps, model):
-        """Training rows, bucketed by length, in an order of (seed, epoch); rows held out and rows to answer.
+        """Reads training rows, bucketed by length and ordered by (seed, epoch), rows held out and rows to answer.
 
         Raises ValueError if nearly all rows held out are training rows.
         """
@@ -124,11 +122,11 @@ class TextClassification(TaskBase):
                         tests=task.make_sets(tests, files) if tests else None)
 
     def make_sets(self, sets: Sequence[TextSet], files: DataFiles) -> "TextSets":
-        """The batches of sets, one after another."""
+        """Makes the batches of sets, one after another."""
         return TextSets(self, sets, self.make_source(labelled_texts.joined(sets), files))
 
     def make_source(self, data: LabelledTexts, files: DataFiles, training: bool = False) -> ExampleSource:
-        """Batches of rows. In evaluation, too, rows of similar length come together, unless only the first few are evaluated."""
+        """Makes batches of rows; evaluation also batches rows of similar length, unless it evaluates only the first few."""
         settings = self.config.training
         targets = {} if data.targets is None else {self._target_key: data.targets}
         return ExampleSource(self.make_features(data, targets, files.cache_dir),
@@ -137,7 +135,7 @@ class TextClassification(TaskBase):
 
     def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray],
                       cache_dir: str = "") -> Sequence[Mapping[str, np.ndarray]]:
-        """Unpadded features of each row, with its target."""
+        """Makes unpadded features of each row, with its target."""
         return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, self.options.max_seq_length, cache_dir), targets)
 
 
@@ -163,14 +161,14 @@ class TextClassification(TaskBase):
 
 @dataclasses.dataclass(frozen=True)
 class TextSets:
-    """Sets of rows to evaluate on or to answer, one after another, and what becomes of their logits."""
+    """Sets of rows to evaluate on or to answer, one after another, and the use of their logits."""
 
     task: TextClassification
     sets: Sequence[TextSet]
     source: ExampleSource
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """The task's metrics on each set."""
+        """Computes the task's metrics on each set."""
         measured: dict[str, float] = {}
         for one, rows, logits in self._by_set(predictions):
             if len(rows):
@@ -179,11 +177,11 @@ class TextSets:
         return measured
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
-        """A file for each set."""
+        """Writes a file for each set."""
         return [self.task.write_set(one.name, logits, output_dir) for one, _, logits in self._by_set(predictions)]
 
     def write_probabilities(self, predictions: Predictions, output_dir: str) -> list[str]:
-        """2018's `test_results.tsv`: probabilities, or a score, for each row; files of further sets have their names in theirs."""
+        """Writes 2018's `test_results.tsv`: probabilities, or a score, for each row; further sets get files with their names."""
         paths = []
         for number, (one, _, logits) in enumerate(self._by_set(predictions)):
             path = os.path.join(output_dir, f"test_results{f'_{one.name}' if number else ''}.tsv")
@@ -194,7 +192,7 @@ class TextSets:
         return paths
 
     def _by_set(self, predictions: Predictions) -> list[tuple[TextSet, np.ndarray, np.ndarray]]:
-        """Each set with the numbers of its rows that were predicted, in their order, and their logits [N,K]."""
+        """Each set with the numbers of its predicted rows, in order, and their logits [N,K]."""
         found = self.source.in_order(predictions)
         numbers = np.array([number for number, row in enumerate(found) if row is not None])
         logits = np.stack([row["logits"] for row in found if row is not None])

@@ -14,7 +14,6 @@ from official_bert.files import written_whole
 from official_bert.tasks.texts import labelled_texts, metrics
 from official_bert.tasks.texts.base import TextClassification, TextOptions
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
-from official_bert.training.task import DataFiles
 
 METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}
@@ -24,7 +23,7 @@ FILES = {"train": ("train.tsv", "train.csv", "train.jsonl"), "dev": ("dev.tsv", 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions):
-    """What the files look like, and what is wanted."""
+    """The format of the files, and the kind of answer."""
 
     kind: Literal["classifier", "multi_label", "regression"] = "classifier"
     text_column: str = "text"
@@ -32,12 +31,12 @@ class Options(TextOptions):
     label_column: str = "label"
     label_columns: tuple[str, ...] = ()  # several labels, each with a column of 0 and 1 of its own
     label_separator: str = ","  # between several labels in the label column; JSON may hold a list
-    labels: tuple[str, ...] = ()  # in the order of the logits; none: those found in the training data
-    score_range: tuple[float, ...] = ()  # lowest and highest score that may stand in the data
-    file_format: Format = "auto"  # by the end of the file's name
+    labels: tuple[str, ...] = ()  # in the order of the logits; none: those in the training data
+    score_range: tuple[float, ...] = ()  # lowest and highest score allowed in the data
+    file_format: Format = "auto"  # by the file's suffix
     delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
     empty_text: labelled_texts.EmptyText = "refuse"
-    metrics: tuple[str, ...] = ()  # the first chooses among checkpoints and runs
+    metrics: tuple[str, ...] = ()  # the first one chooses among checkpoints and runs
 
     def __post_init__(self):
         if self.score_range and (len(self.score_range) != 2 or self.score_range[0] >= self.score_range[1]):
@@ -54,38 +53,33 @@ class Options(TextOptions):
 
 
 class Task(TextClassification):
-    """One of three kinds of answers about texts in files of yours."""
+    """A label, several labels or a score for the texts in your files."""
 
     Options = Options
 
     @property
     def head(self):
-        """What is wanted of each row."""
         return self.options.kind
 
     @property
     def metrics(self):
-        """Those of the options, or the usual ones."""
+        """The metrics in the options, or the usual ones."""
         return self.options.metrics or METRICS[self.head]
 
     def read_train(self, files):
-        """`--train_file`, or the training file of `--data_dir`; its labels are put into the options."""
-        path = _path("train", files.train_file, files)
-        if path is None:
-            raise ValueError(f"expected training data: --train_file, or one of {', '.join(FILES['train'])} in --data_dir "
-                             f"({files.data_dir or 'not given'})")
-        table = self._table(path, labelled=True, empty=self.options.empty_text)
+        """Reads `--train_file`, or the training file of `--data_dir`; puts its labels into the options."""
+        table = self._table(files.training_path(FILES["train"]), labelled=True, empty=self.options.empty_text)
         task = self._with_labels_of(table)
         return task, task._labelled(table, labelled=True)
 
     def read_held_out(self, files):
-        """`--eval_file`, or the development file of `--data_dir`."""
-        path = _path("dev", files.eval_file, files)
+        """Reads `--eval_file`, or the development file of `--data_dir`."""
+        path = files.path(files.eval_file, FILES["dev"])
         return [TextSet("", self._labelled(self._table(path, True, self.options.empty_text), True))] if path else []
 
     def read_tests(self, files):
-        """`--predict_file`, or the test file of `--data_dir`; labels need not stand in it."""
-        path = _path("test", files.predict_file, files)
+        """Reads `--predict_file`, or the test file of `--data_dir`; it needs no labels."""
+        path = files.path(files.predict_file, FILES["test"])
         return [TextSet("predictions", self._labelled(self._table(path, False, "keep"), False))] if path else []
 
     def _table(self, path: str, labelled: bool, empty: labelled_texts.EmptyText) -> Table:
@@ -96,7 +90,7 @@ class Task(TextClassification):
         return labelled_texts.without_empty(table, texts, empty, logging.warning)
 
     def _with_labels_of(self, table: Table) -> "Task":
-        """This task with the labels of the training data in its options, if none are given."""
+        """Returns this task with the labels of the training data in its options, unless labels are given."""
         options = self.options
         if options.labels or options.kind == "regression":
             return self
@@ -133,7 +127,7 @@ class Task(TextClassification):
         return labelled_texts.label_ids(table, options.label_column, options.labels)
 
     def write_set(self, name, logits, output_dir):
-        """`predictions.tsv`: the answer, and a column for the probability of each label."""
+        """Writes `predictions.tsv`: the answer, and a column for the probability of each label."""
         path = os.path.join(output_dir, f"{name}.tsv")
         with written_whole(path) as file:
             writer = csv.writer(file, delimiter="\t", lineterminator="\n")
@@ -144,11 +138,3 @@ class Task(TextClassification):
                 writer.writerow([index, f"{answer['score']:.6g}" if "score" in answer else said,
                                  *(f"{probability:.6f}" for probability in answer.get("probabilities", ()))])
         return path
-
-
-def _path(which: str, given: str, files: DataFiles) -> str | None:
-    """A file given by itself, or the first of the usual names that is in `data_dir`."""
-    if given:
-        return given
-    paths = (os.path.join(files.data_dir, name) for name in FILES[which])
-    return next(filter(os.path.isfile, paths), None) if files.data_dir else None

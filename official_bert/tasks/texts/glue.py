@@ -1,4 +1,4 @@
-"""The published sentence tasks of the paper (4.1; GLUE and XNLI): official files, metrics and files to hand in."""
+"""The published sentence tasks of the paper (4.1; GLUE and XNLI): official files, metrics and submissions."""
 
 import dataclasses
 import os
@@ -15,13 +15,13 @@ from official_bert.training.task import ConstantAnswers, DataFiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions):
-    """Which of the tasks."""
+    """The task and, for XNLI, its languages."""
 
     dataset: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "xnli"] = "mrpc"
     labels: tuple[str, ...] = ()  # filled in: in the order of the logits
     language: str = "en"  # XNLI: of evaluation and test
-    train_language: str = ""  # XNLI: of the training file, where it is another (zero-shot)
-    majority_class: bool = False  # answer the training data's most frequent label always (what the paper hands in for WNLI)
+    train_language: str = ""  # XNLI: of the training file, if it is another (zero-shot)
+    majority_class: bool = False  # always answer the training data's most frequent label (as the paper does for WNLI)
 
     @property
     def pairs(self) -> bool:
@@ -46,12 +46,10 @@ class Task(TextClassification):
 
     @property
     def head(self):
-        """Labels, or scores."""
         return "classifier" if self.dataset.labels else "regression"
 
     @property
     def metrics(self):
-        """The official ones."""
         return self.dataset.metrics
 
     def _reader(self, files: DataFiles) -> glue_files.Reader:
@@ -59,19 +57,19 @@ class Task(TextClassification):
                                  logging.warning)
 
     def read_train(self, files):
-        """The published training file, or `--train_file` in its columns."""
+        """Reads the published training file, or `--train_file` with the same columns."""
         return self, self._reader(files).train(files.train_file)
 
     def read_held_out(self, files):
-        """The published development files, or `--eval_file`."""
+        """Reads the published development files, or `--eval_file`."""
         return self._reader(files).held_out(files.eval_file) if files.data_dir or files.eval_file else []
 
     def read_tests(self, files):
-        """The published test files, or `--predict_file`."""
+        """Reads the published test files, or `--predict_file`."""
         return self._reader(files).tests(files.predict_file) if files.data_dir or files.predict_file else []
 
     def write_set(self, name, logits, output_dir):
-        """`<name>.tsv` as GLUE wants it."""
+        """Writes `<name>.tsv` in GLUE's format."""
         path = os.path.join(output_dir, f"{name}.tsv")
         labels = glue_files.DATASETS["mnli"].labels if name == "AX" else self.dataset.labels
         return glue_files.write_submission(path, glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits))

@@ -1,6 +1,6 @@
-"""The published sentence tasks (GLUE and XNLI): which files and columns they are made of, and how answers are handed in.
+"""The files of the published sentence tasks (GLUE and XNLI): names, columns and submissions.
 
-File names and columns are those of GLUE's own archives; a data folder is that of one task, or the one above it that holds all.
+File names and columns are those of GLUE's own archives; a data folder is that of one task, or its parent with all tasks.
 """
 
 import csv
@@ -25,25 +25,25 @@ ENTAILMENT = ("entailment", "not_entailment")
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """One published task. `{language}` in file names is filled in, for XNLI."""
+    """One published task. `{language}` in file names stands for XNLI's language."""
 
-    folder: str  # in the folder that holds all of GLUE
+    folder: str  # in the folder of all tasks
     texts: tuple[str, ...]  # columns: one text or two
     label: str  # column
-    metrics: tuple[str, ...]  # the official ones; the first chooses among runs
+    metrics: tuple[str, ...]  # the official ones; the first one chooses among runs
     labels: tuple[str, ...] = ()  # none: scores from `low` to `high`
     low: float = -math.inf
     high: float = math.inf
     train: str = "train.tsv"
-    held_out: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"": "dev.tsv"})  # by the end of its metrics' names
-    tests: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by the name of the file to hand in, without .tsv
-    columns: tuple[str, ...] = ()  # of training and held-out files without a line of names
-    train_texts: tuple[str, ...] = ()  # columns of the training file, where they have other names there
+    held_out: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"": "dev.tsv"})  # by suffix of the metrics' names
+    tests: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by name of the submission's file, without .tsv
+    columns: tuple[str, ...] = ()  # of training and held-out files that have no header
+    train_texts: tuple[str, ...] = ()  # columns of the training file, if they have other names there
     train_label: str = ""
-    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # labels that a file writes in another way
-    language: str = ""  # column that must hold the chosen language
-    unlabelled: str = "-"  # a label that says that people did not agree: the row is left out
-    broken_rows: bool = False  # the published file has some: they are left out
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # labels that a file spells differently
+    language: str = ""  # column of the language; only rows of the chosen one count
+    unlabelled: str = "-"  # label of rows on which annotators did not agree: left out
+    broken_rows: bool = False  # the published file has broken rows: left out
 
 
 DATASETS: Mapping[str, Dataset] = types.MappingProxyType({
@@ -64,22 +64,22 @@ DATASETS: Mapping[str, Dataset] = types.MappingProxyType({
                     held_out={"": "xnli.dev.tsv"}, tests={"XNLI": "xnli.test.tsv"}, train_texts=("premise", "hypo"),
                     train_label="label", renamed={"contradictory": "contradiction"}, language="language"),
 })
-# The diagnostic set AX is answered by a model of MNLI; GLUE's archives of different years put it into different places.
+# A model of MNLI answers the diagnostic set AX; its place differs between GLUE's archives of different years.
 DIAGNOSTIC = ("AX.tsv", "AX/AX.tsv", "diagnostic.tsv", "diagnostic/diagnostic.tsv")
 XNLI_FOLDERS = ("XNLI", "XNLI-1.0", "XNLI-MT-1.0")  # as the two archives unpack
 SUBMISSION_FILES = ("CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX")
 
 
 def dataset_name(text: str) -> str | None:
-    """The data set that a user means by `MRPC`, `sst-2` and the like; None for none of them."""
+    """Returns the data set that a user means by `MRPC`, `sst-2` and the like; None for other names."""
     name = text.lower().replace("-", "").replace("_", "")
     return name if name in DATASETS else None
 
 
 class Reader:
-    """The parts of a task in a folder. `language` and `train_language` are XNLI's; `warn` is told what was left out or odd.
+    """Reads the files of a task in a folder. `language` and `train_language` are XNLI's; `warn` gets warnings.
 
-    Raises ValueError, naming file, line and what was looked for, for a file that is missing or not as published.
+    Raises ValueError, naming file, line and the expected content, for a file that is missing or not as published.
     """
 
     def __init__(self, name: str, data_dir: str, language: str = "", train_language: str = "",
@@ -88,19 +88,19 @@ class Reader:
         self.language, self.train_language = language, train_language or language
 
     def train(self, path: str = "") -> LabelledTexts:
-        """The training data: the published file, or another in its columns."""
+        """Reads the training data: the published file, or another with its columns."""
         path = path or self._find(self.dataset.train.format(language=self.train_language))
         return self._read(path, self.dataset.train_texts or self.dataset.texts, self.dataset.train_label or self.dataset.label,
                           language="", labelled=True, names=self.dataset.columns)
 
     def held_out(self, path: str = "") -> list[TextSet]:
-        """The labelled parts to evaluate on."""
+        """Reads the labelled sets to evaluate on."""
         files = {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)
         return [TextSet(end, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=True,
                                      names=self.dataset.columns)) for end, file in files.items()]
 
     def tests(self, path: str = "") -> list[TextSet]:
-        """The parts to answer, by the name of the file to hand in; the diagnostic set too, where it lies beside MNLI."""
+        """Reads the sets to answer, named as their submissions; with MNLI also the diagnostic set, if it lies beside it."""
         files = {next(iter(self.dataset.tests)): path} if path else self._find_all(self.dataset.tests)
         if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
             files["AX"] = diagnostic
@@ -112,12 +112,12 @@ class Reader:
         return _first(DIAGNOSTIC, [*self._folders(), beside]) if self.data_dir else None
 
     def _folders(self) -> list[str]:
-        """Where files of the task may lie: in the folder given, or in the task's within it."""
+        """The folders of the task's files: the given one, and the task's own inside it."""
         within = XNLI_FOLDERS if self.dataset.language else (self.dataset.folder,)
         return [self.data_dir, *(os.path.join(self.data_dir, folder) for folder in within)]
 
     def _find_all(self, files: Mapping[str, str]) -> dict[str, str]:
-        """The paths of files by their names; of several (matched and mismatched MNLI) only the first must be there."""
+        """Finds the paths of files by name; of several (matched and mismatched MNLI) only the first one must exist."""
         first, *others = files
         found = {first: self._find(files[first])}
         for name in others:
@@ -151,7 +151,7 @@ class Reader:
         return LabelledTexts(path, columns[0], columns[1] if len(columns) > 1 else None, self._targets(table, label, bool(names)))
 
     def _targets(self, table: Table, label: str, headless: bool) -> np.ndarray | None:
-        """Numbers of labels, or scores; None where the file has no such column."""
+        """Returns numbers of labels, or scores; None if the file has no such column."""
         if label not in table.columns:
             return None
         if not self.dataset.labels:
@@ -161,7 +161,7 @@ class Reader:
 
 
 def _only(table: Table, column: str, wanted: Callable[[str], bool], described: str) -> Table:
-    """The rows with a wanted value; ValueError where there are none."""
+    """Keeps the rows with a wanted value. Raises ValueError if there are none."""
     kept = table.rows(row for row, value in enumerate(table.columns[column]) if wanted(value))
     if not len(kept):
         raise ValueError(f"{table.path}: no row {described}")
@@ -169,20 +169,19 @@ def _only(table: Table, column: str, wanted: Callable[[str], bool], described: s
 
 
 def _first(files: Sequence[str], folders: Sequence[str]) -> str | None:
-    """The first of the files that lies in one of the folders."""
     paths = (os.path.join(folder, file) for folder in folders for file in files)
     return next(filter(os.path.isfile, paths), None)
 
 
 def answers(dataset: Dataset, logits: np.ndarray) -> list[str]:
-    """What is handed in for logits [N,K]: the likeliest label, or the score, kept within its bounds, with three decimals."""
+    """Returns the answers of a submission for logits [N,K]: the likeliest label, or the clipped score with three decimals."""
     if not dataset.labels:
         return [f"{score:.3f}" for score in np.clip(logits[:, 0], dataset.low, dataset.high)]
     return [dataset.labels[number] for number in np.argmax(logits, axis=-1)]
 
 
 def write_submission(path: str, predictions: Sequence[str]) -> str:
-    """A file in GLUE's format: `index` and `prediction`, rows numbered from 0."""
+    """Writes a file in GLUE's format: `index` and `prediction`, rows numbered from 0."""
     with written_whole(path) as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE)
         writer.writerow(["index", "prediction"])

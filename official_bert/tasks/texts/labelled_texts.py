@@ -1,4 +1,4 @@
-"""Texts, or pairs of them, with what is to be said about each: a label, several labels, a score; checked row by row."""
+"""Texts, or pairs of texts, with a label, several labels or a score each; checked row by row."""
 
 import dataclasses
 import math
@@ -10,14 +10,14 @@ import numpy as np
 from official_bert.data.tables import Table
 
 EmptyText = Literal["refuse", "skip", "keep"]
-SAME_SHARE = 0.9  # of held-out rows that stand in the training data: then they are training data
+SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTexts:
     """Rows of a data set. N rows, K labels.
 
-    `targets` are numbers of labels int32 [N], a matrix of 0 and 1 float32 [N,K], scores float32 [N], or None: not labelled.
+    `targets` are numbers of labels int32 [N], a matrix of 0 and 1 float32 [N,K], scores float32 [N], or None without labels.
     """
 
     path: str
@@ -30,7 +30,7 @@ class LabelledTexts:
         return len(self.text)
 
     def pairs(self) -> Iterator[tuple[str, Any]]:
-        """Both texts of each row, the second "" where there is one only."""
+        """Both texts of each row; the second is "" if there is only one."""
         return zip(self.text, self.text_pair or self.choices or [""] * len(self.text))
 
 
@@ -38,12 +38,12 @@ class LabelledTexts:
 class TextSet:
     """A set of rows to evaluate on or to answer."""
 
-    name: str  # the end of its metrics' names, or that of the file of its answers
+    name: str  # suffix of its metrics' names, or name of the file of its answers
     data: LabelledTexts
 
 
 def joined(sets: Sequence[TextSet]) -> LabelledTexts:
-    """The rows of all sets, one after another; without targets where one has none."""
+    """Joins the rows of all sets; without targets if one set has none."""
     data = [one.data for one in sets]
     first = data[0]
     targets = [rows.targets for rows in data if rows.targets is not None]
@@ -55,7 +55,7 @@ def joined(sets: Sequence[TextSet]) -> LabelledTexts:
 
 
 def texts(table: Table, column: str) -> list[str]:
-    """A column as texts; ValueError where JSON holds something else."""
+    """Returns a column as texts. Raises ValueError if JSON has something else in it."""
     for row, value in enumerate(table.columns[column]):
         if not isinstance(value, str):
             raise ValueError(f"{table.place(row)}: column {column!r}: expected text, got {str(value)[:60]!r}")
@@ -63,9 +63,9 @@ def texts(table: Table, column: str) -> list[str]:
 
 
 def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: Callable[[str], None]) -> Table:
-    """The rows that have text in all `columns`.
+    """Treats rows with an empty text in one of `columns`.
 
-    `refuse` raises ValueError for the first that has not; `skip` leaves such rows out and `keep` keeps them, with a warning.
+    `refuse` raises ValueError for the first one; `skip` leaves them out and `keep` keeps them, with a warning.
     """
     found = [(row, column) for column in columns for row, text in enumerate(texts(table, column)) if not text.strip()]
     if not found:
@@ -79,12 +79,12 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
 
 
 def label_text(value: Any) -> str:
-    """A label as it is written: JSON may hold a number or a truth value."""
+    """A label as text: JSON may have a number or a truth value."""
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
 def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
-    """The different labels, in the order of their numbers where all are whole numbers, of their letters otherwise."""
+    """Returns the different labels, in numerical order if all are whole numbers, else in alphabetical order."""
     found = {label_text(value) for value in values}
     try:
         return tuple(sorted(found, key=int))
@@ -93,7 +93,7 @@ def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool = False) -> np.ndarray:
-    """The number of each row's label, int32 [N]; ValueError, naming the line, for a label that is not among `labels`."""
+    """Returns the number of each row's label, int32 [N]. Raises ValueError, naming the line, for an unknown label."""
     numbers = {label: number for number, label in enumerate(labels)}
     ids = [numbers.get(label_text(value), -1) for value in table.columns[column]]
     if -1 in ids:
@@ -104,13 +104,13 @@ def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool =
 
 
 def split_labels(value: Any, separator: str) -> list[str]:
-    """Several labels of a row: a JSON list, or text with separators between them; "" is none."""
+    """Splits the labels of a row: a JSON list, or text with separators; "" has none."""
     parts = value if isinstance(value, list) else str(value).split(separator)
     return [label for part in parts if (label := label_text(part))]
 
 
 def label_matrix(table: Table, column: str, labels: Sequence[str], separator: str) -> np.ndarray:
-    """Which labels each row has, float32 [N,K], from one column of several labels. ValueError for an unknown one."""
+    """Returns each row's labels as 0 and 1, float32 [N,K], from one column of several labels. Raises ValueError for unknown ones."""
     numbers = {label: number for number, label in enumerate(labels)}
     matrix = np.zeros((len(table), len(labels)), np.float32)
     for row, value in enumerate(table.columns[column]):
@@ -122,7 +122,7 @@ def label_matrix(table: Table, column: str, labels: Sequence[str], separator: st
 
 
 def label_columns(table: Table, labels: Sequence[str]) -> np.ndarray:
-    """Which labels each row has, float32 [N,K], from a column of 0 and 1 for each. ValueError for anything else."""
+    """Returns each row's labels as 0 and 1, float32 [N,K], from a column for each label. Raises ValueError for other values."""
     written = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
     matrix = np.zeros((len(table), len(labels)), np.float32)
     for number, label in enumerate(labels):
@@ -134,7 +134,7 @@ def label_columns(table: Table, labels: Sequence[str]) -> np.ndarray:
 
 
 def scores(table: Table, column: str, low: float = -math.inf, high: float = math.inf) -> np.ndarray:
-    """Scores float32 [N]; ValueError, naming the line, for one that is no number or outside `low` to `high`."""
+    """Returns scores float32 [N]. Raises ValueError, naming the line, for no number or one outside `low` to `high`."""
     found = np.zeros(len(table), np.float32)
     for row, value in enumerate(table.columns[column]):
         try:
@@ -149,7 +149,7 @@ def scores(table: Table, column: str, low: float = -math.inf, high: float = math
 
 
 def check_held_out(train: LabelledTexts, held_out: LabelledTexts) -> None:
-    """ValueError where nearly all of the rows held out stand in the training data: they would measure memory."""
+    """Raises ValueError if nearly all held-out rows are training rows: they would measure memory."""
     seen = set(train.pairs())
     same = sum(pair in seen for pair in held_out.pairs())
     if same >= SAME_SHARE * len(held_out):

@@ -1,4 +1,4 @@
-"""SWAG: which of four endings follows a sentence (paper 4.4). The score of an ending is a vector's product with [CLS]."""
+"""SWAG: the right one of four endings of a sentence (paper 4.4). An ending's score is a vector's product with [CLS]."""
 
 import csv
 import dataclasses
@@ -21,13 +21,13 @@ from official_bert.training.task import DataFiles
 
 CHOICES = 4
 ENDINGS = tuple(f"ending{number}" for number in range(CHOICES))
-COLUMNS = ("sent1", "sent2", *ENDINGS)  # a sentence, the beginning of the next one, how that may go on
+COLUMNS = ("sent1", "sent2", *ENDINGS)  # a sentence, the beginning of the next one, its possible endings
 FILES = {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}  # of a --data_dir
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions):
-    """Nothing beyond how texts become rows."""
+    """The options of all tasks on texts."""
 
 
 class Task(TextClassification):
@@ -40,22 +40,22 @@ class Task(TextClassification):
     num_outputs = CHOICES
 
     def build_model(self):
-        """Encoder, pooler and one vector."""
+        """Builds encoder, pooler and one vector."""
         return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute)
 
     def read_train(self, files):
-        """`--train_file`, or `train.csv` in `--data_dir`."""
+        """Reads `--train_file`, or `train.csv` in `--data_dir`."""
         if not (path := _path("train", files.train_file, files)):
             raise ValueError(f"expected training data: --train_file, or --data_dir with {FILES['train']}")
         return self, self._read(path, labelled=True)
 
     def read_held_out(self, files):
-        """`--eval_file`, or `val.csv` in `--data_dir`."""
+        """Reads `--eval_file`, or `val.csv` in `--data_dir`."""
         path = _path("dev", files.eval_file, files)
         return [TextSet("", self._read(path, labelled=True))] if path else []
 
     def read_tests(self, files):
-        """`--predict_file`, or `test.csv` in `--data_dir`."""
+        """Reads `--predict_file`, or `test.csv` in `--data_dir`."""
         path = _path("test", files.predict_file, files)
         return [TextSet("predictions", self._read(path, labelled=False))] if path else []
 
@@ -79,15 +79,14 @@ class Task(TextClassification):
                        "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     def served(self, model, options):
-        """Any number of endings."""
         return ServedChoice.make(self, model, options)
 
     def answer(self, logits):
-        """`choice` from 0 and `probabilities`."""
+        """Returns `choice`, from 0, and `probabilities`."""
         return {"choice": int(np.argmax(logits)), "probabilities": scipy.special.softmax(logits).tolist()}
 
     def write_set(self, name, logits, output_dir):
-        """`predictions.csv`: the number of the ending, and the probability of each."""
+        """Writes `predictions.csv`: the number of the ending, and the probability of each."""
         path = os.path.join(output_dir, f"{name}.csv")
         with written_whole(path) as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -102,6 +101,6 @@ def _path(which: str, given: str, files: DataFiles) -> str:
 
 
 def _endings(table: Table) -> list[tuple[str, ...]]:
-    """What may follow `sent1`: the beginning of the next sentence with each ending."""
+    """The possible next sentences: the beginning with each ending."""
     columns = [labelled_texts.texts(table, name) for name in COLUMNS[1:]]
     return [tuple(f"{begins} {ending}".strip() for ending in endings) for begins, *endings in zip(*columns)]
