@@ -136,7 +136,7 @@ def _advance(carry, row, scores: Scores, combine):
 
 
 def _pack(values, mask):
-    """Puts the mask behind the values: [S,B,T+1].
+    """Appends the mask to the values: [S,B,T+1].
 
     Keras' scan on TensorFlow takes several arrays only if S is static, and returns only arrays shaped like the carry.
     """

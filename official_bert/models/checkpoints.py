@@ -51,7 +51,7 @@ def restore_model(path: str) -> keras.Model:
 
 
 def model_values(path: str) -> dict[str, Any]:
-    """The `model:` part of a configuration for the model at a path; empty where its files do not say."""
+    """The `model:` part of a configuration for the model at a path; {} if its files have no configuration."""
     stored = formats.read(path).config
     return {} if stored is None else config.to_dict(stored)
 

@@ -32,19 +32,19 @@ class _Items(NamedTuple):
     kinds: tf.Tensor
     sources: tf.Tensor  # the character that the item comes from
     ends: tf.Tensor  # the first character after the item's own
-    row_splits: tf.Tensor  # [B+1] where each text's items begin
+    row_splits: tf.Tensor  # [B+1] first item of each text
 
 
 class _Words(NamedTuple):
     """The words of a batch, flat, and their items."""
 
     strings: tf.Tensor  # [W]
-    item_splits: tf.Tensor  # [W+1] where each word's items begin
+    item_splits: tf.Tensor  # [W+1] first item of each word
     codes: tf.Tensor  # [I], as are the next two; see _Items
     sources: tf.Tensor
     ends: tf.Tensor
-    row_splits: tf.Tensor  # [B+1] where each text's words begin
-    text_starts: tf.Tensor  # [B+1] where each text's characters begin
+    row_splits: tf.Tensor  # [B+1] first word of each text
+    text_starts: tf.Tensor  # [B+1] first character of each text
 
 
 class GraphTokenizer(tf.Module):

@@ -35,7 +35,7 @@ class CharacterTables:
     page_of: np.ndarray  # [0x110000 >> 8] row of `pages`
     pages: np.ndarray  # [pages, 256] entries
     expansions: np.ndarray  # the items of SEVERAL characters, one row after another, as `kind << 23 | code`
-    expansion_splits: np.ndarray  # [rows + 1] where each row begins
+    expansion_splits: np.ndarray  # [rows + 1] first item of each row
     combining: np.ndarray  # [M] codes whose class in canonical ordering is above 0, ascending
     combining_class: np.ndarray  # [M]
 

@@ -17,7 +17,7 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The flags that say where a run computes."""
+    """The flags that choose a run's devices."""
 
     strategy: str = "one_device"
     num_cpu_devices: int = 0  # mirrored without GPUs: so many logical CPU devices

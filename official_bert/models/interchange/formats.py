@@ -140,7 +140,7 @@ def as_head(model: StoredModel, head: Head) -> StoredModel:
 
 
 def make_model(model: StoredModel) -> keras.Model:
-    """The Keras model of what was read, with its weights.
+    """Makes the Keras model of a stored model, with its weights.
 
     Raises ValueError, naming them, for weights that are missing, left over or of another shape.
     """

@@ -27,7 +27,7 @@ TABLE = NameTable([])  # names are the same on both sides
 
 
 def named_weights(model: keras.Model) -> dict[str, tf.Variable]:
-    """The model's weights by name, as they stand in its checkpoints."""
+    """The model's weights by their names in checkpoints."""
     return {name: variable.value for name, variable in weights_by_name(model).items()}
 
 

@@ -138,18 +138,16 @@ class TextClassification(TaskBase):
         """Makes unpadded features of each row, with its target."""
         return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, self.options.max_seq_length, cache_dir), targets)
 
-
     def best_metric(self):
-        """The first of the metrics; less is better of an error."""
+        """The first metric; for errors, less is better."""
         return f"-{self.metrics[0]}" if self.metrics[0].endswith("error") else self.metrics[0]
 
     def served(self, model, options):
-        """One label, several, or a score."""
         kind = {"multi_label": ServedMultiLabel, "regression": ServedRegression}.get(self.head, ServedClassifier)
         return kind.make(self, model, options, labels=self.options.labels, pairs=self.options.pairs)
 
     def answer(self, logits: np.ndarray) -> dict[str, Any]:
-        """What logits [K] say, under the names of the served model."""
+        """Turns logits [K] into an answer, with the names of the served model."""
         labels = self.options.labels
         if self.head == "regression":
             return {"score": float(logits[0])}
