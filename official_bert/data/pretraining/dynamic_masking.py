@@ -29,7 +29,7 @@ class DynamicMasking:
         self._span_lengths = np.cumsum(config.span_distribution())
 
     def __call__(self, batch: Mapping[str, tf.Tensor], examples: tf.Tensor) -> Batch:
-        """`batch` as `records.parse_unmasked` gives it, `examples` int64 [B] -> the batch as 2018's records have it.
+        """`batch` with the `records.unmasked_features`, `examples` int64 [B] -> the batch as 2018's records have it.
 
         `examples` says what the masks of a row depend on, besides the seed: epoch * size of the data + the record's
         number, for masks that change each epoch. Raises InvalidArgumentError for records of another schema version.
