@@ -14,7 +14,7 @@ class Tagger(EncoderWithHeads):
     Outputs: `logits` [B,S or P,T], float32.
     """
 
-    heads = ("tagger",)
+    heads: tuple[str, ...] = ("tagger",)
 
     def __init__(self, encoder: BertEncoder, num_tags=9, dropout=0.1, **kwargs):
         super().__init__(encoder, **kwargs)
