@@ -1,8 +1,10 @@
 """Answers to many raw texts: a model loaded once, texts batched by length, answers in the order of the texts.
 
-A model is a training run's folder or an exported one; both answer through the same graph.
+A model is a training run's folder, a checkpoint of any format or an exported model; all answer through the same graph.
 """
 
+import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from official_bert.config import load_config
-from official_bert.serving.loading import function_of, load_model
+from official_bert.models.encoder import BertEncoder
+from official_bert.serving.loading import exported_folder, function_of, load_model
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.tasks.loading import restore_for_inference, task_class
 from official_bert.training.checkpointing import CONFIG_FILE
@@ -21,43 +24,105 @@ INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of colu
 
 
 class Predictor:
-    """`answer(rows)` gives a dict of the outputs a row, `describe(row, answer)` its lines for a person.
+    """Answers raw texts with a trained or published model: `Predictor("runs/reviews")(["Good.", "Bad."])`.
 
-    `inputs` are the names that a row must have, `outputs` those of an answer.
+    `inputs` are the names of what a text consists of (`text`; `text, text_pair`; `question, context`; `text, choices`), `outputs` the
+    names in an answer. `describe(row, answer)` gives an answer's lines for a person.
     """
 
-    def __init__(self, path: str, options: ServingOptions | None = None):
-        """The model at a path: a training run's folder, a checkpoint in it, an exported model.
+    def __init__(self, path: str | os.PathLike, options: ServingOptions | None = None, vocab_file: str = "",
+                 do_lower_case: bool | None = None, **choices: Any):
+        """Loads a training run's folder, a checkpoint of any format, or an exported model.
 
-        Raises ValueError if there is none, or if it does not read one of the options.
+        A checkpoint without a head answers with embeddings. `choices` are fields of `ServingOptions` (`top_k=3`, `head="embeddings"`).
+        `vocab_file` and `do_lower_case` are for checkpoints whose files do not tell them.
+
+        Raises ValueError if there is no model, or if it does not read one of the options.
         """
-        options = options or ServingOptions()
-        folder = path if os.path.isdir(path) else os.path.dirname(path)
-        if os.path.exists(os.path.join(folder, CONFIG_FILE)) or not os.path.isdir(path):
-            served = make_served_model(*restore_for_inference(path), options)
-            self._model, self.describe = function_of(served), served.describe
-        else:
+        path = os.fspath(path)
+        options = _chosen(options or ServingOptions(), choices)
+        if exported_folder(path):
             options.read((), f"{path}, an exported model, which answers as it was exported")
+            if vocab_file or do_lower_case is not None:
+                raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
             self._model = load_model(path, "text")
-            self.describe = _exported_class(self._model.place, self._model.outputs).describe
+            kind = _exported_class(self._model.place, self._model.outputs)
+        else:
+            task, model = restore_for_inference(path, vocab_file, do_lower_case)
+            if isinstance(model, BertEncoder):
+                options = dataclasses.replace(options, head="embeddings")
+            served = make_served_model(task, model, options)
+            self._model, kind = function_of(served), type(served)
         if unknown := sorted(set(self._model.inputs) - set(INPUT_ORDER)):
             raise ValueError(f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of {unknown}")
+        self.describe, self._unpadded = kind.describe, kind.unpadded
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
         self.outputs = self._model.outputs
 
+    def __call__(self, texts: Any, batch_size: int = 32) -> Any:
+        """The answers to a list of texts, in their order, as dicts of plain Python values; the answer itself to a text alone.
+
+        A text is a string, or with several inputs a tuple of them in the order of `inputs`, or a dict by their names:
+        `("Who wrote it?", "It was written by Ada.")`, `{"text": "She sat", "choices": ["down.", "blue."]}`. Answers hold no padding.
+
+        Raises ValueError, naming the row from 1, for anything else.
+        """
+        if isinstance(texts, (str, tuple, Mapping)):
+            return self([texts], batch_size)[0]
+        if not isinstance(texts, Iterable):
+            raise ValueError(f"expected a list of texts, got {texts!r:.60}")
+        rows = [self._row(text, number) for number, text in enumerate(texts, 1)]
+        return [self._unpadded(answer) for answer in self.answer(rows, batch_size)]
+
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
-        """The outputs of each row, in their order. ValueError, with the row's number, where a row lacks an input."""
+        """The outputs of each row of inputs by name, in their order, as the exported model gives them.
+
+        Raises ValueError, with the row's number, if a row lacks an input.
+        """
         for number, row in enumerate(rows, 1):
             if missing := [name for name in self.inputs if name not in row]:
                 raise ValueError(f"row {number}: expected {' and '.join(self.inputs)}, {' and '.join(missing)} is missing")
-        order = sorted(range(len(rows)), key=lambda index: sum(len(str(rows[index][name])) for name in self.inputs))
         answers: list[dict[str, Any]] = [{} for _ in rows]
-        for start in range(0, len(order), batch_size):
-            chosen = order[start:start + batch_size]
+        for chosen in self._batches(rows, batch_size):
             outputs = self._model(**{name: [rows[index][name] for index in chosen] for name in self.inputs})
             for place, index in enumerate(chosen):
                 answers[index] = {name: plain(value[place]) for name, value in outputs.items()}
         return answers
+
+    def _batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:
+        """The numbers of rows that are answered together: of about equal length and, if there are choices, with as many of them."""
+        choices = [len(row["choices"]) if "choices" in self.inputs else 0 for row in rows]
+        lengths = [sum(len(str(row[name])) for name in self.inputs) for row in rows]
+        order = sorted(range(len(rows)), key=lambda index: (choices[index], lengths[index]))
+        for _, group in itertools.groupby(order, key=lambda index: choices[index]):
+            alike = list(group)
+            yield from (alike[start:start + batch_size] for start in range(0, len(alike), batch_size))
+
+    def _row(self, text: Any, number: int) -> Row:
+        """A text in one of its forms as a row of inputs; ValueError if it is in none."""
+        if isinstance(text, str):
+            text = (text,)
+        if isinstance(text, (tuple, list)):
+            if len(text) != len(self.inputs):
+                raise ValueError(f"row {number}: expected {' and '.join(self.inputs)}, got {len(text)} value{'s' * (len(text) > 1)}")
+            text = dict(zip(self.inputs, text))
+        if not isinstance(text, Mapping):
+            raise ValueError(f"row {number}: expected {' and '.join(self.inputs)}, got {text!r:.60}")
+        for name in self.inputs:
+            value = text.get(name)
+            if name == "choices" and isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
+                continue
+            if name == "choices" or not isinstance(value, str):
+                raise ValueError(f"row {number}: {name}: expected {'texts' if name == 'choices' else 'a text'}, got {value!r:.60}")
+        return text
+
+
+def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptions:
+    """The options with these fields; ValueError for a name that is not among them."""
+    known = [field.name for field in dataclasses.fields(options)]
+    if unknown := [name for name in choices if name not in known]:
+        raise ValueError(f"{unknown[0]}: expected one of {', '.join(known)}")
+    return dataclasses.replace(options, **choices)
 
 
 def served_classes(task: str, where: str = "config.task") -> tuple[type[ServedModel], ...]:

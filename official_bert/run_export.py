@@ -1,6 +1,7 @@
 """Writes a trained model as SavedModels that take raw text, and token ids.
 
     python -m official_bert.run_export --checkpoint=runs/small --output=models/small
+    python -m official_bert.run_export --checkpoint=bert-base-uncased --head=embeddings --output=models/vectors
 
 writes models/small/text/1 and models/small/ids/1; see docs/serving_models.md for their inputs and outputs.
 """
@@ -10,8 +11,10 @@ from absl import flags
 from official_bert.command_line import run_main
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("checkpoint", None, "A training run's output folder, or one checkpoint in it (folder/ckpt-1000).",
-                    required=True)
+flags.DEFINE_string("checkpoint", None, "A training run's output folder, one checkpoint in it (folder/ckpt-1000), or a checkpoint of "
+                    "any format that --init_checkpoint takes: TF 1, Hugging Face, keras-hub, tf-models.", required=True)
+flags.DEFINE_string("vocab_file", "", "The vocabulary, if it does not lie beside --checkpoint.")
+flags.DEFINE_bool("do_lower_case", None, "Whether text is lower-cased; by default what the files say, or the vocabulary's entries.")
 flags.DEFINE_string("output", None, "Folder of the exported model, as models/NAME.", required=True)
 flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest that is there.")
 flags.DEFINE_enum("head", "", ["", "embeddings"], "What the model gives; empty: the answers of its task.")
@@ -21,6 +24,7 @@ flags.DEFINE_integer("top_k", None, "Fill-mask: words given for each [MASK]; 5 i
 flags.DEFINE_float("threshold", None, "Several labels: the probability from which one is given; 0.5 if it is not given.", 0.0, 1.0)
 flags.DEFINE_bool("pretokenized", None, "Tagger: the words of a text are what stands between spaces, as in CoNLL files; "
                   "else punctuation around words is set apart.")
+flags.DEFINE_bool("pairs", None, "Classifier: a row has two texts; by default as in training, one for a checkpoint that is no run.")
 flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests: those that the server's "
                   "batching allows. Empty: none.")
 
@@ -36,8 +40,8 @@ def main(_) -> None:
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(sizes)!r}")
     options = ServingOptions(head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k,
-                             pooling=FLAGS.pooling, threshold=FLAGS.threshold, pretokenized=FLAGS.pretokenized)
-    task, model = restore_for_inference(FLAGS.checkpoint)
+                             pooling=FLAGS.pooling, threshold=FLAGS.threshold, pretokenized=FLAGS.pretokenized, pairs=FLAGS.pairs)
+    task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)
     for line in export(served, task.config, ExportOptions(output=FLAGS.output, version=FLAGS.version,
                                                           batch_sizes=[int(size) for size in sizes])):

@@ -1,6 +1,6 @@
 """Answers raw text with a trained or exported model: blanks filled, labels, answers, entities.
 
-    python -m official_bert.run_predict --task=fill_mask --model=models/small 'The capital of [MASK] is Paris.'
+    python -m official_bert.run_predict --task=fill_mask --model=bert-base-uncased 'The capital of [MASK] is Paris.'
     python -m official_bert.run_predict --task=squad --model=runs/squad --input_file=questions.jsonl --output_file=answers.jsonl
 
 Texts are arguments, the lines of --input_file, or standard input: JSON objects with the model's inputs, or columns between tabs.
@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+from typing import Any
 
 from absl import flags
 from tqdm import tqdm
@@ -19,7 +20,11 @@ from official_bert.files import read_lines, written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "What the model is asked for: its task (glue, squad, ner ...) or fill_mask.", required=True)
-flags.DEFINE_string("model", None, "A training run's output folder, a checkpoint in it, or an exported model.", required=True)
+flags.DEFINE_string("model", None, "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an "
+                    "exported model.", required=True)
+flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it does not lie beside it.")
+flags.DEFINE_bool("do_lower_case", None, "Whether a checkpoint's text is lower-cased; by default what its files say.")
+flags.DEFINE_bool("pairs", None, "A checkpoint's classifier reads two texts; a training run knows.")
 flags.DEFINE_string("input_file", "", "Texts; - or nothing (and no arguments) reads standard input.")
 flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines, instead of printing them.")
 flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
@@ -36,7 +41,9 @@ def main(arguments: list[str]) -> None:
     from official_bert.training.distribution import check_backend
     check_backend()
     wanted = served_classes(FLAGS.task, "--task")
-    predictor = Predictor(FLAGS.model, ServingOptions(top_k=FLAGS.top_k))
+    head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
+    options = ServingOptions(head=head, top_k=FLAGS.top_k, pairs=FLAGS.pairs)
+    predictor = Predictor(FLAGS.model, options, FLAGS.vocab_file, FLAGS.do_lower_case)
     if wanted and not class_that_gives(predictor.outputs, wanted):
         raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(predictor.outputs)}")
     source = FLAGS.input_file or "-"

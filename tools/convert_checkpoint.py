@@ -52,7 +52,8 @@ def read_source(formats, files):
         model = dataclasses.replace(model, vocab=read_entries(FLAGS.vocab_file))
     if FLAGS.head:
         model = formats.as_head(model, FLAGS.head)
-    return dataclasses.replace(model, do_lower_case=is_lower_case(model))
+    lower_case = files.is_lower_case(model) if FLAGS.do_lower_case is None else FLAGS.do_lower_case
+    return dataclasses.replace(model, do_lower_case=lower_case)
 
 
 def leave_out(model):
@@ -68,15 +69,6 @@ def leave_out(model):
     head = model.head if any(not name.startswith(("embeddings/", "layer_", "pooler/")) for name in weights) else ""
     return dataclasses.replace(model, weights=weights, head=head,
                                unknown=[name for name in model.unknown if not pattern.fullmatch(name)])
-
-
-def is_lower_case(model) -> bool | None:
-    """--do_lower_case, or what the files say, or whether no entry of the vocabulary but special ones has a capital letter."""
-    if FLAGS.do_lower_case is not None:
-        return FLAGS.do_lower_case
-    if model.do_lower_case is not None or model.vocab is None:
-        return model.do_lower_case
-    return not any(entry != entry.lower() for entry in model.vocab if not re.fullmatch(r"\[.*\]", entry))
 
 
 def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from official_bert.models.interchange.formats import find_prefix as newest_check
 from official_bert.models.interchange.ours import named_weights
 from official_bert.models.interchange.stored import StoredModel
 
-__all__ = ["Initialization", "initialize_from", "model_values", "named_weights", "newest_checkpoint", "restore_model",
+__all__ = ["Initialization", "initialize_from", "model_values", "named_weights", "newest_checkpoint",
            "weights_checkpoint"]
 # Heads with a row for each class of a task: one of another size is re-initialised.
 TASK_HEADS = ("classifier/", "tagger/", "span/")
@@ -43,11 +43,6 @@ class Initialization:
 def weights_checkpoint(model: keras.Model, **more) -> tf.train.Checkpoint:
     """Makes a checkpoint of the weights by name, and of everything in `more`."""
     return tf.train.Checkpoint(weights=named_weights(model), **more)
-
-
-def restore_model(path: str) -> keras.Model:
-    """The model at a path, of whatever format, with its heads; ValueError where anything is missing or left over."""
-    return formats.make_model(formats.read(path))
 
 
 def model_values(path: str) -> dict[str, Any]:

@@ -22,6 +22,16 @@ def latest_version(folder: str) -> str:
     return os.path.join(folder, versions[max(versions)])
 
 
+def exported_folder(path: str) -> str | None:
+    """The SavedModel that a path means: itself, or the newest version in models/NAME or models/NAME/text; None if it holds none."""
+    if os.path.exists(os.path.join(path, "saved_model.pb")):
+        return path
+    for folder in (os.path.join(path, "text"), path, os.path.join(path, "ids")):
+        if list_versions(folder, ["saved_model.pb"]):
+            return latest_version(folder)
+    return None
+
+
 class ModelFunction:
     """A model as a function of named inputs: lists or arrays in, NumPy arrays by name out, strings as bytes.
 
@@ -42,13 +52,14 @@ class ModelFunction:
 
 
 def load_model(path: str, form: Literal["text", "ids"] = "text") -> ModelFunction:
-    """Loads the newest version of the model under `path` (models/NAME, or one SavedModel); its `place` is the SavedModel's folder.
+    """Loads the newest version of the model under `path` (models/NAME, models/NAME/text, or one SavedModel).
 
-    Raises ValueError if there is no such model.
+    The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model.
     """
     if form == "text":
         import tensorflow_text  # noqa: F401  registers the op of the tokenizer
-    folder = path if os.path.exists(os.path.join(path, "saved_model.pb")) else latest_version(os.path.join(path, form))
+    versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
+    folder = path if os.path.exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
     loaded = tf.saved_model.load(folder)
     return ModelFunction(loaded.signatures["serving_default"], loaded, folder)
 

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import check_length
+from official_bert.models.encoder import BertEncoder
 from official_bert.serving import post_processing
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
@@ -45,6 +46,7 @@ class ServingOptions:
     top_k: int | None = _read_by("fill-mask models")  # words for each blank
     pooling: Literal["cls", "mean"] | None = _read_by("embeddings (--head=embeddings)")
     pretokenized: bool | None = _read_by("taggers")  # words stand between spaces
+    pairs: bool | None = _read_by("classifiers")  # two texts a row; a run's configuration says it, a published checkpoint does not
     threshold: float | None = _read_by("classifiers of several labels")  # probability from which a label is given
 
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
@@ -85,7 +87,7 @@ class ServedModel(tf.Module, abc.ABC):
         read = options.read(cls.reads, f"a model that gives {', '.join(cls.outputs)}")
         tokenizer = GraphTokenizer(task.config.tokenizer.vocab_file, task.config.tokenizer.do_lower_case)
         check_size(tokenizer.vocab_file, len(tokenizer.vocab), task.config.model.vocab_size)
-        return cls(model, tokenizer, _max_seq_length(task, options), **settings, **read)
+        return cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **read})
 
     @abc.abstractmethod
     def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
@@ -99,6 +101,11 @@ class ServedModel(tf.Module, abc.ABC):
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """The answer to a row of inputs as lines for a person."""
         return [f"  {answer}"]
+
+    @staticmethod
+    def unpadded(answer: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer without what fills it up to the length of the batch's longest."""
+        return dict(answer)
 
     def run(self, inputs: Tensors, **more: tf.Tensor) -> Any:
         """The model's outputs for rows [B,S]; a row that is too long is refused by name."""
@@ -146,9 +153,14 @@ class ServedEmbeddings(ServedModel):
 
 
 def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
-    """The served model of a task and its trained model, or of the model's encoder; ValueError as `ServedModel.make` raises it."""
+    """The served model of a task and its trained model, or of the model's encoder.
+
+    Raises ValueError for an encoder alone if its task's answers are asked for, and as `ServedModel.make` does.
+    """
     if options.head == "embeddings":
-        return ServedEmbeddings.make(task, model.encoder, options)
+        return ServedEmbeddings.make(task, getattr(model, "encoder", model), options)
+    if isinstance(model, BertEncoder):
+        raise ValueError("--head: this checkpoint is an encoder without a head: expected --head=embeddings")
     return task.served(model, options)
 
 

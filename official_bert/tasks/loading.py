@@ -1,14 +1,19 @@
 """Tasks by name. A family of tasks is a folder: the task, how its files are read, its features, its metrics, its served model."""
 
+import dataclasses
 import importlib
 import os
 import types
 from collections.abc import Mapping
 
 import keras
+import tensorflow as tf
+from absl import logging
 
-from official_bert.config import Config, load_config
+from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models import checkpoints
+from official_bert.models.interchange import formats, ours
+from official_bert.models.interchange.stored import StoredModel
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
 from official_bert.training.task import TaskBase
 
@@ -46,25 +51,69 @@ def load_task(config: Config) -> TaskBase:
     return task_class(config.task)(config)
 
 
-def restore_for_inference(path: str) -> tuple[TaskBase, keras.Model]:
-    """The task and the model, weights loaded, of a training run's folder or of one checkpoint's prefix in it.
+def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[TaskBase, keras.Model]:
+    """The task and the model, weights loaded, of whatever `restore` takes.
 
-    Raises ValueError where the folder has no configuration or no checkpoint.
+    Vocabulary and casing are those of the files unless they are given. Raises ValueError, too, if no vocabulary is found.
     """
-    folder = path if os.path.isdir(path) else os.path.dirname(path)
-    config_path = os.path.join(folder, CONFIG_FILE)
-    if not os.path.exists(config_path) and os.path.basename(os.path.normpath(folder)) == BEST_FOLDER:
-        folder = os.path.dirname(os.path.normpath(folder))
-        config_path = os.path.join(folder, CONFIG_FILE)
-    if not os.path.exists(config_path):
-        raise ValueError(f"{path}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
-    overrides = []
-    if os.path.exists(os.path.join(folder, VOCAB_FILE)):
-        overrides = [f"tokenizer.vocab_file={os.path.join(folder, VOCAB_FILE)}"]
+    config, model = restore(path)
+    tokenizer = TokenizerConfig(vocab_file=vocab_file or config.tokenizer.vocab_file,
+                                do_lower_case=config.tokenizer.do_lower_case if do_lower_case is None else do_lower_case)
+    if not tokenizer.vocab_file:
+        raise ValueError(f"{path}: no vocabulary found beside it; --vocab_file gives it")
+    return load_task(dataclasses.replace(config, tokenizer=tokenizer)), model
+
+
+def restore(path: str) -> tuple[Config, keras.Model]:
+    """The configuration and the model, weights loaded, of a training run, of one checkpoint in it, or of a checkpoint of any format.
+
+    The task of a checkpoint of another format is that of its head; without a head that answers, and for a converted encoder, the
+    model is a `BertEncoder`. Raises ValueError if there is no checkpoint, or weights are missing.
+    """
     prefix = checkpoints.newest_checkpoint(path)
+    if not os.path.exists(path) and prefix is None:
+        raise ValueError(f"{path}: expected the output folder of a training run or a checkpoint, got no such file or folder")
+    if (folder := run_folder(path)) is None:
+        stored = _answering(formats.read(path))
+        config = ours.config_of(stored)
+        tokenizer = dataclasses.replace(config.tokenizer, vocab_file=formats.vocab_file_of(path, stored))
+        return dataclasses.replace(config, tokenizer=tokenizer), formats.make_model(stored)
     if prefix is None:
         raise ValueError(f"{path}: no checkpoint found there")
-    task = load_task(load_config(config_path, overrides=overrides))
-    model = task.build_model()
-    checkpoints.weights_checkpoint(model).read(prefix).assert_existing_objects_matched().expect_partial()
-    return task, model
+    vocab_file = os.path.join(folder, VOCAB_FILE)
+    overrides = [f"tokenizer.vocab_file={vocab_file}"] if os.path.exists(vocab_file) else []
+    config = load_config(os.path.join(folder, CONFIG_FILE), overrides=overrides)
+    return config, _restore_run(load_task(config), prefix)
+
+
+def run_folder(path: str) -> str | None:
+    """The output folder of the training run that a path means: the folder, its `best/`, a checkpoint in it; None if it is no run."""
+    if path.endswith(".keras"):
+        return None
+    folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
+    places = [folder, os.path.dirname(folder)] if os.path.basename(folder) == BEST_FOLDER else [folder]
+    return next((place for place in places if os.path.exists(os.path.join(place, CONFIG_FILE))), None)
+
+
+def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
+    """The task's model with the weights of a checkpoint of ours; its encoder if only that was converted."""
+    try:
+        found = ours.weight_names(prefix)
+        model = task.build_model()
+        if missing := sorted(set(checkpoints.named_weights(model)) - set(found)):
+            if task.config.task != ours.TASKS[""]:
+                raise ValueError(f"{prefix}: expected every weight of task {task.config.task}, missing: {', '.join(missing[:6])}")
+            return formats.make_model(_answering(formats.read(prefix)))
+        checkpoints.weights_checkpoint(model).read(prefix).assert_existing_objects_matched().expect_partial()
+        return model
+    except (tf.errors.OpError, IndexError) as error:
+        raise ValueError(f"{prefix}: damaged checkpoint: {str(error).splitlines()[0]}") from None
+
+
+def _answering(stored: StoredModel) -> StoredModel:
+    """The model without weights that no answer depends on: those that are not BERT's, and a next-sentence head alone."""
+    if stored.unknown:
+        logging.warning("%s: not used: %s", stored.origin, ", ".join(stored.unknown[:6]))
+    alone = not stored.head or (stored.head == "pretraining" and "masked_lm/output_bias" not in stored.weights)
+    return formats.encoder_of(stored) if alone else dataclasses.replace(stored, unknown=())
+

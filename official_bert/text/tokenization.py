@@ -4,8 +4,11 @@ Plain, exact Python; the fast forms (`text/fast_tokenization`, `text/graph`) are
 """
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from official_bert.text import packing
 from official_bert.text.vocab import load_vocab
 
 UNKNOWN = "[UNK]"
@@ -182,6 +185,24 @@ class FullTokenizer:
             pieces.append(piece)
             start = end
         return pieces
+
+    def encode(self, texts: Sequence[str], text_pairs: Sequence[str] | None = None,
+               max_seq_length: int = 512) -> dict[str, np.ndarray]:
+        """The inputs of an encoder for B texts, or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32 [B,S].
+
+        S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError if there are not as
+        many `text_pairs` as texts.
+        """
+        if isinstance(texts, str) or (text_pairs is not None and len(text_pairs) != len(texts)):
+            raise ValueError("expected a list of texts and, if there are pairs, as many second texts")
+        cls_id, sep_id, pad_id = map(self.special_id, ("[CLS]", "[SEP]", "[PAD]"))
+        ids = [[self.convert_tokens_to_ids(self.tokenize(text)) for text in side] for side in (texts, text_pairs or [""] * len(texts))]
+        rows = [packing.pack_pair(*packing.truncate_pair(first, second, max_seq_length - (3 if second else 2)), cls_id, sep_id)
+                for first, second in zip(*ids)]
+        longest = max((len(row) for row, _ in rows), default=0)
+        padded = [packing.pad(*row, longest, pad_id) for row in rows]
+        return {name: np.array([row[name] for row in padded], np.int32).reshape(len(rows), longest)
+                for name in ("input_ids", "input_mask", "segment_ids")}
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of `tokens`. Raises ValueError for a token that is not in the vocabulary."""

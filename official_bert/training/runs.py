@@ -40,14 +40,9 @@ def defaults_from(init_checkpoint: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if stored.config is not None:
         found["model"] = dataclasses.asdict(stored.config)
-    tokenizer: dict[str, Any] = {} if stored.do_lower_case is None else {"do_lower_case": stored.do_lower_case}
-    folder = init_checkpoint if os.path.isdir(init_checkpoint) else os.path.dirname(init_checkpoint)
-    for place in (folder, os.path.dirname(os.path.normpath(folder))):
-        if os.path.isfile(path := os.path.join(place, VOCAB_FILE)):
-            return found | {"tokenizer": {"vocab_file": path, **tokenizer}}
-        if os.path.basename(os.path.normpath(folder)) != BEST_FOLDER:
-            break
-    return found | {"tokenizer": tokenizer}
+    vocab_file = formats.vocab_file_of(init_checkpoint, stored)
+    tokenizer = {"vocab_file": vocab_file, "do_lower_case": stored.do_lower_case}
+    return found | {"tokenizer": {key: value for key, value in tokenizer.items() if value not in ("", None)}}
 
 
 def stored_config(output_dir: str, overrides: list[str]) -> Config | None:

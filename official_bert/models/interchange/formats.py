@@ -1,9 +1,12 @@
 """Finds the format of a checkpoint; reads and writes all formats."""
 
+import atexit
 import dataclasses
 import importlib
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -123,6 +126,24 @@ def read(path: str) -> StoredModel:
     return model
 
 
+def vocab_file_of(path: str, model: StoredModel) -> str:
+    """The vocabulary file of the checkpoint at a path, "" if there is none.
+
+    It lies beside the checkpoint or, for `best/`, beside the run's. A vocabulary inside another file (`tokenizer.json`, a preset) is
+    written to a temporary file that stays until the process ends.
+    """
+    folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
+    for place in [folder, os.path.dirname(folder)] if os.path.basename(folder) == "best" else [folder]:
+        if os.path.isfile(file := os.path.join(place, stored.VOCAB_FILE)):
+            return file
+    if model.vocab is None:
+        return ""
+    temporary = tempfile.mkdtemp(prefix="official_bert_")
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    stored.write_vocab(model, temporary)
+    return os.path.join(temporary, stored.VOCAB_FILE)
+
+
 def write(model: StoredModel, name: str, folder: str) -> list[str]:
     """Writes a model in a format to a folder that appears when it is whole; returns the names of weights it cannot hold.
 
@@ -139,12 +160,18 @@ def as_head(model: StoredModel, head: Head) -> StoredModel:
     return dataclasses.replace(model, head=head, weights=renamed)
 
 
-def make_model(model: StoredModel) -> keras.Model:
-    """Makes the Keras model of a stored model, with its weights.
+def encoder_of(model: StoredModel) -> StoredModel:
+    """Returns only the encoder of a stored model, without heads and without weights that are not BERT's."""
+    weights = {name: weight for name, weight in model.weights.items() if name.startswith(("embeddings/", "layer_", "pooler/"))}
+    return dataclasses.replace(model, weights=weights, head="", unknown=(), labels=())
+
+
+def make_model(model: StoredModel, **options) -> keras.Model:
+    """Makes the Keras model of a stored model, with its weights; `options` are the encoder's (`return_layers=True`).
 
     Raises ValueError, naming them, for weights that are missing, left over or of another shape.
     """
-    encoder = BertEncoder(**encoder_settings(stored.require_config(model)), name="bert")
+    encoder = BertEncoder(**encoder_settings(stored.require_config(model)), **{"name": "bert", **options})
     classes = {name: len(weight) for name, weight in model.weights.items()}
     made = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder), "choice": lambda: ChoiceClassifier(encoder),
             "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
@@ -160,7 +187,7 @@ def make_model(model: StoredModel) -> keras.Model:
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
     """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight."""
-    optional = [] if stored.needs_pooler(model) else ["pooler/"]
+    optional = [] if stored.needs_pooler(model) and model.head else ["pooler/"]
     if model.head == "pretraining":
         optional += [f"{part}/" for part in ("masked_lm", "next_sentence") if f"{part}/output_bias" not in model.weights]
 

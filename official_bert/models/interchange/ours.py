@@ -23,6 +23,7 @@ MODELS = (BertEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)  # what a 
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
 TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
          "span": "squad"}
+WINDOWS = {"tagger": 128, "span": 384}  # tokens
 TABLE = NameTable([])  # names are the same on both sides
 
 
@@ -36,11 +37,19 @@ def is_checkpoint_of(names) -> bool:
     return any(name.startswith(PREFIX) and "_transformer_layers" not in name for name in names)
 
 
+def weight_names(prefix: str) -> list[str]:
+    """Our names of the weights in a checkpoint of ours."""
+    return [_name(key) for key in sorted(tf.train.load_checkpoint(prefix).get_variable_to_shape_map()) if key.startswith(PREFIX)]
+
+
+def _name(key: str) -> str:
+    return key.removeprefix(PREFIX).removesuffix(VALUE).replace(".S", "/")
+
+
 def read(prefix: str) -> StoredModel:
     """The weights of a checkpoint of ours, and the model's configuration in the `config.yaml` of its run."""
     reader = tf.train.load_checkpoint(prefix)
-    weights = {key.removeprefix(PREFIX).removesuffix(VALUE).replace(".S", "/"): reader.get_tensor(key)
-               for key in sorted(reader.get_variable_to_shape_map()) if key.startswith(PREFIX)}
+    weights = {_name(key): reader.get_tensor(key) for key in sorted(reader.get_variable_to_shape_map()) if key.startswith(PREFIX)}
     folder = os.path.dirname(prefix)
     if os.path.basename(folder) == "best" and not os.path.exists(os.path.join(folder, CONFIG_FILE)):
         folder = os.path.dirname(folder)
@@ -78,15 +87,25 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
                  for name, weight in stored.weights.items()}
     tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))
-    tokenizer = TokenizerConfig(do_lower_case=stored.do_lower_case is not False)
-    save_config(Config(task=TASKS[stored.head], model=config, tokenizer=tokenizer, options=_options(stored)),
-                os.path.join(folder, CONFIG_FILE))
+    save_config(config_of(stored), os.path.join(folder, CONFIG_FILE))
     files.write_vocab(stored, folder)
     return []
 
 
-def _options(stored: StoredModel) -> dict:
-    """What a task of single texts must know of the classes; one class is a score."""
+def config_of(stored: StoredModel) -> Config:
+    """A run's configuration with the model, its casing and the task of its head; the vocabulary's path is left out.
+
+    Texts may be as long as the model allows; tasks that cut them into windows have their usual ones.
+    """
+    model = files.require_config(stored)
+    longest = model.max_position_embeddings
+    options = _classes(stored) | {"max_seq_length": min(WINDOWS.get(stored.head, longest), longest)}
+    tokenizer = TokenizerConfig(do_lower_case=files.is_lower_case(stored) is not False)
+    return Config(task=TASKS[stored.head], model=model, tokenizer=tokenizer, options=options)
+
+
+def _classes(stored: StoredModel) -> dict:
+    """The options that tell a task its classes; a classifier of one class gives a score."""
     if stored.head not in ("classifier", "tagger"):
         return {}
     labels = files.class_names(stored)

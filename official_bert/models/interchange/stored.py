@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -54,6 +55,18 @@ def class_names(stored: StoredModel) -> list[str]:
     """Names of the classes of a classifier or tagger: the known ones, or LABEL_0, LABEL_1, ..."""
     count = len(stored.weights[f"{stored.head}/output_bias"])
     return list(stored.labels) if len(stored.labels) == count else [f"LABEL_{index}" for index in range(count)]
+
+
+def is_lower_case(stored: StoredModel) -> bool | None:
+    """Whether text is lower-cased: as the files say, else if no entry of the vocabulary but special ones has a capital letter."""
+    if stored.do_lower_case is not None or stored.vocab is None:
+        return stored.do_lower_case
+    return looks_lower_case(stored.vocab)
+
+
+def looks_lower_case(vocab: Iterable[str]) -> bool:
+    """Whether no entry of a vocabulary, except for special ones, has a capital letter."""
+    return not any(entry != entry.lower() for entry in vocab if not re.fullmatch(r"\[.*\]", entry))
 
 
 def check_vocabulary_rows(stored: StoredModel) -> None:

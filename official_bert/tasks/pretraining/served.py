@@ -54,6 +54,12 @@ class ServedFillMask(ServedModel):
                                                validate=False)
 
     @staticmethod
+    def unpadded(answer):
+        """The answer for the blanks that the text has."""
+        blanks = [blank for blank in zip(answer["tokens"], answer["probabilities"]) if any(blank[0])]
+        return {**answer, "tokens": [tokens for tokens, _ in blanks], "probabilities": [values for _, values in blanks]}
+
+    @staticmethod
     def describe(row, answer):
         """The words for each blank, with their probabilities."""
         blanks = zip(answer["tokens"], answer["probabilities"])

@@ -3,6 +3,7 @@
 B texts, R rows (a text longer than the model has several windows), S tokens of a row, T tokens in all, W words, C tags.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -91,6 +92,13 @@ class ServedTagger(ServedModel):
         rows = {name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor()
                 for name, value in columns.items()}
         return {**rows, "truncated": tf.zeros(tf.shape(text), tf.bool)}
+
+    @staticmethod
+    def unpadded(answer):
+        """The answer for the entities that the text has."""
+        real = [bool(kind) for kind in answer["types"]]
+        columns = ("entities", "types", "starts", "ends", "scores")
+        return {**answer, **{name: list(itertools.compress(answer[name], real)) for name in columns}}
 
     @staticmethod
     def describe(row, answer):

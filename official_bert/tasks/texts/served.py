@@ -18,6 +18,7 @@ class ServedClassifier(ServedModel):
     """One label of several, for one text or two."""
 
     outputs: ClassVar[tuple[str, ...]] = ("label", "probabilities", "logits", "truncated")
+    reads: ClassVar[tuple[str, ...]] = ("pairs",)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str] = (),
                  pairs: bool = False):
@@ -45,7 +46,7 @@ class ServedMultiLabel(ServedClassifier):
     """Those of several labels whose probability is at least `threshold`, for one text or two."""
 
     outputs = ("labels", "probabilities", "logits", "truncated")
-    reads = ("threshold",)
+    reads = ("pairs", "threshold")
 
     def __init__(self, *arguments, threshold: float = 0.5, **settings):
         super().__init__(*arguments, **settings)
@@ -54,6 +55,11 @@ class ServedMultiLabel(ServedClassifier):
     def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """`labels` [B,most] likeliest first, padded with "", `probabilities`, `logits` [B,C]."""
         return post_processing.several_labels(self.run(inputs)["logits"], self.labels, self.threshold)
+
+    @staticmethod
+    def unpadded(answer):
+        """The answer with the labels that the text has."""
+        return {**answer, "labels": [label for label in answer["labels"] if label]}
 
     @staticmethod
     def describe(row, answer):

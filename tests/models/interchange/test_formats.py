@@ -7,32 +7,13 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from made_checkpoints import HEADS, SMALL, WORDS, stored_small
 
-from official_bert.config import ModelConfig
 from official_bert.models import checkpoints
 from official_bert.models.classifier import ChoiceClassifier, Classifier
-from official_bert.models.encoder import make_encoder
-from official_bert.models.interchange import formats, hugging_face, ours, tf1
+from official_bert.models.interchange import formats, hugging_face, tf1
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
-
-SMALL = ModelConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-                    max_position_embeddings=12)
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
-HEADS = {"": make_encoder, "pretraining": Pretrainer.make, "classifier": lambda config: Classifier.make(config, {"num_classes": 3}),
-         "choice": ChoiceClassifier.make, "tagger": lambda config: Tagger.make(config, {"num_tags": 5}), "span": SpanPredictor.make}
-
-
-def stored_small(head, **changes):
-    """A small model with a head, as if it had been read; always the same weights."""
-    config = dataclasses.replace(SMALL, **changes)
-    model, rng = HEADS[head](config), np.random.default_rng(3)
-    for variable in model.weights:
-        variable.assign(rng.normal(scale=0.2, size=variable.shape))
-    weights = {name: value.numpy() for name, value in checkpoints.named_weights(model).items()}
-    return formats.StoredModel(origin="a model made here", weights=weights, table=ours.TABLE, config=config, head=head,
-                               vocab=WORDS, do_lower_case=False)
 
 
 @pytest.fixture(scope="module")
@@ -170,11 +151,11 @@ def test_variables_that_no_table_knows_stop_conversion_and_are_listed(golden, tm
                       tensors=list(named.values()))
     shutil.copy(golden / "tf1_bert/bert_config.json", tmp_path)
     with pytest.raises(ValueError, match="left over, with no place in a BERT model: bert/encoder/layer_0/adapter/kernel"):
-        checkpoints.restore_model(str(tmp_path))
+        formats.make_model(formats.read(str(tmp_path)))
     rewrite_tf1(golden / "tf1_bert/bert_model.ckpt", tmp_path / "bert_model.ckpt",
                 lambda name: name if "layer_1/output/dense" not in name else None)
     with pytest.raises(ValueError, match="missing: bert/encoder/layer_1/output/dense/kernel, .*dense/bias"):
-        checkpoints.restore_model(str(tmp_path))
+        formats.make_model(formats.read(str(tmp_path)))
 
 
 def test_formats_refuse_what_they_cannot_compute(tmp_path):

@@ -10,8 +10,8 @@ import zipfile
 
 import numpy as np
 import pytest
+from made_checkpoints import SMALL, WORDS, stored_small
 from safetensors.numpy import load_file, save_file
-from test_formats import SMALL, WORDS, stored_small
 
 from official_bert.models.interchange import formats, hugging_face, torch_pickle
 

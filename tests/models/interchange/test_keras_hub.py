@@ -5,7 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from test_formats import WORDS, assert_same_tf1, stored_small
+from made_checkpoints import WORDS, stored_small
+from test_formats import assert_same_tf1
 
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.tf1 import read as read_tf1

@@ -1,0 +1,69 @@
+"""Tokenizer, encoder and model of whatever a path holds: a run, a checkpoint of any format, an exported model."""
+
+import os
+
+import keras
+from absl import logging
+
+from official_bert.config import load_config
+from official_bert.models.encoder import BertEncoder
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.stored import is_lower_case, looks_lower_case
+from official_bert.serving.loading import exported_folder
+from official_bert.tasks.loading import restore, run_folder
+from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.vocab import read_entries
+from official_bert.training.checkpointing import CONFIG_FILE, VOCAB_FILE
+
+
+def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -> FullTokenizer:
+    """The tokenizer of a vocabulary file, a training run, a checkpoint of any format, or an exported model.
+
+    `tokenize(text)` gives WordPieces, `encode(texts)` an encoder's inputs. Without `do_lower_case`, text is lower-cased if the files
+    say so; if they do not, unless the vocabulary has entries with capital letters.
+
+    Raises ValueError if there is no vocabulary.
+    """
+    vocab_file, lower_case = _vocabulary(os.fspath(path))
+    if do_lower_case is not None:
+        lower_case = do_lower_case
+    return FullTokenizer(vocab_file, looks_lower_case(read_entries(vocab_file)) if lower_case is None else lower_case)
+
+
+def _vocabulary(path: str) -> tuple[str, bool | None]:
+    """The vocabulary file that a path means, and whether its text is lower-cased, None if the files do not say."""
+    folder = exported_folder(path)
+    home = os.path.join(folder, "assets") if folder else run_folder(path)
+    if home and os.path.exists(os.path.join(home, VOCAB_FILE)):
+        return os.path.join(home, VOCAB_FILE), load_config(os.path.join(home, CONFIG_FILE)).tokenizer.do_lower_case
+    if os.path.isfile(path) and path.endswith(".txt"):
+        return path, None
+    model = formats.read(path)
+    if not (vocab_file := formats.vocab_file_of(path, model)):
+        raise ValueError(f"{path}: no vocabulary found beside it; give the path of vocab.txt")
+    return vocab_file, is_lower_case(model)
+
+
+def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEncoder:
+    """The encoder of a training run or of a checkpoint of any format; its heads are left out.
+
+    It takes `FullTokenizer.encode`'s dict and gives `sequence_output` [B,S,D] (a vector for each token), `pooled_output` [B,D] (of
+    [CLS], for the next-sentence head), `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`, a list of [B,S,D].
+
+    Raises ValueError if there is no checkpoint or weights are missing.
+    """
+    model = formats.encoder_of(formats.read(os.fspath(path)))
+    if "pooler/kernel" not in model.weights:
+        logging.warning("%s: has no pooler: pooled_output is that of random weights", model.origin)
+    return formats.make_model(model, return_layers=return_layers)
+
+
+def load_model(path: str | os.PathLike) -> keras.Model:
+    """The Keras model of a training run or of a checkpoint of any format, with the heads that the checkpoint has.
+
+    `BertEncoder`, `Pretrainer`, `Classifier`, `ChoiceClassifier`, `SpanPredictor`, `Tagger` or a run's own model; their inputs and
+    outputs stand with the classes.
+
+    Raises ValueError if there is no checkpoint or weights are missing.
+    """
+    return restore(os.fspath(path))[1]

@@ -1,0 +1,208 @@
+"""The way in from Python: a tokenizer, an encoder, a model and answers from whatever a path holds."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from made_checkpoints import WORDS, stored_small
+
+import official_bert
+from official_bert.models.interchange import formats
+from official_bert.serving import export
+from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks.loading import restore_for_inference
+from official_bert.text.tokenization import FullTokenizer
+
+FORMATS = ["tf1", "hugging_face", "ours", "keras_hub"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Gives the folder of a small model with a head in a format; made once."""
+    root, folders = tmp_path_factory.mktemp("checkpoints"), {}
+
+    def write(name, head, **changes):
+        key = (name, head, *changes)
+        if key not in folders:
+            folders[key] = str(root / f"{len(folders)}")
+            formats.write(stored_small(head, **changes), name, folders[key])
+        return folders[key]
+    return write
+
+
+@pytest.fixture(scope="module")
+def exported(written, tmp_path_factory):
+    """A fill-mask model, exported."""
+    folder = str(tmp_path_factory.mktemp("models") / "blanks")
+    task, model = restore_for_inference(written("ours", "pretraining"))
+    export.export(make_served_model(task, model, ServingOptions()), task.config, export.ExportOptions(output=folder, batch_sizes=()))
+    return folder
+
+
+def test_importing_it_imports_nothing_heavy():
+    code = ("import sys, official_bert; assert 'Predictor' in dir(official_bert);"
+            "print(sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'keras', 'numpy', 'absl', 'yaml'}))")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    with pytest.raises(AttributeError, match="no attribute 'load_tokeniser'"):
+        official_bert.load_tokeniser  # noqa: B018
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_tokenizer_of_every_format(written, name):
+    tokenizer = official_bert.load_tokenizer(written(name, ""))
+    assert list(tokenizer.vocab) == WORDS and tokenizer.tokenize("a b") == ["a", "b"]
+    # The model was made with text as it is; TF 1 has no place for that, and a vocabulary without capitals is taken to be lower-cased.
+    assert tokenizer.do_lower_case is (name == "tf1")
+    assert official_bert.load_tokenizer(written(name, ""), do_lower_case=True).tokenize("A") == ["a"]
+
+
+def test_the_tokenizer_of_a_file_of_an_exported_model_and_of_tokenizer_json(golden, exported, written, tmp_path):
+    assert official_bert.load_tokenizer(golden / "vocab_uncased.txt").do_lower_case
+    assert not official_bert.load_tokenizer(golden / "vocab_cased.txt").do_lower_case
+    assert list(official_bert.load_tokenizer(exported).vocab) == WORDS and not official_bert.load_tokenizer(exported).do_lower_case
+    folder = tmp_path / "fast"
+    shutil.copytree(written("hugging_face", ""), folder)
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {word: index for index, word in enumerate(WORDS)}}}))
+    assert list(official_bert.load_tokenizer(folder).vocab) == WORDS
+    assert official_bert.Predictor(folder)("a b")["embedding"] == official_bert.Predictor(written("hugging_face", ""))("a b")["embedding"]
+    with pytest.raises(ValueError, match="no vocabulary found beside it"):
+        official_bert.load_tokenizer(golden / "tf1_bert")
+
+
+def test_texts_are_encoded_as_the_model_wants_them(golden):
+    tokenizer = FullTokenizer(str(golden / "vocab_uncased.txt"))
+    found = tokenizer.encode(["the the the", "the"], ["the", ""], max_seq_length=6)
+    the, cls, sep = (tokenizer.vocab[token] for token in ("the", "[CLS]", "[SEP]"))
+    assert found["input_ids"].tolist() == [[cls, the, the, sep, the, sep], [cls, the, sep, 0, 0, 0]]
+    assert found["input_mask"].tolist() == [[1] * 6, [1, 1, 1, 0, 0, 0]]
+    assert found["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1], [0] * 6]
+    assert tokenizer.encode([])["input_ids"].shape == (0, 0)
+    for wrong in ("the", ["the"]):
+        with pytest.raises(ValueError, match="expected a list of texts"):
+            tokenizer.encode(wrong, ["a", "b"])
+
+
+def test_the_encoder_gives_what_2018_gave(golden):
+    inputs, wanted = dict(np.load(golden / "tf1_bert/inputs.npz")), np.load(golden / "tf1_bert/outputs.npz")
+    found = official_bert.load_encoder(golden / "tf1_bert", return_layers=True)(
+        {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")})
+    seen = inputs["input_mask"].astype(bool)
+    np.testing.assert_allclose(found["sequence_output"].numpy()[seen], wanted["sequence_output"][seen], atol=1e-5)
+    np.testing.assert_allclose(found["pooled_output"], wanted["pooled_output"], atol=1e-5)
+    np.testing.assert_array_equal(found["layer_outputs"][-1], found["sequence_output"])
+
+
+@pytest.mark.parametrize("head", ["", "pretraining", "classifier", "choice", "tagger", "span"])
+def test_a_model_has_the_heads_of_its_checkpoint(written, head):
+    kind = {"": "BertEncoder", "pretraining": "Pretrainer", "classifier": "Classifier", "choice": "ChoiceClassifier", "tagger": "Tagger",
+            "span": "SpanPredictor"}[head]
+    model = official_bert.load_model(written("hugging_face", head))
+    assert type(model).__name__ == kind
+    for weight, value in stored_small(head).weights.items():
+        if weight in (variables := formats.weights_by_name(model)) and not (weight.startswith("pooler") and head in ("tagger", "span")):
+            np.testing.assert_array_equal(variables[weight].numpy(), value)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_fills_blanks(written, softmax, name):
+    folder = written(name, "pretraining")
+    answer = official_bert.Predictor(folder, top_k=2)("a [MASK] c")
+    model = formats.make_model(formats.read(folder))
+    rows = {"input_ids": [[2, 5, 4, 7, 3]], "input_mask": [[1] * 5], "segment_ids": [[0] * 5], "masked_lm_positions": [[2]]}
+    expected = softmax(model({key: tf.constant(value) for key, value in rows.items()})["mlm_logits"].numpy()[0, 0])
+    best = np.argsort(-expected)[:2]
+    assert answer["tokens"] == [[WORDS[index] for index in best]]
+    np.testing.assert_allclose(answer["probabilities"], [expected[best]], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_encoder_gives_embeddings(written, name):
+    folder = written(name, "")
+    found = official_bert.Predictor(folder)(["a b c", "d"])
+    encoder = official_bert.load_encoder(folder)
+    inputs = official_bert.load_tokenizer(folder).encode(["a b c", "d"])
+    rows = encoder(inputs)["sequence_output"].numpy()
+    for row, mask, answer in zip(rows, inputs["input_mask"], found):
+        np.testing.assert_allclose(answer["embedding"], row[mask.astype(bool)].mean(axis=0), atol=1e-5)
+    first = official_bert.Predictor(written(name, "pretraining"), head="embeddings", pooling="cls")("a")
+    assert len(first["embedding"]) == 8
+
+
+def test_an_encoder_alone_is_not_asked_for_words(written, golden, tmp_path):
+    task, model = restore_for_inference(written("ours", ""))  # once converted, it is the folder of a pre-training run
+    with pytest.raises(ValueError, match="an encoder without a head: expected --head=embeddings"):
+        make_served_model(task, model, ServingOptions())
+    with pytest.raises(ValueError, match="no vocabulary found beside it; --vocab_file gives it"):
+        restore_for_inference(str(golden / "tf1_bert"))
+    with pytest.raises(ValueError, match="nowhere: expected the output folder of a training run or a checkpoint, got no such"):
+        official_bert.Predictor("nowhere")
+    (tmp_path / "notes.md").write_text("no model")
+    with pytest.raises(ValueError, match=r"no checkpoint found there: .* got notes.md"):
+        official_bert.load_model(tmp_path)
+    with pytest.raises(ValueError, match="top_kk: expected one of head, max_seq_length, top_k"):
+        official_bert.Predictor(written("ours", "pretraining"), top_kk=1)
+
+
+def test_a_run_that_lacks_weights_is_refused_in_a_line(written, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(written("ours", ""), folder)
+    (folder / "config.yaml").write_text((folder / "config.yaml").read_text().replace("task: pretraining", "task: squad"))
+    with pytest.raises(ValueError, match="expected every weight of task squad, missing: span/output_bias, span/output_weights"):
+        official_bert.load_model(folder)
+    data = next(folder.glob("ckpt*.data*"))
+    data.write_bytes(data.read_bytes()[:100])
+    (folder / "config.yaml").write_text((folder / "config.yaml").read_text().replace("task: squad", "task: pretraining"))
+    with pytest.raises(ValueError, match="damaged checkpoint: "):
+        official_bert.load_model(folder)
+
+
+def test_a_classifier_answers_with_its_labels_for_one_text_or_two(tmp_path):
+    stored = stored_small("classifier")
+    formats.write(formats.dataclasses.replace(stored, labels=["bad", "fair", "good"]), "hugging_face", str(tmp_path / "one"))
+    one = official_bert.Predictor(tmp_path / "one")
+    answers = one(["a b", "c"])
+    assert [answer["label"] for answer in answers] == [["bad", "fair", "good"][np.argmax(answer["probabilities"])] for answer in answers]
+    assert one("c")["logits"] == pytest.approx(answers[1]["logits"], abs=1e-5)
+    two = official_bert.Predictor(tmp_path / "one", pairs=True)
+    assert two.inputs == ("text", "text_pair")
+    assert two(("a", "b")) == two({"text": "a", "text_pair": "b"}) == two([["a", "b"]])[0]
+    model = official_bert.load_model(tmp_path / "one")
+    logits = model({key: tf.constant(value) for key, value in official_bert.load_tokenizer(tmp_path / "one").encode(["a"], ["b"]).items()})
+    np.testing.assert_allclose(two(("a", "b"))["logits"], logits["logits"][0], atol=1e-5)
+
+
+def test_choices_of_different_numbers_are_answered_together(written):
+    predictor = official_bert.Predictor(written("ours", "choice"))
+    texts = [("a", ["b", "c"]), ("b", ["c", "d", "e"]), {"text": "a", "choices": ["d", "b"]}]
+    answers = predictor(texts)
+    assert [len(answer["probabilities"]) for answer in answers] == [2, 3, 2]
+    assert answers[1] == predictor(texts[1])
+    with pytest.raises(ValueError, match=r"row 2: choices: expected texts, got \[\]"):
+        predictor([texts[0], ("a", [])])
+
+
+def test_answers_hold_no_padding_of_the_batch(written):
+    blanks = official_bert.Predictor(written("ours", "pretraining"))(["[MASK] a [MASK]", "a", "b [MASK]"])
+    assert [len(answer["tokens"]) for answer in blanks] == [len(answer["probabilities"]) for answer in blanks] == [2, 0, 1]
+    tagger = official_bert.Predictor(written("ours", "tagger"))
+    answers = tagger(["a b c d e f", "", "a"])
+    assert answers[1] == {"entities": [], "types": [], "starts": [], "ends": [], "scores": [], "truncated": False}
+    for text, answer in zip(["a b c d e f", "", "a"], answers):
+        assert [text[start:end] for start, end in zip(answer["starts"], answer["ends"])] == answer["entities"]
+
+
+def test_what_is_no_text_is_named(exported):
+    predictor = official_bert.Predictor(exported)
+    assert predictor([]) == []
+    for wrong, message in ((["a", None], "row 2: expected text, got None"), ([3.5], "row 1: expected text, got 3.5"),
+                           (["a", ("a", "b")], "row 2: expected text, got 2 values"), ([{"txt": "a"}], "row 1: text: expected a text, "),
+                           ([{"text": float("nan")}], "row 1: text: expected a text, got nan"), (None, "expected a list of texts")):
+        with pytest.raises(ValueError, match=message):
+            predictor(wrong)
+    with pytest.raises(ValueError, match="is an exported model, which has its own"):
+        official_bert.Predictor(exported, vocab_file="vocab.txt")
