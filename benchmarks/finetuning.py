@@ -59,14 +59,13 @@ def given_files():
 
 def resolve(*more: str):
     """The task with the settings of the flags, its data and its model."""
-    from official_bert.config import load_config, merge
+    from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import dataset_name
     from official_bert.training import runs
     from official_bert.training.task import TRAIN_AND_EVALUATE
-    defaults = merge(runs.DEFAULTS, runs.defaults_from(FLAGS.init_checkpoint))
     named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
-    config = load_config(None, overrides=[*named, *overrides(), *more], defaults=defaults)
+    config = load_config(None, overrides=[*named, *overrides(), *more], defaults=runs.DEFAULTS, told=runs.told_by(FLAGS.init_checkpoint))
     return load_task(config).resolve(given_files(), TRAIN_AND_EVALUATE)
 
 

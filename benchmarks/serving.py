@@ -56,7 +56,7 @@ def make_texts() -> list[str]:
 
 def make_models(folder: str):
     """The classifier twice: exported by us into `folder`, and as a Hugging Face folder. Its configuration, and that folder."""
-    from official_bert.config import load_config, merge
+    from official_bert.config import load_config
     from official_bert.models import checkpoints
     from official_bert.models.interchange import formats, ours
     from official_bert.models.interchange.stored import StoredModel
@@ -67,7 +67,7 @@ def make_models(folder: str):
     named = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]
     named += [f"tokenizer.vocab_file={FLAGS.vocab_file}"] if FLAGS.vocab_file else []
     config = load_config(FLAGS.config or None, overrides=named,
-                         defaults=merge(runs.DEFAULTS, runs.defaults_from(FLAGS.init_checkpoint)))
+                         defaults=runs.DEFAULTS, told=runs.told_by(FLAGS.init_checkpoint))
     config = dataclasses.replace(config, options={**config.options, "labels": ["no", "yes"]})
     task = load_task(config)
     model = task.build_model()

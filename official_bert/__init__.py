@@ -7,11 +7,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from official_bert.finetuning import fine_tune
     from official_bert.predictor import Predictor
     from official_bert.pretrained import load_encoder, load_model, load_tokenizer
 
-_HOMES = {"Predictor": "predictor", "load_encoder": "pretrained", "load_model": "pretrained", "load_tokenizer": "pretrained"}
-__all__ = ["Predictor", "load_encoder", "load_model", "load_tokenizer"]
+_HOMES = {"Predictor": "predictor", "load_encoder": "pretrained", "load_model": "pretrained", "load_tokenizer": "pretrained",
+          "fine_tune": "finetuning"}
+__all__ = ["Predictor", "fine_tune", "load_encoder", "load_model", "load_tokenizer"]
 
 
 def __getattr__(name: str):

@@ -9,7 +9,7 @@ import json
 import os
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import yaml
@@ -52,6 +52,10 @@ class ModelConfig:
                              f"({self.num_attention_heads}), got {self.hidden_size}")
 
 
+# The keys that the weights of a checkpoint decide; others, such as dropout, are for the user to choose.
+FIXED_BY_CHECKPOINT = ("model.vocab_size", "model.hidden_size", "model.num_hidden_layers", "model.num_attention_heads",
+                       "model.intermediate_size", "model.max_position_embeddings", "model.type_vocab_size",
+                       "tokenizer.do_lower_case")
 BERT_BASE = ModelConfig()  # what the constructors of layers and models take by default
 
 
@@ -187,8 +191,13 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: str, _seen: tuple[str, ...] = ()) -> dict:
+def read_yaml(path: str) -> dict:
     """The mapping in a YAML file, laid over that of its `base:` (a path or a list of paths beside the file)."""
+    return merge(*inherited_and_own(path))
+
+
+def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dict]:
+    """The values that a YAML file has from its `base:`, and those that stand in the file itself."""
     path = os.path.normpath(path)
     if path in _seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")
@@ -204,8 +213,8 @@ def read_yaml(path: str, _seen: tuple[str, ...] = ()) -> dict:
     bases = values.pop("base", [])
     merged: dict = {}
     for base in [bases] if isinstance(bases, str) else bases:
-        merged = merge(merged, read_yaml(os.path.join(os.path.dirname(path), base), (*_seen, path)))
-    return merge(merged, values)
+        merged = merge(merged, merge(*inherited_and_own(os.path.join(os.path.dirname(path), base), (*_seen, path))))
+    return merged, values
 
 
 def merge(below: Mapping, above: Mapping) -> dict:
@@ -254,21 +263,47 @@ def read_bert_config(path: str) -> dict:
     return {"type_vocab_size": 16} | {key: value for key, value in values.items() if key in known}
 
 
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What a checkpoint's files tell of its model and its tokenizer, as parts of a configuration."""
+
+    values: Mapping[str, Any]
+    origin: str = "the checkpoint"
+
+
 def load_config(path: str | None = None, *, bert_config_file: str | None = None,
                 flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = (),
-                defaults: Mapping[str, Any] | None = None) -> Config:
+                defaults: Mapping[str, Any] | None = None, told: Told | None = None,
+                report: Callable[[str], None] = lambda _: None) -> Config:
     """The run's configuration, after precedence; `flags` are the 2018 flags on the command line, by dotted key; `defaults` lie
     below the YAML.
 
-    Raises ValueError, naming file and key, for whatever is unknown or of the wrong type.
+    What a checkpoint `told` lies above the values that the YAML inherits through `base:`, which `report` says, and below its own.
+
+    Raises ValueError, naming file and key, for whatever is unknown or of the wrong type, and if the YAML's own values, flags or
+    overrides say another size or casing than the checkpoint.
     """
-    values = merge(defaults or {}, read_yaml(path) if path else {})
+    told = told or Told({})
+    inherited, asked = inherited_and_own(path) if path else ({}, {})
     if bert_config_file:
-        values = merge(values, {"model": read_bert_config(bert_config_file)})
-    values = merge(values, nest(flags or {}))
+        asked = merge(asked, {"model": read_bert_config(bert_config_file)})
+    asked = merge(asked, nest(flags or {}))
     for override in overrides:
-        values = merge(values, parse_override(override))
-    return build(Config, values, "config")
+        asked = merge(asked, parse_override(override))
+    if wrong := [one for one in _contradictions(told.values, asked) if one.key in FIXED_BY_CHECKPOINT]:
+        raise ValueError(f"{told.origin}: " + "; ".join(f"config.{one.key} is {one.before!r} there, got {one.after!r}" for one in wrong))
+    if yielding := [one for one in _contradictions(told.values, inherited) if one.key in FIXED_BY_CHECKPOINT]:
+        report(f"{told.origin}: its values instead of those of base: in {path}: "
+               + ", ".join(f"{one.key} {one.before!r} instead of {one.after!r}" for one in yielding))
+    return build(Config, merge(merge(merge(defaults or {}, inherited), told.values), asked), "config")
+
+
+def _contradictions(told: Mapping, asked: Mapping) -> list["Difference"]:
+    """The keys that both have, with different values."""
+    def common(one: Mapping, other: Mapping) -> dict:
+        return {key: common(value, other[key]) if isinstance(value, Mapping) and isinstance(other[key], Mapping) else value
+                for key, value in one.items() if key in other}
+    return differences(common(told, asked), common(asked, told))
 
 
 def check_length(length: int, model: ModelConfig, where: str = "config.options.max_seq_length", least: int = 0) -> None:

@@ -36,7 +36,7 @@ def main(_) -> None:
     from official_bert.text.tokenization import FullTokenizer
     from official_bert.training import runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                         defaults=runs.defaults_from(FLAGS.init_checkpoint))
+                         told=runs.told_by(FLAGS.init_checkpoint))
     runs.require_vocabulary(config)
     lines = read_texts(FLAGS.input_file)
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)

@@ -14,7 +14,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.command_line import given_flags, run_main
-from official_bert.config import load_config, merge
+from official_bert.config import load_config
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task_name", None, "CoLA, MNLI, MRPC, XNLI, or another of GLUE's.", required=True)
@@ -62,11 +62,11 @@ def main(_) -> None:
 def _config(dataset: str):
     """The configuration of the flags, with 2018's values where they say nothing."""
     from official_bert.training import runs
-    defaults = merge(runs.DEFAULTS, runs.defaults_from(FLAGS.init_checkpoint) if not FLAGS.bert_config_file else {})
+    told = runs.told_by("" if FLAGS.bert_config_file else FLAGS.init_checkpoint, FLAGS.output_dir)
     overrides = ["task=glue", f"options.dataset={dataset}"]
     overrides += ["options.language=zh"] if dataset == "xnli" else []  # as 2018's XnliProcessor
     return load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                       overrides=[*overrides, *FLAGS.set], defaults=defaults)
+                       overrides=[*overrides, *FLAGS.set], defaults=runs.DEFAULTS, told=told, report=print)
 
 
 def _results_of_2018(metrics: dict[str, float]) -> dict[str, float | int]:

@@ -16,7 +16,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.command_line import given_flags, run_main
-from official_bert.config import Config, load_config, merge
+from official_bert.config import Config
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "The task; otherwise that of --config.")
@@ -42,27 +42,34 @@ command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "trai
 
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid or several seeds where they are asked for."""
-    from official_bert.tasks.loading import load_task
-    from official_bert.training import runs, search
+    from official_bert import finetuning
     from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps
     placement = Placement(**command_line.placement_values(FLAGS))
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
                   predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
-    config = _config()
+    config = finetuning.make_config(FLAGS.task or "", FLAGS.config, FLAGS.init_checkpoint, FLAGS.output_dir, steps.train,
+                                    overrides=FLAGS.set, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS))
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
                       predict_file=FLAGS.predict_file, cache_dir=os.path.expanduser(FLAGS.cache_dir))
-    if not (FLAGS.grid or FLAGS.vary or FLAGS.seeds > 1):
-        metrics = runs.run(load_task(config), files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best)
-        print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
-        print(f"checkpoints, configuration, log and results: {os.path.join(FLAGS.output_dir, '')}")
+    if FLAGS.grid or FLAGS.vary or FLAGS.seeds > 1:
+        _search(config, files, placement, steps)
         return
+    tuned = finetuning.carry_out(config, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best)
+    print("\n".join(f"{name} = {value:.5f}" for name, value in tuned.metrics.items()))
+    print(f"checkpoints, configuration, log and results: {os.path.join(tuned.output_dir, '')}")
 
+
+def _search(config: Config, files, placement, steps) -> None:
+    """Trains a grid or several seeds, and predicts with the best run if that is asked for."""
+    from official_bert import finetuning
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import runs, search
     if not (steps.train and steps.evaluate):
         raise ValueError("--grid, --vary and --seeds: expected --do_train and --do_eval beside them")
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
-        return runs.run(load_task(one), files, folder, placement, FLAGS.init_checkpoint)
+        return dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint).metrics)
 
     metric = load_task(config).best_metric()
     grid = (dict(search.PAPER_GRID) if FLAGS.grid else {}) | search.parse_vary(FLAGS.vary)
@@ -73,22 +80,7 @@ def main(_) -> None:
         only = dataclasses.replace(steps, train=False, evaluate=False)
         trained = runs.stored_config(best, [])  # with its own values, and the labels that it found
         assert trained is not None
-        runs.run(load_task(trained), files, best, placement, "", only, FLAGS.predict_best)
-
-
-def _config() -> Config:
-    """The run's configuration; without training, that of the folder."""
-    from official_bert.tasks.texts.glue_files import dataset_name
-    from official_bert.training import runs
-    overrides = list(FLAGS.set)
-    if FLAGS.task:
-        named = dataset_name(FLAGS.task)
-        overrides = ["task=glue", f"options.dataset={named}", *overrides] if named else [f"task={FLAGS.task}", *overrides]
-    if not FLAGS.do_train and (stored := runs.stored_config(FLAGS.output_dir, overrides)):
-        return stored
-    defaults = merge(runs.DEFAULTS, runs.defaults_from(FLAGS.init_checkpoint))
-    return load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=overrides,
-                       defaults=defaults)
+        finetuning.carry_out(trained, files, best, placement, "", only, FLAGS.predict_best)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", "", "Training records: globs with commas between them.")
 flags.DEFINE_string("eval_input_file", "", "Held-out records, evaluated during and after training.")
 flags.DEFINE_string("output_dir", None, "Checkpoints, configuration and logs lie here.", required=True)
-flags.DEFINE_string("init_checkpoint", "", "Weights (only) to begin with; a run that goes on does not look at it.")
+flags.DEFINE_string("init_checkpoint", "", "Weights (only) to begin with, with their model's size, vocabulary and casing; a "
+                    "run that goes on does not look at it.")
 flags.DEFINE_enum("mode", "train", ("train", "eval", "eval_continuous"), "train (and evaluate where there is held-out data); "
                   "eval: the newest checkpoint; eval_continuous: each checkpoint that a run beside this one writes.")
 flags.DEFINE_float("idle_seconds", 3600.0, "With --mode=eval_continuous: ends when no checkpoint has come for so long.")
@@ -40,8 +41,8 @@ def main(_) -> None:
     from official_bert.training.distribution import Placement, is_first_worker
     from official_bert.training.task import DataFiles
     placement = Placement(**command_line.placement_values(FLAGS))
-    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                         overrides=FLAGS.set)
+    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
+                         told=runs.told_by(FLAGS.init_checkpoint, FLAGS.output_dir), report=print)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file)
     if not FLAGS.do_train and not FLAGS.do_eval:

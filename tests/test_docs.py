@@ -4,10 +4,14 @@ import pathlib
 import re
 import types
 
+import made_checkpoints
 import pytest
 from oracles import texts as oracle
 
+import official_bert
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
+from official_bert.models.interchange import formats
+from official_bert.text.vocab import read_entries
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
 from official_bert.training.task import DataFiles
@@ -35,6 +39,26 @@ def test_the_task_of_the_guide_trains_and_answers(golden, tmp_path):
     trained = loop.train(task, DataFiles(data_dir=str(tmp_path)), str(tmp_path / "run"), Placement(), report=lambda _: None)
     assert trained.metrics["accuracy"] == 1.0
     assert oracle.encode(task, [{"text": "was it"}])[0]["input_ids"].shape == (4,)
+
+
+def test_the_examples_of_python_run(golden, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = read_entries(str(golden / "vocab_uncased.txt"))
+    for head, name, kind in (("pretraining", "bert-base-uncased", "hugging_face"), ("span", "runs/squad", "ours"),
+                             ("choice", "runs/swag", "ours")):
+        stored = made_checkpoints.stored_small(head, vocab_size=3000, max_position_embeddings=80)
+        formats.write(formats.dataclasses.replace(stored, vocab=words, do_lower_case=True), kind, name)
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    names: dict = {}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code, names)
+    assert names["outputs"]["sequence_output"].shape == (2, names["inputs"]["input_ids"].shape[1], 8)
+    assert names["logits"].shape == (2, 1, 3000) and len(names["answer"]["tokens"][0]) == 3
+    assert [len(answer["tokens"]) for answer in names["answers"]] == [1, 2]
+    assert set(names["tuned"].metrics) >= {"accuracy", "loss"}
+    names["model"].save("bert.keras")
+    assert (official_bert.load_model("bert.keras")({**names["inputs"], "masked_lm_positions": [[2], [2]]})["mlm_logits"].numpy()
+            == names["logits"].numpy()).all()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

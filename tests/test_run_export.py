@@ -8,9 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+from made_checkpoints import stored_small
 
 from official_bert.config import Config, OptimizerConfig, TokenizerConfig, save_config
 from official_bert.models import checkpoints
+from official_bert.models.interchange import formats
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving.loading import load_model
 from official_bert.serving.served_model import ServingOptions, make_served_model
@@ -76,3 +78,14 @@ def test_a_vocabulary_larger_than_the_model_is_refused(run_folder, small_config)
                     tokenizer=TokenizerConfig(vocab_file=str(run_folder[0] / "vocab.txt")))
     with pytest.raises(ValueError, match=r"expected at most model.vocab_size = 2000 entries, got 3000"):
         make_served_model(load_task(config), run_folder[1], ServingOptions())
+
+
+@pytest.mark.slow
+def test_a_published_encoder_becomes_a_served_model_in_one_command(tmp_path):
+    formats.write(stored_small(""), "hugging_face", str(tmp_path / "hf"))
+    finished = run_export(f"--checkpoint={tmp_path / 'hf'}", "--head=embeddings", f"--output={tmp_path / 'x'}", "--warmup_batch_sizes=")
+    assert finished.returncode == 0, finished.stderr
+    assert load_model(str(tmp_path / "x"))(text=["a b"])["embedding"].shape == (1, 8)
+    for more, told in (((), "an encoder without a head: expected --head=embeddings"), (("--checkpoint=nowhere",), "nowhere: expected the")):
+        finished = run_export(f"--checkpoint={tmp_path / 'hf'}", f"--output={tmp_path / 'y'}", *more)
+        assert finished.returncode == 1 and "Traceback" not in finished.stderr and told in finished.stderr.strip().splitlines()[-1]

@@ -1,8 +1,10 @@
 """The command as a user runs it: real processes, killed, resumed, refused."""
 
+import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,11 +12,13 @@ import time
 
 import pytest
 import yaml
+from made_checkpoints import WORDS, stored_small
 from made_pretraining import make_config, write_records
 
 from official_bert.config import load_config, to_dict
+from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task
-from official_bert.training import checkpointing, loop
+from official_bert.training import checkpointing, loop, runs
 from official_bert.training.distribution import Placement
 from official_bert.training.task import DataFiles
 
@@ -198,3 +202,31 @@ def test_two_runs_on_one_folder_are_refused(files, tmp_path):
     task = load_task(load_config(str(files / "config.yaml")))
     with checkpointing.locked(str(tmp_path)), pytest.raises(ValueError, match="another run is writing to this folder"):
         loop.train(task, DataFiles(train_file=f"{files}/train-*.tfrecord"), str(tmp_path), Placement())
+
+
+def test_a_checkpoint_tells_its_size_and_casing_on_top_of_the_small_yaml(golden, root, tmp_path):
+    small = str(root / "configs/pretrain/small.yaml")
+    formats.write(stored_small("pretraining"), "hugging_face", str(tmp_path / "hf"))
+    said = []
+    config = load_config(small, told=runs.told_by(str(tmp_path / "hf")), report=said.append)
+    assert config.model.hidden_size == 8 and config.model.num_hidden_layers == 2 and not config.tokenizer.do_lower_case
+    assert config.tokenizer.vocab_file == str(tmp_path / "hf/vocab.txt")
+    assert config.optimizer.warmup_steps == 5000 and len(said) == 1 and "model.hidden_size 8 instead of 512" in said[0]
+    told = runs.told_by(str(golden / "tf1_bert"))
+    assert told.values["model"]["hidden_size"] == 32 and "tokenizer" in told.values
+
+
+@pytest.mark.slow
+def test_domain_text_on_a_published_checkpoint(files, root, tmp_path):
+    formats.write(dataclasses.replace(stored_small("pretraining", vocab_size=40, max_position_embeddings=16),
+                                      vocab=[*WORDS, *(f"w{number}" for number in range(20))]), "hugging_face", str(tmp_path / "hf"))
+    arguments = [f"--config={root}/configs/pretrain/small.yaml", f"--init_checkpoint={tmp_path}/hf", "--num_train_steps=2",
+                 "--learning_rate=2e-5", "--max_seq_length=16",
+                 "--max_predictions_per_seq=3", "--train_batch_size=8", "--set=training.eval_every=0"]
+    for _ in range(2):  # begun, and run again
+        done = run(files, tmp_path / "run", *arguments)
+        assert done.returncode == 0, done.stderr
+        shutil.rmtree(tmp_path / "hf", ignore_errors=True)
+    assert "model.hidden_size" not in done.stderr and "resumed" in done.stdout
+    done = run(files, tmp_path / "run", *arguments, "--set=model.hidden_size=16")
+    assert done.returncode == 1 and "config.model.hidden_size is 8 there, got 16" in done.stderr and "Traceback" not in done.stderr

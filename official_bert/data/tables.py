@@ -4,9 +4,10 @@ import csv
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from official_bert.data.cache import file_digest, text_digest
 from official_bert.files import read_lines
 
 Format = Literal["auto", "tsv", "csv", "jsonl"]
@@ -14,21 +15,45 @@ SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".js
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """A table in memory, a dict a row, which stands for a file; `name` is what messages call it, as in `train[row 3]` (from 0)."""
+
+    name: str
+    values: Sequence[Mapping[str, Any]]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Source = str | Rows  # a file's path, or what stands for it
+
+
+def place(source: Source, line: int) -> str:
+    """`file:line`, or `name[row N]` of rows in memory."""
+    return f"{source}[row {line}]" if isinstance(source, Rows) else f"{source}:{line}"
+
+
+def digest(source: Source) -> str:
+    """The SHA-256 of what a source holds."""
+    return text_digest(map(repr, source.values)) if isinstance(source, Rows) else file_digest(source)
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """The wanted columns of a file, and the line of each row."""
 
-    path: str
+    path: Source
     columns: dict[str, list[Any]]  # strings; in JSON lines any value
-    lines: list[int]  # 1-based line at which each row begins
+    lines: list[int]  # 1-based line at which each row begins; of rows in memory their number from 0
     broken: list[str]  # one sentence for each row that was left out
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def place(self, row: int) -> str:
-        """`file:line` of a row."""
-        return f"{self.path}:{self.lines[row]}"
+        """`file:line` of a row, or `name[row N]`."""
+        return place(self.path, self.lines[row])
 
     def rows(self, keep: Iterable[int]) -> "Table":
         """A table of only some of the rows."""
@@ -37,25 +62,26 @@ class Table:
                      [self.lines[row] for row in chosen], self.broken)
 
 
-def read_table(path: str, wanted: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
+def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
                delimiter: str = "", skip_broken: bool = False) -> Table:
     """Reads the columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
 
-    `names` are the columns of a file without such a line. Quotes mean nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in
-    CSV. A row with another number of columns is an error; with `skip_broken` it is left out and listed in `broken`. Raises
-    ValueError, naming file and line, for a file that is missing, empty or not UTF-8, a missing or doubled column, a broken
-    row, broken JSON.
+    `path` may be rows in memory, whose keys are the columns. `names` are the columns of a file without such a line. Quotes mean
+    nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A row with another number of columns is an error; with `skip_broken` it
+    is left out and listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or not UTF-8, a
+    missing or doubled column, a broken row, broken JSON.
     """
-    if not os.path.isfile(path):
-        raise ValueError(f"{path}: no such file" + _neighbours(path))
-    kind = _format(path) if form == "auto" else form
     table = Table(path, {name: [] for name in wanted}, [], [])
-    if kind == "jsonl":
+    if isinstance(path, Rows):
+        _fill_from_objects(table, enumerate(path.values), optional)
+    elif not os.path.isfile(path):
+        raise ValueError(f"{path}: no such file" + _neighbours(path))
+    elif (kind := _format(path) if form == "auto" else form) == "jsonl":
         _fill_from_objects(table, _json_objects(path), optional)
     else:
         _fill_from_cells(table, _cells(path, kind, delimiter, names), optional, skip_broken)
     if not table.lines:
-        raise ValueError(f"{path}: no row in this file")
+        raise ValueError(f"{path}: no row in {'it' if isinstance(path, Rows) else 'this file'}")
     return table
 
 
@@ -81,14 +107,14 @@ def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], op
         table.lines.append(line)
 
 
-def _fill_from_objects(table: Table, objects: Iterator[tuple[int, dict]], optional: Sequence[str]) -> None:
+def _fill_from_objects(table: Table, objects: Iterable[tuple[int, Mapping]], optional: Sequence[str]) -> None:
     """Fills the table from JSON objects; an optional column counts if the first object has it."""
     for line, values in objects:
         if not table.lines:
             table.columns.update({name: [] for name in optional if name in values})
         for name, column in table.columns.items():
             if name not in values:
-                raise ValueError(f"{table.path}:{line}: expected a key {name!r}, found {_shown(list(values))}")
+                raise ValueError(f"{place(table.path, line)}: expected a key {name!r}, found {_shown(list(values))}")
             column.append(values[name])
         table.lines.append(line)
 

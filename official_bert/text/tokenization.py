@@ -199,10 +199,13 @@ class FullTokenizer:
         ids = [[self.convert_tokens_to_ids(self.tokenize(text)) for text in side] for side in (texts, text_pairs or [""] * len(texts))]
         rows = [packing.pack_pair(*packing.truncate_pair(first, second, max_seq_length - (3 if second else 2)), cls_id, sep_id)
                 for first, second in zip(*ids)]
-        longest = max((len(row) for row, _ in rows), default=0)
-        padded = [packing.pad(*row, longest, pad_id) for row in rows]
-        return {name: np.array([row[name] for row in padded], np.int32).reshape(len(rows), longest)
-                for name in ("input_ids", "input_mask", "segment_ids")}
+        shape = len(rows), max((len(row) for row, _ in rows), default=0)
+        encoded = {"input_ids": np.full(shape, pad_id, np.int32), "input_mask": np.zeros(shape, np.int32),
+                   "segment_ids": np.zeros(shape, np.int32)}
+        for number, (row, segments) in enumerate(rows):
+            for name, values in (("input_ids", row), ("input_mask", 1), ("segment_ids", segments)):
+                encoded[name][number, :len(row)] = values
+        return encoded
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of `tokens`. Raises ValueError for a token that is not in the vocabulary."""

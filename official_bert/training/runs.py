@@ -5,10 +5,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from official_bert.config import FINE_TUNING, Config, load_config, merge
+from official_bert.config import FINE_TUNING, Config, Told, load_config, merge
 from official_bert.files import written_whole
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
+from official_bert.models.interchange.stored import is_lower_case
 from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, METRIC_FILE, VOCAB_FILE
 from official_bert.training.distribution import Placement, is_first_worker, set_precision
@@ -26,23 +27,26 @@ RESULTS_FILE = "eval_results.txt"
 DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {"training": {"keep_checkpoints": 1}})
 
 
-def defaults_from(init_checkpoint: str) -> dict[str, Any]:
-    """The parts of a configuration that a checkpoint's files tell: the model, the vocabulary beside it, whether that is uncased.
+def told_by(init_checkpoint: str, output_dir: str = "") -> Told:
+    """Returns what a checkpoint's files tell: the model, the vocabulary beside it, whether that is uncased.
 
-    Raises ValueError if there is no checkpoint.
+    If a run was begun in `output_dir`, its configuration tells it: the checkpoint may be gone. Raises ValueError if there is no
+    checkpoint.
     """
     if not init_checkpoint:
-        return {}
+        return Told({})
+    if output_dir and (begun := stored_config(output_dir, [])):
+        values = {"model": dataclasses.asdict(begun.model), "tokenizer": dataclasses.asdict(begun.tokenizer)}
+        return Told(values, f"--output_dir={output_dir}")
     try:
         stored = formats.read(init_checkpoint)
     except ValueError as error:
         raise ValueError(f"--init_checkpoint={error}") from None
-    found: dict[str, Any] = {}
-    if stored.config is not None:
-        found["model"] = dataclasses.asdict(stored.config)
-    vocab_file = formats.vocab_file_of(init_checkpoint, stored)
-    tokenizer = {"vocab_file": vocab_file, "do_lower_case": stored.do_lower_case}
-    return found | {"tokenizer": {key: value for key, value in tokenizer.items() if value not in ("", None)}}
+    model = {} if stored.config is None else {"model": dataclasses.asdict(stored.config)}
+    lower_case = False if stored.do_lower_case is None and is_lower_case(stored) is False else stored.do_lower_case
+    tokenizer = {"vocab_file": formats.vocab_file_of(init_checkpoint, stored), "do_lower_case": lower_case}
+    return Told(model | {"tokenizer": {key: value for key, value in tokenizer.items() if value not in ("", None)}},
+                f"--init_checkpoint={stored.origin}")
 
 
 def stored_config(output_dir: str, overrides: list[str]) -> Config | None:

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import Config, build, to_dict
+from official_bert.data.tables import Source
 from official_bert.text.tokenization import FullTokenizer
 
 Batch = Mapping[str, tf.Tensor]
@@ -25,21 +26,21 @@ Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice",
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataFiles:
-    """The files of a run; each task's errors say which of these it needs."""
+    """The files of a run, or rows in memory in their place; each task's errors say which of these it needs."""
 
     data_dir: str = ""  # a folder in the task's published layout
-    train_file: str = ""  # or single files; pre-training takes globs with commas
-    eval_file: str = ""
-    predict_file: str = ""
+    train_file: Source = ""  # or single files; pre-training takes globs with commas
+    eval_file: Source = ""
+    predict_file: Source = ""
     cache_dir: str = ""  # tokenized features are kept here between runs; "" keeps nothing
 
-    def path(self, given: str, names: Sequence[str]) -> str:
+    def path(self, given: Source, names: Sequence[str]) -> Source:
         """Returns `given`, or the first of `names` that lies in `data_dir`; "" if there is neither."""
         if given or not self.data_dir:
             return given
         return next(filter(os.path.isfile, (os.path.join(self.data_dir, name) for name in names)), "")
 
-    def training_path(self, names: Sequence[str]) -> str:
+    def training_path(self, names: Sequence[str]) -> Source:
         """Returns the path of the training file. Raises ValueError if there is none."""
         if path := self.path(self.train_file, names):
             return path

@@ -58,15 +58,16 @@ def class_names(stored: StoredModel) -> list[str]:
 
 
 def is_lower_case(stored: StoredModel) -> bool | None:
-    """Whether text is lower-cased: as the files say, else if no entry of the vocabulary but special ones has a capital letter."""
+    """Whether text is lower-cased: as the files say, else as the vocabulary looks; None if there is neither."""
     if stored.do_lower_case is not None or stored.vocab is None:
         return stored.do_lower_case
     return looks_lower_case(stored.vocab)
 
 
 def looks_lower_case(vocab: Iterable[str]) -> bool:
-    """Whether no entry of a vocabulary, except for special ones, has a capital letter."""
-    return not any(entry != entry.lower() for entry in vocab if not re.fullmatch(r"\[.*\]", entry))
+    """Whether at most 1 % of a vocabulary's entries have capital letters, special ones apart (the Chinese one has <S> and <T>)."""
+    words = [entry for entry in vocab if not re.fullmatch(r"\[.*\]", entry)]
+    return sum(entry != entry.lower() for entry in words) <= 0.01 * len(words)
 
 
 def check_vocabulary_rows(stored: StoredModel) -> None:

@@ -9,6 +9,7 @@ from official_bert.data import records
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.sources import RecordSource, refuse_rows
+from official_bert.data.tables import Rows, Source
 from official_bert.files import find_files
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.pretraining.served import ServedFillMask
@@ -82,9 +83,11 @@ class Task(TaskBase):
         return {feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
                 for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
-    def _source(self, patterns: str, batch_size: int, shuffle: bool) -> RecordSource:
+    def _source(self, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
         """Opens the files whose records have this run's (or phase's) lengths."""
         check_length(self.options.max_seq_length, self.config.model)
+        if isinstance(patterns, Rows):
+            raise ValueError(f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows")
         features = {path: records.feature_lengths(path) for path in find_files(patterns) if records.holds_records(path)}
         if not features:
             raise ValueError(f"{patterns}: expected records, the file holds none")

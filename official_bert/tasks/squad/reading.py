@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from official_bert.data.tables import Rows, Source, place
 from official_bert.files import read_json
 
 SPACES = " \t\r\n\u202f"  # separate words, as in 2018
@@ -36,7 +37,7 @@ class SquadExample:
 class SquadFile:
     """A file's examples, its articles as the official evaluators take them, and the examples skipped in training."""
 
-    path: str
+    source: Source
     examples: tuple[SquadExample, ...]
     articles: list[dict]
     unfound: tuple[str, ...]  # a line for each answer that is not in its context
@@ -45,7 +46,7 @@ class SquadFile:
         """One line about skipped examples, with the first three; "" if there are none."""
         if not self.unfound:
             return ""
-        return (f"{self.path}: {len(self.unfound)} questions skipped, whose answer does not stand in the context: "
+        return (f"{self.source}: {len(self.unfound)} questions skipped, whose answer does not stand in the context: "
                 + "; ".join(self.unfound[:3]) + ("; ..." if len(self.unfound) > 3 else ""))
 
 
@@ -65,8 +66,11 @@ def split_words(context: str) -> Passage:
     return Passage(context, tuple(words), tuple(starts))
 
 
-def read_squad(path: str, training: bool = False, version_2: bool = False) -> SquadFile:
-    """Reads the examples of a file in SQuAD's JSON, with or without a BOM.
+def read_squad(path: Source, training: bool = False, version_2: bool = False) -> SquadFile:
+    """Reads the examples of a file in SQuAD's JSON, with or without a BOM, or of rows of a question each.
+
+    A row has `question`, `context` and `answers`, `{"text": [...], "answer_start": [...]}` as in the `datasets` library or a list as in
+    SQuAD's files; `id` and `is_impossible` are filled in if they are missing.
 
     With `training`, as in 2018, a question needs exactly one answer (none if `version_2` and `is_impossible`), and questions
     whose answer is not at its stated place, up to spaces, are skipped.
@@ -79,7 +83,7 @@ def read_squad(path: str, training: bool = False, version_2: bool = False) -> Sq
     for where, context, questions in _paragraphs(path, articles):
         passage = split_words(context)
         for number, row in enumerate(questions):
-            here = f"{where}.qas[{number}]"
+            here = where if isinstance(path, Rows) else f"{where}.qas[{number}]"
             qas_id, question = (_get(row, key, str, here) for key in ("id", "question"))
             example = SquadExample(qas_id, question, passage)
             if training:
@@ -93,8 +97,19 @@ def read_squad(path: str, training: bool = False, version_2: bool = False) -> Sq
     return SquadFile(path, tuple(examples), articles, tuple(unfound))
 
 
-def _load(path: str) -> list[dict]:
-    return _get(read_json(path, "file of questions"), "data", list, path)
+def _load(source: Source) -> list[dict]:
+    if isinstance(source, Rows):
+        return [{"paragraphs": [{"context": row.get("context"), "qas": [_question(row, number)]}]}
+                for number, row in enumerate(source.values)]
+    return _get(read_json(source, "file of questions"), "data", list, source)
+
+
+def _question(row: Mapping, number: int) -> dict:
+    """Converts a row to a question of SQuAD's files, whose checks follow."""
+    answers = row.get("answers", [])
+    if isinstance(answers, Mapping):
+        answers = [{"text": text, "answer_start": start} for text, start in zip(answers.get("text", ()), answers.get("answer_start", ()))]
+    return {"id": str(number), "is_impossible": not answers, **row, "answers": answers}
 
 
 def _get(values: Any, key: str, kind: type, where: str) -> Any:
@@ -108,11 +123,11 @@ def _get(values: Any, key: str, kind: type, where: str) -> Any:
     return values[key]
 
 
-def _paragraphs(path: str, articles: Sequence[Any]) -> Iterator[tuple[str, str, list]]:
-    """Yields (place in the file, context, questions) of every paragraph."""
+def _paragraphs(source: Source, articles: Sequence[Any]) -> Iterator[tuple[str, str, list]]:
+    """Yields (place in the source, context, questions) of every paragraph."""
     for number, article in enumerate(articles):
-        for index, paragraph in enumerate(_get(article, "paragraphs", list, f"{path}: data[{number}]")):
-            where = f"{path}: data[{number}].paragraphs[{index}]"
+        for index, paragraph in enumerate(_get(article, "paragraphs", list, f"{source}: data[{number}]")):
+            where = place(source, number) if isinstance(source, Rows) else f"{source}: data[{number}].paragraphs[{index}]"
             yield where, _get(paragraph, "context", str, where), _get(paragraph, "qas", list, where)
 
 

@@ -13,6 +13,7 @@ from absl import logging
 from official_bert.config import check_length
 from official_bert.data.cache import cached, file_digest
 from official_bert.data.sources import ExampleSource
+from official_bert.data.tables import digest
 from official_bert.data.text_features import TextFeatures
 from official_bert.files import written_whole
 from official_bert.models.span_predictor import SpanPredictor
@@ -114,7 +115,7 @@ class Task(TaskBase):
         return file
 
     def _train_source(self, file: SquadFile, cache_dir: str) -> ExampleSource:
-        depends_on = {"layout": LAYOUT, "data": file_digest(file.path), "vocab": file_digest(self.config.tokenizer.vocab_file),
+        depends_on = {"layout": LAYOUT, "data": digest(file.source), "vocab": file_digest(self.config.tokenizer.vocab_file),
                       "do_lower_case": self.config.tokenizer.do_lower_case} | {
             key: getattr(self.options, key) for key in ("max_seq_length", "doc_stride", "max_query_length",
                                                         "version_2_with_negative")}
@@ -156,7 +157,7 @@ class Task(TaskBase):
         maker = FeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride, self.options.max_query_length)
         features = maker.make(file.examples, training)
         if maker.cut_questions:
-            logging.warning("%s: %d questions are longer than max_query_length = %d tokens and were cut", file.path,
+            logging.warning("%s: %d questions are longer than max_query_length = %d tokens and were cut", file.source,
                             maker.cut_questions, self.options.max_query_length)
         return features
 
@@ -201,7 +202,7 @@ def _warn_of_overlap(train: SquadFile, other: SquadFile) -> None:
     known = {example.qas_id for example in other.examples}
     if shared := [example.qas_id for example in train.examples if example.qas_id in known]:
         logging.warning("%s: %d of its %d questions stand in %s too (%s ...): what is measured there says nothing about other "
-                        "questions", train.path, len(shared), len(train.examples), other.path, shared[0])
+                        "questions", train.source, len(shared), len(train.examples), other.source, shared[0])
 
 
 def _logits(row, length: int) -> Logits:

@@ -6,12 +6,14 @@ from typing import Literal
 
 import numpy as np
 
+from official_bert.data.tables import Rows, Source, place
 from official_bert.files import read_lines, written_whole
 
 Scheme = Literal["iob1", "iob2", "iobes"]
 FILE = "file of words and tags"
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
+WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows in memory
 # B begins a chunk, I continues it, E ends it, S is a chunk of one word; L and U are BILOU's names of E and S.
 PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
 
@@ -35,7 +37,7 @@ class Sentence:
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    line: int
+    line: int  # of rows in memory: the row, from 0
     document: int
 
 
@@ -48,12 +50,16 @@ class Chunk:
     end: int
 
 
-def read_sentences(path: str, columns: Columns | None = None, with_tags: bool = True) -> list[Sentence]:
+def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool = True) -> list[Sentence]:
     """Reads the sentences of a file, separated by blank lines; a line that begins with -DOCSTART- begins a document.
 
-    A BOM and CRLF are accepted. Raises ValueError if the file is missing, not UTF-8 or has no sentence, and, naming the line,
-    for a missing column or a tag that is no chunk tag.
+    A BOM and CRLF are accepted. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`).
+
+    Raises ValueError if the file is missing, not UTF-8 or has no sentence, and, naming the line, for a missing column or a tag that is
+    no chunk tag.
     """
+    if isinstance(path, Rows):
+        return [_sentence(path, number, with_tags) for number in range(len(path.values))]
     columns = columns or Columns()
     sentences: list[Sentence] = []
     words: list[str] = []
@@ -76,8 +82,23 @@ def read_sentences(path: str, columns: Columns | None = None, with_tags: bool = 
     return sentences
 
 
-def has_tags(path: str, columns: Columns) -> bool:
-    """Whether the first line with a word also has a column for its tag."""
+def _sentence(rows: Rows, number: int, with_tags: bool) -> Sentence:
+    """Converts a row to a sentence."""
+    where, row = place(rows, number), rows.values[number]
+    words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
+    if not isinstance(words, Sequence) or isinstance(words, str) or not words or not all(isinstance(word, str) and word for word in words):
+        raise ValueError(f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}")
+    if not with_tags:
+        return Sentence(tuple(words), (), number, 0)
+    if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) != len(words):
+        raise ValueError(f"{where}: expected {len(words)} tags under {' or '.join(TAG_KEYS)}, got {str(tags)[:60]}")
+    return Sentence(tuple(words), tuple(_checked_tag(str(tag), where) for tag in tags), number, 0)
+
+
+def has_tags(path: Source, columns: Columns) -> bool:
+    """Whether the first line with a word also has a column for its tag, or the first row its tags."""
+    if isinstance(path, Rows):
+        return any(key in path.values[0] for key in TAG_KEYS)
     lines = (line for line in read_lines(path, FILE) if line.strip() and not line.startswith(DOCUMENT_START))
     cells = next(map(columns.split, lines), [])
     return len(cells) > 1 and -len(cells) <= columns.tag < len(cells)

@@ -12,6 +12,7 @@ from absl import logging
 
 from official_bert.config import check_length
 from official_bert.data.sources import ExampleSource
+from official_bert.data.tables import Rows, Source, place
 from official_bert.layers import crf
 from official_bert.models.tagger import Tagger
 from official_bert.tasks.tagging import conll
@@ -171,7 +172,7 @@ class Task(TaskBase):
                 found[text] = path[:len(logits[text])]
         return found
 
-    def _tagged_file(self, path: str, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool) -> "TaggedFile":
+    def _tagged_file(self, path: Source, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool) -> "TaggedFile":
         """Makes the rows and batches of a file's sentences."""
         groups = _documents(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
         texts = [[word for sentence in group for word in sentence.words] for group in groups]
@@ -188,13 +189,14 @@ class Task(TaskBase):
         sizes = [[len(sentence.words) for sentence in group] for group in groups]
         return TaggedFile(self, sentences, texts, sizes, features, source)
 
-    def _tag_numbers(self, path: str, sentence: Sentence) -> Iterator[int]:
+    def _tag_numbers(self, path: Source, sentence: Sentence) -> Iterator[int]:
         """Yields the labels of a sentence's tags in the model's scheme, 0 without tags. Raises ValueError for another type."""
         if not sentence.tags:
             yield from [0] * len(sentence.words)
         for number, tag in enumerate(conll.convert_tags(sentence.tags, self.options.scheme)):
             if tag not in self.options.labels:
-                raise ValueError(f"{path}:{sentence.line + number}: expected a tag of one of {list(self.options.labels)}, got {tag!r}")
+                where = place(path, sentence.line + (0 if isinstance(path, Rows) else number))
+                raise ValueError(f"{where}: expected a tag of one of {list(self.options.labels)}, got {tag!r}")
             yield self.options.labels.index(tag)
 
 
@@ -250,7 +252,7 @@ def _words(batch) -> tf.Tensor:
     return tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
 
 
-def _check_held_out(train_path: str, train: Sequence[Sentence], path: str, sentences: Sequence[Sentence]) -> None:
+def _check_held_out(train_path: Source, train: Sequence[Sentence], path: Source, sentences: Sequence[Sentence]) -> None:
     """Raises ValueError if all evaluation sentences are training sentences; warns if more than half are."""
     known = {sentence.words for sentence in train}
     shared = sum(sentence.words in known for sentence in sentences)

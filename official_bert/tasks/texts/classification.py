@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from absl import logging
 
-from official_bert.data.tables import Format, Table, read_table
+from official_bert.data.tables import Format, Source, Table, read_table
 from official_bert.files import written_whole
 from official_bert.tasks.texts import labelled_texts, metrics
 from official_bert.tasks.texts.base import TextClassification, TextOptions
@@ -82,7 +82,7 @@ class Task(TextClassification):
         path = files.path(files.predict_file, FILES["test"])
         return [TextSet("predictions", self._labelled(self._table(path, False, "keep"), False))] if path else []
 
-    def _table(self, path: str, labelled: bool, empty: labelled_texts.EmptyText) -> Table:
+    def _table(self, path: Source, labelled: bool, empty: labelled_texts.EmptyText) -> Table:
         options = self.options
         texts = [name for name in (options.text_column, options.text_pair_column) if name]
         labels = list(options.label_columns or [options.label_column]) if labelled else []
@@ -112,7 +112,7 @@ class Task(TextClassification):
     def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
         options = self.options
         second = labelled_texts.texts(table, options.text_pair_column) if options.pairs else None
-        return LabelledTexts(table.path, labelled_texts.texts(table, options.text_column), second,
+        return LabelledTexts(str(table.path), labelled_texts.texts(table, options.text_column), second,
                              self._targets(table) if labelled else None)
 
     def _targets(self, table: Table) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from official_bert.data.tables import Table, read_table
+from official_bert.data.tables import Source, Table, read_table
 from official_bert.files import written_whole
 from official_bert.tasks.texts import labelled_texts
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
@@ -87,21 +87,21 @@ class Reader:
         self.dataset, self.data_dir, self.warn = DATASETS[name], data_dir, warn
         self.language, self.train_language = language, train_language or language
 
-    def train(self, path: str = "") -> LabelledTexts:
+    def train(self, path: Source = "") -> LabelledTexts:
         """Reads the training data: the published file, or another with its columns."""
         path = path or self._find(self.dataset.train.format(language=self.train_language))
         return self._read(path, self.dataset.train_texts or self.dataset.texts, self.dataset.train_label or self.dataset.label,
                           language="", labelled=True, names=self.dataset.columns)
 
-    def held_out(self, path: str = "") -> list[TextSet]:
+    def held_out(self, path: Source = "") -> list[TextSet]:
         """Reads the labelled sets to evaluate on."""
-        files = {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)
+        files: dict[str, Source] = {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)
         return [TextSet(end, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=True,
                                      names=self.dataset.columns)) for end, file in files.items()]
 
-    def tests(self, path: str = "") -> list[TextSet]:
+    def tests(self, path: Source = "") -> list[TextSet]:
         """Reads the sets to answer, named as their submissions; with MNLI also the diagnostic set, if it lies beside it."""
-        files = {next(iter(self.dataset.tests)): path} if path else self._find_all(self.dataset.tests)
+        files: dict[str, Source] = {next(iter(self.dataset.tests)): path} if path else self._find_all(self.dataset.tests)
         if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
             files["AX"] = diagnostic
         return [TextSet(name, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=False))
@@ -116,10 +116,10 @@ class Reader:
         within = XNLI_FOLDERS if self.dataset.language else (self.dataset.folder,)
         return [self.data_dir, *(os.path.join(self.data_dir, folder) for folder in within)]
 
-    def _find_all(self, files: Mapping[str, str]) -> dict[str, str]:
+    def _find_all(self, files: Mapping[str, str]) -> dict[str, Source]:
         """Finds the paths of files by name; of several (matched and mismatched MNLI) only the first one must exist."""
         first, *others = files
-        found = {first: self._find(files[first])}
+        found: dict[str, Source] = {first: self._find(files[first])}
         for name in others:
             if path := _first([files[name]], self._folders()):
                 found[name] = path
@@ -134,7 +134,7 @@ class Reader:
             return path
         raise ValueError(f"{self.dataset.folder}: no file {file}; looked in {', '.join(self._folders())}")
 
-    def _read(self, path: str, texts: Sequence[str], label: str, language: str, labelled: bool,
+    def _read(self, path: Source, texts: Sequence[str], label: str, language: str, labelled: bool,
               names: Sequence[str] = ()) -> LabelledTexts:
         language = language if self.dataset.language else ""
         filtered = [self.dataset.language] if language else []
@@ -148,7 +148,7 @@ class Reader:
             table = _only(table, label, lambda value: value != self.dataset.unlabelled, "with a label")
         table = labelled_texts.without_empty(table, texts, "keep", self.warn)
         columns = [labelled_texts.texts(table, name) for name in texts]
-        return LabelledTexts(path, columns[0], columns[1] if len(columns) > 1 else None, self._targets(table, label, bool(names)))
+        return LabelledTexts(str(path), columns[0], columns[1] if len(columns) > 1 else None, self._targets(table, label, bool(names)))
 
     def _targets(self, table: Table, label: str, headless: bool) -> np.ndarray | None:
         """Returns numbers of labels, or scores; None if the file has no such column."""

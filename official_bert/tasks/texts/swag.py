@@ -9,7 +9,7 @@ import scipy.special
 import tensorflow as tf
 from absl import logging
 
-from official_bert.data.tables import Table, read_table
+from official_bert.data.tables import Source, Table, read_table
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.files import written_whole
 from official_bert.models.classifier import ChoiceClassifier
@@ -59,11 +59,11 @@ class Task(TextClassification):
         path = _path("test", files.predict_file, files)
         return [TextSet("predictions", self._read(path, labelled=False))] if path else []
 
-    def _read(self, path: str, labelled: bool) -> LabelledTexts:
+    def _read(self, path: Source, labelled: bool) -> LabelledTexts:
         table = read_table(path, [*COLUMNS, *(["label"] if labelled else [])])
         table = labelled_texts.without_empty(table, ("sent1", *ENDINGS), "keep", logging.warning)
         targets = labelled_texts.label_ids(table, "label", [str(number) for number in range(CHOICES)]) if labelled else None
-        return LabelledTexts(path, labelled_texts.texts(table, "sent1"), None, targets, _endings(table))
+        return LabelledTexts(str(path), labelled_texts.texts(table, "sent1"), None, targets, _endings(table))
 
     def make_features(self, data, targets, cache_dir=""):
         """Four rows for each text."""
@@ -96,7 +96,7 @@ class Task(TextClassification):
         return path
 
 
-def _path(which: str, given: str, files: DataFiles) -> str:
+def _path(which: str, given: Source, files: DataFiles) -> Source:
     return given or (os.path.join(files.data_dir, FILES[which]) if files.data_dir else "")
 
 

@@ -1,0 +1,140 @@
+"""Fine-tuning from Python: `fine_tune` takes files, or tables in memory, and gives the metrics and a predictor.
+
+`run_finetuning` is the same on the command line.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig, load_config
+from official_bert.data.tables import Rows, Source
+from official_bert.predictor import Predictor
+from official_bert.tasks.loading import load_task, task_class
+from official_bert.tasks.texts.glue_files import dataset_name
+from official_bert.training import runs
+from official_bert.training.distribution import Placement, check_backend
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
+
+SECTIONS = {"model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuned:
+    """What a fine-tuning gave: the metrics of its evaluation, and the run's folder."""
+
+    metrics: Mapping[str, float]
+    output_dir: str
+
+    @functools.cached_property
+    def predictor(self) -> Predictor:
+        """Answers raw texts with the trained model; loaded when it is first asked for."""
+        return Predictor(self.output_dir)
+
+
+def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, eval: Any = None, predict: Any = None,
+              data_dir: str | os.PathLike = "", init_checkpoint: str | os.PathLike = "", config: str | os.PathLike = "",
+              cache_dir: str | os.PathLike = "", report: Callable[[str], None] = print, **options: Any) -> FineTuned:
+    """Fine-tunes on a task, evaluates on `eval` and, if `predict` is given, writes answers into `output_dir`.
+
+    Data are paths, or rows in memory: lists of dicts, pandas frames, splits of the `datasets` library; `data_dir` is a folder in the
+    task's published layout. `init_checkpoint` has any format and gives the model's size, vocabulary and casing. `options` are the
+    configuration's keys: those of the task (`max_seq_length=128`, `text_column="review"`), of training (`epochs=3`, `batch_size=16`),
+    optimizer (`learning_rate=3e-5`), model and tokenizer, and `seed`; if two sections have a name, the dotted one says which:
+    `**{"optimizer.name": "lamb"}`. `config` is a YAML that they overrule. The same call goes on if a run stopped.
+
+    Raises ValueError, naming file and line or `train[row 3]` (rows count from 0), before training begins.
+    """
+    check_backend()
+    files = DataFiles(train_file=as_source(train, "train"), eval_file=as_source(eval, "eval"), predict_file=as_source(predict, "predict"),
+                      data_dir=os.fspath(data_dir), cache_dir=os.path.expanduser(cache_dir))
+    output_dir, init_checkpoint = os.fspath(output_dir), os.fspath(init_checkpoint)
+    named = {_dotted(task, key): value for key, value in options.items()}
+    resolved = make_config(task, os.fspath(config), init_checkpoint, output_dir, flags=named, report=report)
+    return carry_out(resolved, files, output_dir, Placement(), init_checkpoint, Steps(predict=predict is not None), report=report)
+
+
+def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: str, train: bool = True, overrides: Iterable[str] = (),
+                report: Callable[[str], None] = print, **more: Any) -> Config:
+    """The configuration of a fine-tuning; without training, that of the run in `output_dir`. `more` are arguments of `load_config`.
+
+    `task` may be the name of a data set of GLUE.
+    """
+    overrides = [*_named(task), *overrides]
+    if not train and (stored := runs.stored_config(output_dir, overrides)):
+        return stored
+    return load_config(path or None, overrides=overrides, defaults=runs.DEFAULTS, told=runs.told_by(init_checkpoint, output_dir),
+                       report=report, **more)
+
+
+def carry_out(config: Config, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
+              steps: Steps = TRAIN_AND_EVALUATE, best: bool = False, report: Callable[[str], None] = print) -> FineTuned:
+    """Trains, evaluates and predicts as `runs.run` does."""
+    metrics = runs.run(load_task(config), files, output_dir, placement, init_checkpoint, steps, best, report)
+    return FineTuned(metrics, output_dir)
+
+
+def _named(task: str) -> list[str]:
+    """The overrides that a task's name stands for."""
+    if dataset := dataset_name(task):
+        return ["task=glue", f"options.dataset={dataset}"]
+    return [f"task={task}"] if task else []
+
+
+def _dotted(task: str, key: str) -> str:
+    """The configuration's key that a keyword means; ValueError if there is none, or if there are several."""
+    if "." in key:
+        return key
+    sections = {**SECTIONS, "options": task_class("glue" if dataset_name(task) else task, "task").Options}
+    found = [f"{section}.{key}" for section, kind in sections.items() if key in {field.name for field in dataclasses.fields(kind)}]
+    if key == "seed":
+        return key
+    if len(found) != 1:
+        known = sorted({field.name for kind in sections.values() for field in dataclasses.fields(kind)})
+        raise ValueError(f"{key}: expected one of {', '.join(found or ['seed', *known])}")
+    return found[0]
+
+
+def as_source(data: Any, name: str) -> Source:
+    """A path as it is; a list of dicts, a pandas frame or a split of `datasets` as rows with missing values None.
+
+    Raises ValueError for anything else, and for data without a row.
+    """
+    if data is None:
+        return ""
+    if isinstance(data, (str, os.PathLike)):
+        return os.fspath(data)
+    if hasattr(data, "column_names") and hasattr(data, "features"):
+        values = _of_datasets(data, name)
+    elif hasattr(data, "iloc") and hasattr(data, "columns"):
+        cells = data.astype(object).where(data.notna(), None)
+        values = [dict(zip(map(str, cells.columns), row)) for row in cells.itertuples(index=False, name=None)]
+    elif isinstance(data, Sequence):
+        values = list(data)
+    else:
+        raise ValueError(f"{name}: expected a path, a list of dicts, a pandas frame or a split of datasets, got {type(data).__name__}")
+    for number, row in enumerate(values):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"{name}[row {number}]: expected a dict, got {row!r:.60}")
+    if not values:
+        raise ValueError(f"{name}: expected rows, got none")
+    return Rows(name, values)
+
+
+def _of_datasets(data: Any, name: str) -> list[dict]:
+    """The rows of a split of the `datasets` library; numbers of classes become their names, -1 (no label) None."""
+    if isinstance(data.column_names, Mapping):
+        raise ValueError(f"{name}: expected one split, got a dict of {', '.join(data.column_names)}")
+    names = {key: feature.names for key, feature in data.features.items() if hasattr(feature, "names")}
+    names_within = {key: feature.feature.names for key, feature in data.features.items()
+                    if hasattr(getattr(feature, "feature", None), "names")}
+
+    def readable(key: str, value: Any) -> Any:
+        if key in names and isinstance(value, int):
+            return names[key][value] if value >= 0 else None
+        if key in names_within and value is not None:
+            return [names_within[key][number] for number in value]
+        return value
+    return [{key: readable(key, value) for key, value in row.items()} for row in data]

@@ -1,0 +1,157 @@
+"""Fine-tuning from Python: files and tables in memory are one, wrong rows are named, the result answers."""
+
+import csv
+import json
+
+import made_finetuning
+import numpy as np
+import pandas
+import pytest
+from made_checkpoints import stored_small
+
+import official_bert
+from official_bert.finetuning import as_source, make_config
+from official_bert.models.interchange import formats
+from official_bert.tasks.squad.reading import read_squad
+from official_bert.tasks.tagging.conll import read_sentences
+from official_bert.text.vocab import read_entries
+
+ROWS = [{"text": f"{first} {word}", "label": first == "was"} for word in ("the copper", "her atlas", "copper her", "atlas the", "her the")
+        for first in ("was", "that")] * 3
+HELD_OUT = [{"text": "was her copper", "label": True}, {"text": "that atlas atlas", "label": False}]
+SETTINGS = {"init_checkpoint": "bert", "max_seq_length": 16, "epochs": 8.0, "batch_size": 8, "learning_rate": 5e-3,
+            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "log_every": 1000, "report": lambda _: None}
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A folder with a small published checkpoint, `bert`."""
+    folder = tmp_path_factory.mktemp("work")
+    stored = stored_small("pretraining", vocab_size=3000, max_position_embeddings=40)
+    stored = formats.dataclasses.replace(stored, vocab=read_entries(made_finetuning.VOCAB), do_lower_case=True)
+    formats.write(stored, "hugging_face", str(folder / "bert"))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def there(work, monkeypatch):
+    monkeypatch.chdir(work)
+
+
+def test_rows_files_and_frames_train_the_same_model_and_it_answers(work):
+    with open("train.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["text", "label"])
+        writer.writeheader()
+        writer.writerows({**row, "label": str(row["label"]).lower()} for row in ROWS)
+    tuned = official_bert.fine_tune("classification", train=ROWS, eval=pandas.DataFrame(HELD_OUT), output_dir="rows", **SETTINGS)
+    assert tuned.metrics["accuracy"] == 1.0 and tuned.output_dir == "rows"
+    answers = tuned.predictor(["was the atlas", "that the atlas"])
+    assert [answer["label"] for answer in answers] == ["true", "false"]
+    again = official_bert.fine_tune("classification", train="train.csv", eval=HELD_OUT, predict=[{"text": "was atlas"}], output_dir="file",
+                                    **SETTINGS)
+    assert again.metrics["loss"] == tuned.metrics["loss"]
+    assert (work / "file/predictions.tsv").read_text().splitlines()[1].startswith("0\ttrue\t")
+    assert official_bert.Predictor("file")("was the atlas") == answers[0] | {
+        "logits": pytest.approx(answers[0]["logits"], abs=1e-5), "probabilities": pytest.approx(answers[0]["probabilities"], abs=1e-5)}
+
+
+@pytest.mark.parametrize(("task", "wrong", "message"), [
+    ("classification", {"text": "x"}, r"train\[row 3\]: expected a key 'label', found 'text'"),
+    ("classification", {"text": None, "label": True}, r"train\[row 3\]: column 'text': expected text, got 'None'"),
+    ("classification", {"text": " ", "label": True}, r"train\[row 3\]: column 'text': expected text, it is empty"),
+    ("classification", ["x"], r"train\[row 3\]: expected a dict, got \['x'\]"),
+    ("ner", {"tokens": "Anna", "tags": "O"}, r"train\[row 3\]: expected a list of words under tokens or words, got Anna"),
+    ("ner", {"tokens": ["Anna"], "tags": ["O", "O"]}, r"train\[row 3\]: expected 1 tags under ner_tags or tags, got \['O', 'O'\]"),
+    ("ner", {"tokens": ["Anna"], "ner_tags": ["PER"]}, r"train\[row 3\]: expected a tag such as O, B-PER or I-PER, got 'PER'"),
+    ("squad", {"question": "Who?", "context": "Ada.", "answers": []},
+     r"train\[row 3\] \(3\): expected exactly 1 answer in training data, got 0"),
+    ("squad", {"context": "Ada.", "answers": []}, r"train\[row 3\]: 'question' is missing")])
+def test_a_wrong_row_is_named(task, wrong, message, work):
+    right = {"classification": ROWS[0], "ner": {"tokens": ["Anna", "sings"], "tags": ["B-PER", "O"]},
+             "squad": {"question": "Who?", "context": "Ada wrote it.", "answers": {"text": ["Ada"], "answer_start": [0]}}}[task]
+    with pytest.raises(ValueError, match=message):
+        official_bert.fine_tune(task, train=[right] * 3 + [wrong], output_dir="wrong", **SETTINGS)
+    assert not list((work / "wrong").glob("*.yaml"))
+
+
+def test_wrong_arguments_are_named():
+    for arguments, message in (({"train": 3}, "train: expected a path, a list of dicts, a pandas frame"),
+                               ({"train": []}, "train: expected rows"), ({"train": ROWS, "epoch": 3}, "epoch: expected one of seed, "),
+                               ({"train": "none.csv"}, "none.csv: no such file"),
+                               ({"train": ROWS, "task": "clasification"}, "expected one of"),
+                               ({"train": ROWS, "init_checkpoint": "nowhere"}, "--init_checkpoint=nowhere: no checkpoint"),
+                               ({"train": ROWS, "hidden_size": 12}, "config.model.hidden_size is 8 there, got 12")):
+        with pytest.raises(ValueError, match=message):
+            official_bert.fine_tune(**{"task": "classification", "output_dir": "wrong"} | SETTINGS | arguments)
+
+
+def test_options_are_keys_of_any_section():
+    config = make_config("mrpc", None, "bert", "new", flags={"optimizer.learning_rate": 1e-3}, overrides=["options.max_seq_length=16"])
+    assert config.task == "glue" and config.options["dataset"] == "mrpc" and config.optimizer.learning_rate == 1e-3
+    assert config.model.hidden_size == 8 and config.tokenizer.vocab_file.endswith("vocab.txt")
+
+
+def test_frames_hold_none_for_missing_cells_and_plain_numbers():
+    frame = pandas.DataFrame({"text": ["a", None], "score": [1.5, np.nan], "count": pandas.array([1, None], dtype="Int64")})
+    assert as_source(frame, "train").values == [{"text": "a", "score": 1.5, "count": 1}, {"text": None, "score": None, "count": None}]
+
+
+class Split(list):
+    """What `fine_tune` looks at in a split of the `datasets` library."""
+
+    def __init__(self, rows, **features):
+        super().__init__(rows)
+        self.features, self.column_names = features, list(rows[0])
+
+
+class Names:
+    """A ClassLabel."""
+
+    def __init__(self, names):
+        self.names = names
+
+
+class Sequences:
+    """A Sequence of `feature`."""
+
+    def __init__(self, feature):
+        self.feature = feature
+
+
+def test_numbers_of_classes_become_names():
+    split = Split([{"text": "a", "label": 1}, {"text": "b", "label": -1}], text=object(), label=Names(["bad", "good"]))
+    assert as_source(split, "train").values == [{"text": "a", "label": "good"}, {"text": "b", "label": None}]
+    split = Split([{"tokens": ["Anna", "sings"], "ner_tags": [1, 0]}], tokens=Sequences(object()),
+                  ner_tags=Sequences(Names(["O", "B-PER"])))
+    (sentence,) = read_sentences(as_source(split, "train"))
+    assert sentence.words == ("Anna", "sings") and sentence.tags == ("B-PER", "O")
+
+
+def test_a_split_of_the_library_itself():
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"]),
+                                  "tags": datasets.Sequence(datasets.ClassLabel(names=["O", "B-PER"]))})
+    split = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0], "tags": [[0, 1], []]}, features=features)
+    assert as_source(split, "train").values == [{"text": "a", "label": "good", "tags": ["O", "B-PER"]},
+                                                {"text": "b", "label": "bad", "tags": []}]
+    with pytest.raises(ValueError, match="train: expected one split, got a dict of dev"):
+        as_source(datasets.DatasetDict({"dev": split}), "train")
+
+
+def test_questions_in_rows_are_those_of_the_file(golden):
+    path = golden / "squad_v1.json"
+    rows = [{"id": question["id"], "question": question["question"], "context": paragraph["context"],
+             "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")}}
+            for article in json.loads(path.read_text())["data"] for paragraph in article["paragraphs"] for question in paragraph["qas"]]
+    from_rows, from_file = read_squad(as_source(rows, "train")), read_squad(str(path))
+    assert from_rows.examples == from_file.examples
+    trained = read_squad(as_source(rows, "train"), training=True), read_squad(str(path), training=True)
+    assert trained[0].examples == trained[1].examples and trained[0].unfound == trained[1].unfound
+
+
+def test_entities_are_learned_from_rows():
+    rows = [{"words": ["her", "copper"], "tags": ["B-PER", "O"]}, {"words": ["the", "atlas"], "tags": ["O", "B-LOC"]}] * 10
+    tuned = official_bert.fine_tune("ner", train=rows, eval=[{"words": ["her", "atlas"], "tags": ["B-PER", "B-LOC"]}], output_dir="ner",
+                                    doc_stride=8, **SETTINGS)
+    assert tuned.metrics["f1"] == 1.0
+    assert tuned.predictor("the atlas")["entities"] == ["atlas"] and tuned.predictor("the atlas")["starts"] == [4]
