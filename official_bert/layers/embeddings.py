@@ -23,12 +23,15 @@ class Embeddings(keras.layers.Layer):
         self.layer_norm = keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm",
                                                           dtype=self.dtype_policy)
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        # One each: tables that share an initializer begin with the same rows.
+        self.word_embeddings_initializer, self.token_type_embeddings_initializer, self.position_embeddings_initializer = (
+            truncated_normal(initializer_range) for _ in range(3))
 
     def build(self, *_):
         """Makes the three tables."""
-        width, initializer = self.settings["hidden_size"], truncated_normal(self.settings["initializer_range"])
+        width = self.settings["hidden_size"]
         self.word_embeddings, self.token_type_embeddings, self.position_embeddings = (
-            self.add_weight(shape=(self.settings[rows], width), initializer=initializer, name=name)
+            self.add_weight(shape=(self.settings[rows], width), initializer=getattr(self, f"{name}_initializer"), name=name)
             for name, rows in (("word_embeddings", "vocab_size"), ("token_type_embeddings", "type_vocab_size"),
                                ("position_embeddings", "max_position_embeddings")))
         self.layer_norm.build((None, None, width))

@@ -59,12 +59,13 @@ class OutputLayer(keras.layers.Layer):
     def __init__(self, num_classes=2, initializer_range=BERT_BASE.initializer_range, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"num_classes": num_classes, "initializer_range": initializer_range}
+        self.output_weights_initializer = truncated_normal(initializer_range)
 
     def build(self, input_shape):
         """Makes weights and bias."""
         classes = self.settings["num_classes"]
         self.output_weights = self.add_weight(shape=(classes, input_shape[-1]), name="output_weights",
-                                              initializer=truncated_normal(self.settings["initializer_range"]))
+                                              initializer=self.output_weights_initializer)
         self.output_bias = self.add_weight(shape=(classes,), initializer="zeros", name="output_bias")
         self.built = True
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.models import checkpoints
+from official_bert.models.first_weights import draw_first_weights
 from official_bert.training import checkpointing, distribution, guards
 from official_bert.training.checkpointing import BestCheckpoint
 from official_bert.training.distribution import Placement
@@ -51,6 +52,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
         keras.utils.set_random_seed(task.config.seed)
         with strategy.scope():
             phases = plan(task, files, steps)
+            draw_first_weights(phases[0].resolved.model, task.config.seed)
         # The run's own, with the labels found in its data.
         config = task.config if task.config.phases else phases[0].resolved.task.config
         metrics = _train(phases, config, output_dir, strategy, init_checkpoint, profile, report if chief else lambda _: None)
