@@ -51,7 +51,7 @@ class Predictor:
             task, model = restore_for_inference(path, vocab_file, do_lower_case)
             if isinstance(model, BertEncoder):
                 options = dataclasses.replace(options, head="embeddings")
-            served = make_served_model(task, model, options)
+            served = make_served_model(task, model, dataclasses.replace(options, bounded=False))
             self._model, kind = function_of(served), type(served)
         if unknown := sorted(set(self._model.inputs) - set(INPUT_ORDER)):
             raise ValueError(f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of {unknown}")

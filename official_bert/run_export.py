@@ -25,6 +25,13 @@ flags.DEFINE_float("threshold", None, "Several labels: the probability from whic
 flags.DEFINE_bool("pretokenized", None, "Tagger: the words of a text are what stands between spaces, as in CoNLL files; "
                   "else punctuation around words is set apart.")
 flags.DEFINE_bool("pairs", None, "Classifier: a row has two texts; by default as in training, one for a checkpoint that is no run.")
+flags.DEFINE_integer("max_positions", None, "Fill-mask: most [MASK] (or masked_lm_positions) of a text; 128 if it is not given. A request "
+                     "beyond this limit, or one of the next two, is refused.", lower_bound=1)
+flags.DEFINE_integer("max_choices", None, "Choice models: most choices of a text; 32 if it is not given.", lower_bound=1)
+flags.DEFINE_integer("max_windows", None, "Question answering and taggers: most windows over a text; 256 if it is not given.",
+                     lower_bound=1)
+flags.DEFINE_integer("tokens_at_once", None, "Question answering and taggers: windows go through the model in chunks of at most so many "
+                     "tokens, which bounds memory; 4096 if it is not given.", lower_bound=1)
 flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests: those that the server's "
                   "batching allows. Empty: none.")
 
@@ -39,8 +46,10 @@ def main(_) -> None:
     sizes = FLAGS.warmup_batch_sizes
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(sizes)!r}")
-    options = ServingOptions(head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k,
-                             pooling=FLAGS.pooling, threshold=FLAGS.threshold, pretokenized=FLAGS.pretokenized, pairs=FLAGS.pairs)
+    options = ServingOptions(
+        head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k, pooling=FLAGS.pooling, threshold=FLAGS.threshold,
+        pretokenized=FLAGS.pretokenized, pairs=FLAGS.pairs, max_positions=FLAGS.max_positions, max_choices=FLAGS.max_choices,
+        max_windows=FLAGS.max_windows, tokens_at_once=FLAGS.tokens_at_once)
     task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)
     for line in export(served, task.config, ExportOptions(output=FLAGS.output, version=FLAGS.version,

@@ -1,31 +1,42 @@
-"""The inputs of a served model out of serialized `tf.train.Example`s, as the second signature takes them."""
+"""Parses serialized `tf.train.Example`s, which the second signature takes, into the inputs of a served model."""
 
 from collections.abc import Mapping
 
 import tensorflow as tf
 
+from official_bert.serving.bounds import Claim, in_range, require
 
-def parse_examples(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec],
-                   num_choices: int | None = None) -> dict[str, tf.Tensor]:
-    """serialized [B] string -> tensors of the signature `inputs`, each one feature of the same name.
+
+def parse_examples(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int],
+                   num_choices: int = 1) -> dict[str, tf.Tensor]:
+    """Returns the tensors of the signature `inputs` out of serialized [B] string, each from the feature of its name.
 
     Lists of different lengths are padded with 0 or "" to the longest. Inputs [B,C,S] are one flat list of `num_choices`
-    rows of equal length.
+    rows of equal length. Lists longer than `longest` says for their name are refused before they are padded.
     """
     parsed = tf.io.parse_example(serialized, {name: _feature(spec) for name, spec in inputs.items()})
+    claims = [claim for name, spec in inputs.items() if spec.shape.rank > 1
+              for claim in _claims(name, parsed[name].row_lengths(), longest[name], num_choices if spec.shape.rank == 3 else 1)]
+    parsed = require(claims, parsed)
     return {name: _shaped(parsed[name], spec, num_choices) for name, spec in inputs.items()}
 
 
+def _claims(name: str, lengths: tf.Tensor, most: int, rows: int) -> list[Claim]:
+    """Returns what must hold of the lengths [B] of a feature's lists, each `rows` rows of at most `most` numbers or strings."""
+    return [in_range(f"{name}: expected lists of", lengths, 0, rows * most, "in an Example"),
+            (tf.reduce_all(lengths % rows == 0), f"{name}: expected {rows} rows of equal length in an Example", lengths)]
+
+
 def _feature(spec: tf.TensorSpec):
-    """How a signature's input stands in an Example."""
+    """Returns the kind of feature that holds a signature's input in an Example."""
     dtype = tf.int64 if spec.dtype.is_integer else spec.dtype
     if spec.shape.rank == 1:
         return tf.io.FixedLenFeature([], dtype)
     return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
 
 
-def _shaped(value: tf.Tensor | tf.RaggedTensor, spec: tf.TensorSpec, num_choices: int | None) -> tf.Tensor:
-    """What was parsed, in the shape and type of the signature."""
+def _shaped(value: tf.Tensor | tf.RaggedTensor, spec: tf.TensorSpec, num_choices: int) -> tf.Tensor:
+    """Returns a parsed feature in the shape and type of the signature."""
     if spec.shape.rank == 1:
         return tf.cast(value, spec.dtype)
     if spec.shape.rank == 3:

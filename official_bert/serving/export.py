@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_bert.config import Config, save_config
 from official_bert.files import list_versions
 from official_bert.serving import warmup
+from official_bert.serving.bounds import require, same_rows
 from official_bert.serving.example_signature import parse_examples
 from official_bert.serving.served_model import ServedModel
 
@@ -25,7 +26,7 @@ MOST_REQUEST_ROWS = 1024
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Where and how a model is written."""
+    """Says where and how a model is written."""
 
     output: str  # models/NAME
     version: int = 0  # 0: one above the highest that is there
@@ -36,8 +37,10 @@ class ExportOptions:
 def export(served: ServedModel, config: Config, options: ExportOptions) -> list[str]:
     """Writes both SavedModels of a model; returns a line about each, with the ops that are not TensorFlow's own.
 
-    Raises ValueError for a version that exists, OSError for a folder that cannot be written.
+    Raises ValueError for a version that exists and for too few choices, OSError for a folder that cannot be written.
     """
+    if (choices := served.longest.get("choices", options.num_choices)) < options.num_choices:
+        raise ValueError(f"--max_choices: expected at least {options.num_choices}, which the signature of Examples has, got {choices}")
     version = options.version or next_version(options.output)
     targets = {form: os.path.join(options.output, form, str(version)) for form in FORMS}
     if existing := [path for path in targets.values() if os.path.exists(path)]:
@@ -53,12 +56,12 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
 
 
 def next_version(output: str) -> int:
-    """One above the highest version that `output` holds in either form."""
+    """Returns the number above the highest version that `output` holds in either form."""
     return max((version for form in FORMS for version in list_versions(os.path.join(output, form))), default=0) + 1
 
 
 def _write_assets(served: ServedModel, config: Config, folder: str) -> list[str]:
-    """The files that travel with the model: vocabulary, labels, configuration."""
+    """Writes the files that travel with the model (vocabulary, labels, configuration) and returns their paths."""
     os.makedirs(folder)
     paths = [os.path.join(folder, "vocab.txt"), os.path.join(folder, "config.yaml")]
     shutil.copyfile(served.tokenizer.vocab_file, paths[0])
@@ -72,11 +75,11 @@ def _write_assets(served: ServedModel, config: Config, folder: str) -> list[str]
 
 
 def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], options: ExportOptions) -> str:
-    """Writes one SavedModel; returns what it holds in words."""
+    """Writes one SavedModel; returns its inputs, outputs and ops as a line."""
     inputs, answer = form_of(served, form)
-    signatures = make_signatures(inputs, answer, options.num_choices)
+    signatures = make_signatures(inputs, answer, served.longest, options.num_choices)
     holder = tf.Module()
-    # The variables and not the Keras model: what loads needs no Keras, and nothing of ours is traced a second time.
+    # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
     holder.weights = [variable.value for variable in served.model.variables]
     holder.assets = [tf.saved_model.Asset(path) for path in assets]
     tf.saved_model.save(holder, folder, signatures=signatures)
@@ -110,23 +113,24 @@ def batching_parameters(inputs: Mapping[str, tf.TensorSpec], batch_sizes: Sequen
 
 
 def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec], Callable]:
-    """The inputs and the function of one of the two SavedModels."""
+    """Returns the inputs and the function of one of the two SavedModels."""
     return (served.text_inputs, served.answer_text) if form == "text" else (served.ids_inputs, served.answer_ids)
 
 
-def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, num_choices: int) -> dict:
-    """`serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`."""
-    by_name = tf.function(lambda **tensors: answer(tensors), autograph=False).get_concrete_function(**inputs)
+def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longest: Mapping[str, int], num_choices: int) -> dict:
+    """Returns `serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`."""
+    by_name = tf.function(lambda **tensors: answer(require(same_rows(tensors), tensors)),
+                          autograph=False).get_concrete_function(**inputs)
 
     @functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string, "inputs")], autograph=False)
     def by_example(serialized):
-        return by_name(**parse_examples(serialized, inputs, num_choices))
+        return by_name(**parse_examples(serialized, inputs, longest, num_choices))
 
     return {"serving_default": by_name, "examples": by_example.get_concrete_function()}
 
 
 def foreign_ops(function) -> set[str]:
-    """The ops of a traced function that a server has only where it links tensorflow-text."""
+    """Returns the ops of a traced function that a server has only if it links tensorflow-text."""
     definition = function.graph.as_graph_def()
     nodes = [*definition.node, *(node for inner in definition.library.function for node in inner.node_def)]
     return {node.op for node in nodes if not (node.op.startswith("_") or hasattr(tf.raw_ops, node.op))}

@@ -1,4 +1,4 @@
-"""Loads exported models as functions for commands and tests of ours; a server, or anyone else, needs only TensorFlow for it."""
+"""Loads exported models as functions, for our commands and tests; servers and other people need only TensorFlow for it."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -11,9 +11,9 @@ from official_bert.serving.served_model import ServedModel
 
 
 def latest_version(folder: str) -> str:
-    """The SavedModel of the highest version in `folder` (models/NAME/text), as TF Serving would choose it.
+    """Returns the SavedModel of the highest version in `folder` (models/NAME/text), as TF Serving would choose it.
 
-    Raises ValueError where there is none.
+    Raises ValueError if there is none.
     """
     if not (versions := list_versions(folder, ["saved_model.pb"])):
         names = os.listdir(folder) if os.path.isdir(folder) else []
@@ -35,7 +35,7 @@ def exported_folder(path: str) -> str | None:
 class ModelFunction:
     """A model as a function of named inputs: lists or arrays in, NumPy arrays by name out, strings as bytes.
 
-    `inputs` are the names and tensor specs that it takes, `outputs` the names that it gives; `owner` holds its variables.
+    `inputs` are the names and tensor specs of its inputs, `outputs` the names of its outputs; `owner` holds its variables.
     """
 
     def __init__(self, signature: Callable, owner: Any, place: str):
@@ -44,7 +44,7 @@ class ModelFunction:
         self.outputs = tuple(signature.structured_outputs)
 
     def __call__(self, **values: Any) -> dict[str, Any]:
-        """ValueError unless `values` are those of `inputs`."""
+        """Returns the outputs; raises ValueError unless `values` have the names of `inputs`."""
         if missing := sorted(set(self.inputs) ^ set(values)):
             raise ValueError(f"{self.place}: expected the inputs {sorted(self.inputs)}; wrong: {missing}")
         tensors = {name: tf.constant(value, self.inputs[name].dtype) for name, value in values.items()}
@@ -65,6 +65,6 @@ def load_model(path: str, form: Literal["text", "ids"] = "text") -> ModelFunctio
 
 
 def function_of(served: ServedModel) -> ModelFunction:
-    """The `text` form of a served model that is not exported."""
+    """Returns the `text` form of a served model that is not exported."""
     graph = tf.function(lambda **tensors: served.answer_text(tensors), autograph=False)
     return ModelFunction(graph.get_concrete_function(**served.text_inputs), served, "this model")

@@ -1,4 +1,4 @@
-"""From logits to what a client reads, in TensorFlow ops: words, labels, probabilities.
+"""Turns logits into a client's answers, in TensorFlow ops: words, labels, probabilities.
 
 B texts, M blanks, V words, C classes, K best.
 """
@@ -9,21 +9,21 @@ import tensorflow as tf
 
 
 def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: int) -> dict[str, tf.Tensor]:
-    """logits [B,M,V], present [B,M] bool, words [V] -> `tokens`, `probabilities` [B,M,K]; "" and 0 where no blank is."""
+    """Returns `tokens`, `probabilities` [B,M,K] of logits [B,M,V], present [B,M] bool, words [V]; "" and 0 for blanks not present."""
     probabilities, best = tf.math.top_k(tf.nn.softmax(logits), count)
     return {"tokens": tf.where(present[:, :, None], tf.gather(words, best), ""),
             "probabilities": tf.where(present[:, :, None], probabilities, 0.0)}
 
 
 def one_label(logits: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
-    """logits [B,C] -> the likeliest `label` [B], `probabilities`, `logits` [B,C]."""
+    """Returns the likeliest `label` [B], `probabilities`, `logits` [B,C] of logits [B,C]."""
     best = tf.argmax(logits, axis=-1)
     return {"label": tf.gather(tf.constant(list(labels)), best), "probabilities": tf.nn.softmax(logits),
             "logits": logits}
 
 
 def several_labels(logits: tf.Tensor, labels: Sequence[str], threshold: float) -> dict[str, tf.Tensor]:
-    """logits [B,C] -> `labels` [B,most] of a probability of at least `threshold`, likeliest first, padded with ""."""
+    """Returns the `labels` [B,most] with a probability of at least `threshold`, likeliest first, padded with ""; logits [B,C]."""
     probabilities = tf.sigmoid(logits)
     ordered, order = tf.math.top_k(probabilities, len(labels))
     chosen = ordered >= threshold
@@ -33,6 +33,6 @@ def several_labels(logits: tf.Tensor, labels: Sequence[str], threshold: float) -
 
 
 def mean_of_tokens(sequence_output: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:
-    """The mean of the real tokens' rows: [B,S,D], [B,S] -> [B,D]."""
+    """Returns the mean of the real tokens' rows: [B,S,D], [B,S] -> [B,D]."""
     weights = tf.cast(input_mask, sequence_output.dtype)[:, :, None]
     return tf.reduce_sum(sequence_output * weights, axis=1) / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0)

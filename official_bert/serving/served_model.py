@@ -1,8 +1,8 @@
-"""What a served model is: tokenizer, packing, model and post-processing in one graph that answers text, or ids.
+"""The base of served models: tokenizer, packing, model and post-processing in one graph that answers text, or ids.
 
-A class for each kind of answer, in the folder of the tasks that give it; embeddings, which any encoder gives, are here. Both SavedModels
-of a served model call the same model and the same post-processing, so a text gives what its ids give. Names of inputs and outputs are
-those of the records and of docs/serving_models.md.
+Each kind of answer has a class, in the folder of the tasks that give it; embeddings, which every encoder gives, are here. Both SavedModels
+of a served model call the same model and the same post-processing, so a text gives the same answer as its ids. Names of inputs and
+outputs are those of the records and of docs/serving_models.md.
 
 B texts, S tokens, D hidden size.
 """
@@ -18,6 +18,7 @@ import tensorflow as tf
 from official_bert.config import check_length
 from official_bert.models.encoder import BertEncoder
 from official_bert.serving import post_processing
+from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
 from official_bert.text.vocab import check_size
@@ -28,18 +29,21 @@ ROWS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_id
 
 
 def texts(*names: str) -> dict[str, tf.TensorSpec]:
-    """Inputs of one string a text."""
+    """Returns the specs of inputs that have one string a text."""
     return {name: tf.TensorSpec([None], tf.string, name) for name in names}
 
 
-def _read_by(readers: str) -> Any:
-    """An option that only some served models read; None if it is not given."""
-    return dataclasses.field(default=None, metadata={"readers": readers})
+NO_LIMIT = 2 ** 30
+
+
+def _read_by(readers: str, limit: bool = False) -> Any:
+    """An option that only some served models read; None if it is not given. `limit`: it bounds the work for one text."""
+    return dataclasses.field(default=None, metadata={"readers": readers, "limit": limit})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServingOptions:
-    """What a user may choose about a served model. The classes that read an option have its default."""
+    """The user's choices about a served model. The classes that read an option have its default."""
 
     head: Literal["", "embeddings"] = ""  # "": that of the task
     max_seq_length: int = 0  # 0: as in training
@@ -48,20 +52,29 @@ class ServingOptions:
     pretokenized: bool | None = _read_by("taggers")  # words stand between spaces
     pairs: bool | None = _read_by("classifiers")  # two texts a row; a run's configuration says it, a published checkpoint does not
     threshold: float | None = _read_by("classifiers of several labels")  # probability from which a label is given
+    max_positions: int | None = _read_by("fill-mask models", limit=True)  # blanks of a text
+    max_choices: int | None = _read_by("choice models", limit=True)  # choices of a text
+    max_windows: int | None = _read_by("question answering and taggers", limit=True)  # windows over a text
+    tokens_at_once: int | None = _read_by("question answering and taggers")  # in one chunk of windows
+    bounded: bool = True  # False: texts of files at hand, which may be as long as memory allows, whatever the defaults are
 
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
-        """Returns those of the options `names` that are given; ValueError if another is, which `reader` does not read."""
+        """Returns the values of those options `names` that are given; ValueError if an option is given that `reader` does not read.
+
+        Without `bounded`, limits that are not given are as good as none.
+        """
         given = {field: value for field in dataclasses.fields(self) if field.metadata and (value := getattr(self, field.name)) is not None}
         if unread := [field for field in given if field.name not in names]:
             raise ValueError(f"--{unread[0].name}: read by {unread[0].metadata['readers']} alone, got {reader}")
-        return {field.name: value for field, value in given.items()}
+        limits = () if self.bounded else [field.name for field in dataclasses.fields(self) if field.metadata.get("limit")]
+        return {name: NO_LIMIT for name in limits if name in names} | {field.name: value for field, value in given.items()}
 
 
 class ServedModel(tf.Module, abc.ABC):
-    """A model with what stands before and behind it. `max_seq_length` is the longest row that it takes.
+    """A model with its pre- and post-processing. `max_seq_length` is the longest row that it takes.
 
-    `ids_inputs` and `text_inputs` are the signatures of its two SavedModels, `outputs` the names that its `text` SavedModel gives,
-    `reads` the `ServingOptions` that its constructor takes.
+    `ids_inputs` and `text_inputs` are the signatures of its two SavedModels, `outputs` the names of its `text` SavedModel's outputs,
+    `reads` the `ServingOptions` that its constructor takes, `longest` the most numbers or strings a row that an input may have.
     """
 
     ids_inputs: Mapping[str, tf.TensorSpec] = ROWS
@@ -75,6 +88,7 @@ class ServedModel(tf.Module, abc.ABC):
         self.model = model
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
+        self.longest = dict.fromkeys(ROWS, max_seq_length)
         self.special = {name: tokenizer.special_id(f"[{name}]") for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
 
     @classmethod
@@ -89,17 +103,31 @@ class ServedModel(tf.Module, abc.ABC):
         check_size(tokenizer.vocab_file, len(tokenizer.vocab), task.config.model.vocab_size)
         return cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **read})
 
-    @abc.abstractmethod
     def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Outputs of the `ids` SavedModel for inputs of `ids_inputs`."""
+        """Returns the outputs of the `ids` SavedModel for inputs of `ids_inputs`; refuses bad ones by name before any work is done."""
+        return self.answer_rows(require(self.claims(inputs), dict(inputs)))
+
+    @abc.abstractmethod
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the outputs of the `ids` SavedModel for inputs that have been checked, or that were packed here."""
 
     @abc.abstractmethod
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Outputs of the `text` SavedModel for inputs of `text_inputs`."""
+        """Returns the outputs of the `text` SavedModel for inputs of `text_inputs`."""
+
+    def claims(self, inputs: Tensors) -> list[Claim]:
+        """Returns what must hold of the inputs of `ids_inputs`, as `bounds.require` takes it."""
+        shapes = {name: tf.shape(inputs[name]) for name in ROWS}
+        sizes = getattr(self.model, "encoder", self.model).settings
+        below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"]}
+        return [in_range("input_ids: expected rows of", shapes["input_ids"][-1], 1, self.max_seq_length, "tokens"),
+                *((tf.reduce_all(tf.equal(shape, shapes["input_ids"])), f"{name}: expected the shape of input_ids", shape)
+                  for name, shape in shapes.items() if name != "input_ids"),
+                *(in_range(f"{name}: expected numbers of", inputs[name], 0, most - 1) for name, most in below.items())]
 
     @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
-        """The answer to a row of inputs as lines for a person."""
+        """Returns the answer to a row of inputs as lines for a person."""
         return [f"  {answer}"]
 
     @staticmethod
@@ -108,22 +136,18 @@ class ServedModel(tf.Module, abc.ABC):
         return dict(answer)
 
     def run(self, inputs: Tensors, **more: tf.Tensor) -> Any:
-        """The model's outputs for rows [B,S]; a row that is too long is refused by name."""
-        length = tf.shape(inputs["input_ids"])[-1]
-        message = f"input_ids: expected at most {self.max_seq_length} tokens in a row"
-        with tf.control_dependencies([tf.debugging.assert_less_equal(length, self.max_seq_length, message)]):
-            features = {name: tf.identity(inputs[name]) for name in ROWS}
-        return self.model({**features, **more}, training=False)
+        """Returns the model's outputs for rows [B,S]."""
+        return self.model({**{name: inputs[name] for name in ROWS}, **more}, training=False)
 
     def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> tuple[dict, tf.Tensor]:
-        """Rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""
+        """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""
         layout, truncated = graph_packing.pack_batch(first, second, self.special["CLS"], self.special["SEP"],
                                                      self.max_seq_length, self.special["PAD"])
         return layout.features(), truncated
 
 
 class ServedEmbeddings(ServedModel):
-    """A vector for a text: the encoder's last row of [CLS], or the mean of all rows."""
+    """Gives a vector for a text: the encoder's last row of [CLS], or the mean of all rows."""
 
     outputs = ("embedding", "truncated")
     reads = ("pooling",)
@@ -133,27 +157,27 @@ class ServedEmbeddings(ServedModel):
         super().__init__(model, tokenizer, max_seq_length)
         self.pooling = pooling
 
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`embedding` [B,D]."""
+    def answer_rows(self, inputs):
+        """Returns `embedding` [B,D]."""
         if self.pooling == "cls":
             first = tf.zeros_like(inputs["input_ids"][:, :1])
             return {"embedding": self.run(inputs, output_positions=first)["sequence_output"][:, 0]}
         sequence_output = self.run(inputs)["sequence_output"]
         return {"embedding": post_processing.mean_of_tokens(sequence_output, inputs["input_mask"])}
 
-    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """What `answer_ids` gives, and `truncated` [B]."""
+    def answer_text(self, inputs):
+        """Returns `embedding` [B,D] and `truncated` [B]."""
         features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]))
-        return {**self.answer_ids(features), "truncated": truncated}
+        return {**self.answer_rows(features), "truncated": truncated}
 
     @staticmethod
     def describe(row, answer):
-        """The numbers."""
+        """Returns the numbers."""
         return ["  " + " ".join(f"{number:.4f}" for number in answer["embedding"])]
 
 
 def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
-    """The served model of a task and its trained model, or of the model's encoder.
+    """Returns the served model of a task and its trained model, or of the model's encoder.
 
     Raises ValueError for an encoder alone if its task's answers are asked for, and as `ServedModel.make` does.
     """
@@ -165,7 +189,7 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
 
 
 def _max_seq_length(task: TaskBase, options: ServingOptions) -> int:
-    """The longest row that is served: the longest of training, unless another is asked for."""
+    """Returns the longest row that is served: the longest of training, unless another is asked for."""
     most = task.config.model.max_position_embeddings
     length = options.max_seq_length or min(task.options.max_seq_length, most)
     check_length(length, task.config.model, "--max_seq_length", least=3)

@@ -18,7 +18,7 @@ def write_requests(folder: str, model_name: str, inputs: Mapping[str, tf.TensorS
                    batch_sizes: Iterable[int], num_choices: int, max_seq_length: int) -> int:
     """Writes a request for each signature of the SavedModel in `folder` and each batch size; returns how many.
 
-    Raises ValueError where the requests' protocol buffers (requirements-serving.txt) are not installed.
+    Raises ValueError if the requests' protocol buffers (requirements-serving.txt) are not installed.
     """
     try:
         from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
@@ -45,7 +45,7 @@ def write_requests(folder: str, model_name: str, inputs: Mapping[str, tf.TensorS
 
 def sample_inputs(inputs: Mapping[str, tf.TensorSpec], size: int, num_choices: int,
                   max_seq_length: int) -> dict[str, np.ndarray]:
-    """A plausible request of `size` texts for a signature."""
+    """Returns a plausible request of `size` texts for a signature."""
     length = min(32, max_seq_length)
     shapes = {1: (size,), 2: (size, length), 3: (size, num_choices, length)}
     sample = {}
@@ -61,7 +61,7 @@ def sample_inputs(inputs: Mapping[str, tf.TensorSpec], size: int, num_choices: i
 
 
 def to_examples(sample: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The same request as serialized `tf.train.Example`s [B]."""
+    """Returns the same request as serialized `tf.train.Example`s [B]."""
     def feature(value: np.ndarray) -> tf.train.Feature:
         if value.dtype == object:
             return tf.train.Feature(bytes_list=tf.train.BytesList(value=value.ravel().tolist()))

@@ -112,7 +112,8 @@ def test_examples_of_different_lengths_are_padded():
     inputs = {"input_ids": tf.TensorSpec([None, None], tf.int32), "text": tf.TensorSpec([None], tf.string),
               "choices": tf.TensorSpec([None, None], tf.string)}
     parsed = example_signature.parse_examples(tf.constant([example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
-                                                  example(input_ids=[7], text=[b"b"], choices=[b"y", b"z"])]), inputs)
+                                                  example(input_ids=[7], text=[b"b"], choices=[b"y", b"z"])]), inputs,
+                                              {"input_ids": 2, "choices": 2})
     assert parsed["input_ids"].dtype == tf.int32 and parsed["input_ids"].numpy().tolist() == [[5, 6], [7, 0]]
     assert parsed["text"].numpy().tolist() == [b"a", b"b"]
     assert parsed["choices"].numpy().tolist() == [[b"x", b""], [b"y", b"z"]]
@@ -121,5 +122,5 @@ def test_examples_of_different_lengths_are_padded():
 def test_examples_of_choices_hold_their_rows_one_after_another():
     inputs = {"input_ids": tf.TensorSpec([None, None, None], tf.int32)}
     parsed = example_signature.parse_examples(tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]), example(input_ids=[7, 8])]),
-                                     inputs, num_choices=2)
+                                              inputs, {"input_ids": 3}, num_choices=2)
     assert parsed["input_ids"].numpy().tolist() == [[[1, 2, 3], [4, 5, 6]], [[7, 0, 0], [8, 0, 0]]]

@@ -95,6 +95,29 @@ def test_the_graph_answers_as_the_steps_in_plain_python_do(make, name):
         assert {bool(answer["answer"]) for answer in wanted} == {False, True}
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_has_the_same_answer_alone_and_in_any_batch(make, name):
+    """Within 2e-6: rows of other lengths are padded, and a product of other sizes adds in another order."""
+    task, model, rows = make(name)
+    served = make_served_model(task, model, ServingOptions())
+    answer = function_of(served)
+
+    def answers(chosen):
+        outputs = answer(**{name: [row[name] for row in chosen] for name in rows[0]})
+        return [{name: plain(value[place]) for name, value in outputs.items()} for place in range(len(chosen))]
+    places = [*range(len(rows))[::-1], *range(len(rows))]
+    singly = [answers([row])[0] for row in rows]
+    for place, found in zip(places, answers([rows[place] for place in places]), strict=True):
+        for key, value in singly[place].items():
+            if isinstance(value, list) and len(value) < len(found[key]):  # padded to the longest list of the batch
+                assert not any(found[key][len(value):]), key
+                found[key] = found[key][:len(value)]
+            if np.asarray(value).dtype.kind == "f":
+                np.testing.assert_allclose(found[key], value, rtol=2e-6, atol=2e-6, err_msg=key)
+            else:
+                assert found[key] == value, key
+
+
 @pytest.mark.parametrize(("name", "options", "told"), [
     ("squad", {"top_k": 3}, "--top_k: read by fill-mask models alone, got a model that gives answer, start, end, score, null_score"),
     ("glue", {"pooling": "mean"}, r"--pooling: read by embeddings \(--head=embeddings\) alone, got a model that gives label"),

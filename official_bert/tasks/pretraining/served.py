@@ -1,4 +1,4 @@
-"""Fill-mask: the words that the masked-LM head puts at each [MASK] of a text.
+"""Fill-mask: the words that the masked-LM head predicts at each [MASK] of a text.
 
 B texts, S tokens, M blanks, V words, K best.
 """
@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.serving import post_processing
+from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ROWS, ServedModel, Tensors
 from official_bert.text.graph import GraphTokenizer
 
@@ -14,34 +15,46 @@ MASK = "[MASK]"
 
 
 class ServedFillMask(ServedModel):
-    """The words that may stand at each [MASK] of a text."""
+    """Gives the likeliest words at each [MASK] of a text, of which there may be `max_positions`."""
 
     outputs = ("tokens", "probabilities", "truncated")
-    reads = ("top_k",)
+    reads = ("top_k", "max_positions")
     ids_inputs = {**ROWS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, top_k: int = 5):
+    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, top_k: int = 5,
+                 max_positions: int = 128):
         super().__init__(model, tokenizer, max_seq_length)
+        self.max_positions = self.longest["masked_lm_positions"] = max_positions
         self.top_k = min(top_k, len(tokenizer.vocab))
         self.words = tf.constant(list(tokenizer.vocab))
 
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`logits` [B,M,V] at `masked_lm_positions` [B,M]."""
+    def claims(self, inputs: Tensors) -> list[Claim]:
+        """Returns what must hold of the rows, and that positions are few and inside their rows."""
+        positions = inputs["masked_lm_positions"]
+        length = tf.shape(inputs["input_ids"])[1]
+        return [*super().claims(inputs),
+                in_range("masked_lm_positions: expected", tf.shape(positions)[1], 0, self.max_positions, "positions in a row"),
+                in_range("masked_lm_positions: expected places in the row,", positions, 0, length - 1)]
+
+    def answer_rows(self, inputs):
+        """Returns `logits` [B,M,V] at `masked_lm_positions` [B,M]."""
         return {"logits": self.run(inputs, masked_lm_positions=inputs["masked_lm_positions"])["mlm_logits"]}
 
-    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order, and `truncated` [B]."""
+    def answer_text(self, inputs):
+        """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; and `truncated` [B]."""
         features, truncated = self.pack(self._tokenize(inputs["text"]))
         blanks = tf.equal(features["input_ids"], self.special["MASK"])
         places = tf.RaggedTensor.from_value_rowids(tf.where(blanks)[:, 1], tf.where(blanks)[:, 0],
                                                    nrows=tf.shape(blanks, tf.int64)[0], validate=False)
+        most = tf.reduce_max(tf.concat([places.row_lengths(), [0]], 0))
+        places = require([in_range("text: expected", most, 0, self.max_positions, "times [MASK] in a text")], places)
         positions = tf.cast(places.to_tensor(), tf.int32)                             # [B,M]
         present = tf.sequence_mask(places.row_lengths(), tf.shape(positions)[1])
-        logits = self.answer_ids({**features, "masked_lm_positions": positions})["logits"]
+        logits = self.answer_rows({**features, "masked_lm_positions": positions})["logits"]
         return {**post_processing.best_words(logits, present, self.words, self.top_k), "truncated": truncated}
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Ids of texts with [MASK] in them, which the tokenizer alone would split into `[`, `mask` and `]`."""
+        """Returns ids of texts with [MASK] in them, which the tokenizer alone would split into `[`, `mask` and `]`."""
         parts = tf.strings.split(text, MASK)                                          # [B,(M+1)]
         ids = self.tokenizer.tokenize(parts.values)
         ends_text = tf.scatter_nd(parts.row_splits[1:, None] - 1, tf.ones_like(parts.row_splits[1:]),
@@ -61,7 +74,7 @@ class ServedFillMask(ServedModel):
 
     @staticmethod
     def describe(row, answer):
-        """The words for each blank, with their probabilities."""
+        """Returns the words for each blank, with their probabilities."""
         blanks = zip(answer["tokens"], answer["probabilities"])
         return [f"  {probability:.3f}  {token}" for tokens, probabilities in blanks if any(tokens)
                 for token, probability in zip(tokens, probabilities)]

@@ -1,6 +1,6 @@
-"""Answers as slices of the passage: windows over it, the best span of all windows, no answer (2018 `run_squad.py`).
+"""Question answering: windows over the context, the best span of all windows, no answer (2018 `run_squad.py`).
 
-B questions, R rows (a passage longer than the model has several windows), S tokens, K positions looked at.
+B questions, R rows (a context longer than the model has several windows), S tokens, K positions considered.
 """
 
 from typing import NamedTuple
@@ -8,9 +8,12 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from official_bert.serving.served_model import ServedModel, Tensors, texts
+from official_bert.serving.served_model import Tensors, texts
+from official_bert.serving.windows import ServedWindows
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
+
+LOGITS = {name: tf.TensorSpec([None, None], tf.float32) for name in ("start_logits", "end_logits")}
 
 
 class Spans(NamedTuple):
@@ -19,36 +22,34 @@ class Spans(NamedTuple):
     row: tf.Tensor
     start: tf.Tensor
     end: tf.Tensor
-    score: tf.Tensor  # sum of the start's and the end's logit, float64; -inf where there is no span
+    score: tf.Tensor  # sum of the start's and the end's logit, float64; the lowest number if there is no span
 
 
-class ServedSpans(ServedModel):
-    """The answer to a question in its context. Settings as the flags of 2018's `run_squad.py`.
+class ServedSpans(ServedWindows):
+    """Finds the answer to a question in its context. Settings as the flags of 2018's `run_squad.py`.
 
-    Raises ValueError where a question may fill the whole row.
+    Raises ValueError if a question may fill the whole row.
     """
 
     text_inputs = texts("question", "context")
     outputs = ("answer", "start", "end", "score", "null_score", "truncated")
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, doc_stride: int = 128,
+    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *,
                  max_query_length: int = 64, max_answer_length: int = 30, n_best_size: int = 20,
-                 no_answer: bool = False, null_score_diff_threshold: float = 0.0):
-        super().__init__(model, tokenizer, max_seq_length)
+                 no_answer: bool = False, null_score_diff_threshold: float = 0.0, **windows: int):
+        super().__init__(model, tokenizer, max_seq_length, **windows)
         if max_query_length + 3 >= max_seq_length:
             raise ValueError(f"max_seq_length: expected more than max_query_length + 3 = {max_query_length + 3}, "
                              f"got {max_seq_length}")
-        self.doc_stride, self.max_query_length = doc_stride, max_query_length
-        self.max_answer_length, self.n_best_size = max_answer_length, n_best_size
+        self.max_query_length, self.max_answer_length, self.n_best_size = max_query_length, max_answer_length, n_best_size
         self.no_answer, self.null_score_diff_threshold = no_answer, null_score_diff_threshold
 
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`start_logits`, `end_logits` [R,S]."""
-        outputs = self.run(inputs)
-        return {name: outputs[name] for name in ("start_logits", "end_logits")}
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `start_logits`, `end_logits` [R,S]."""
+        return self.run_in_chunks(self.run, inputs, LOGITS)
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`answer`, its `start` and `end` in code points of `context`, `score`, `null_score`, `truncated`, each [B].
+        """Returns `answer`, its `start` and `end` in code points of `context`, `score`, `null_score`, `truncated`, each [B].
 
         `score` is the sum of two logits, `null_score` that of [CLS] (the lowest of all windows). Without an answer the
         span is empty and lies at 0. `truncated`: the question was cut; a context never is.
@@ -59,10 +60,10 @@ class ServedSpans(ServedModel):
         question, truncated = graph_packing.truncate(question, self.max_query_length)
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(context)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
-        windows = graph_packing.sliding_windows(lengths, self.max_seq_length - 3 - question.length, self.doc_stride)
+        windows = self.make_windows("context", lengths, self.max_seq_length - 3 - question.length)
         first, second = self._windows(question, ids, windows)
         layout = graph_packing.lay_out(first, second, *(self.special[name] for name in ("CLS", "SEP", "PAD")))
-        logits = self.answer_ids(layout.features())
+        logits = self.answer_rows(layout.features())
         shown = _at_tokens(graph_packing.max_context(windows, lengths), layout, second)
         spans = best_spans(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size,
                            self.max_answer_length)
@@ -82,13 +83,13 @@ class ServedSpans(ServedModel):
 
     @staticmethod
     def describe(row, answer):
-        """The answer, its place and its score."""
+        """Returns the answer, its place and its score."""
         return [f"  {answer['answer'] or '(no answer)'}  [{answer['start']}:{answer['end']}]  score {answer['score']:.2f}"]
 
     @staticmethod
     def _windows(question: graph_packing.Slices, ids: tf.RaggedTensor,
                  windows: graph_packing.Windows) -> tuple[graph_packing.Slices, graph_packing.Slices]:
-        """The two texts of each window's row: its question, and the window of the context."""
+        """Returns the two texts of each window's row: its question, and its part of the context."""
         row_start = tf.gather(tf.cast(ids.row_starts(), tf.int32), windows.text)
         return (graph_packing.Slices(question.values, tf.gather(question.start, windows.text),
                                      tf.gather(question.length, windows.text)),
@@ -97,13 +98,13 @@ class ServedSpans(ServedModel):
 
 def _offset(offsets: tf.RaggedTensor, token: tf.Tensor, row: tf.Tensor, position: tf.Tensor,
             answered: tf.Tensor) -> tf.Tensor:
-    """The offset of the token at a row's position, 0 where the question is not answered; [B]."""
+    """Returns the offset of the token at a row's position, 0 if the question is not answered; [B]."""
     chosen = tf.where(answered, tf.gather_nd(token, tf.stack([row, position], 1)), tf.size(offsets.values))
     return tf.gather(tf.concat([offsets.values, [0]], 0), chosen)
 
 
 def _at_tokens(shown: tf.Tensor, layout: graph_packing.Layout, windows: graph_packing.Slices) -> tf.Tensor:
-    """What is said of a window's tokens [R,W], at their places in the row [R,S]; false elsewhere."""
+    """Moves the flags of each window's tokens [R,W] to the tokens' places in the row [R,S]; false elsewhere."""
     width = tf.shape(shown)[1]
     place = tf.where(layout.in_b, layout.token - windows.start[:, None], width)
     return tf.gather(tf.pad(shown, [[0, 0], [0, 1]]), place, batch_dims=1)
@@ -111,10 +112,10 @@ def _at_tokens(shown: tf.Tensor, layout: graph_packing.Layout, windows: graph_pa
 
 def best_spans(logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, n_best_size: int,
                max_answer_length: int) -> Spans:
-    """The best span of each row; `real`, `may_start`, `may_end` [R,S] bool.
+    """Returns the best span of each row; `real`, `may_start`, `may_end` [R,S] bool.
 
-    As in 2018 the `n_best_size` best positions are chosen before it is asked whether a span may begin or end there.
-    Padding, whose logits depend on the rest of the batch, is not among them.
+    As in 2018 the `n_best_size` best positions are chosen first, and those where no span may begin or end are dropped afterwards.
+    Padding is never among them: its logits depend on the rest of the batch.
     """
     count = tf.minimum(n_best_size, tf.shape(real)[1])
     tops = []
@@ -134,7 +135,7 @@ def best_spans(logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, may_end: 
 
 
 def best_of_questions(spans: Spans, question: tf.Tensor, count: tf.Tensor) -> Spans:
-    """The best of each question's rows, the first of equal ones; `question` [R] -> spans [B]."""
+    """Returns the best of each question's rows, the first of equal ones; `question` [R] -> spans [B]."""
     score = tf.math.unsorted_segment_max(spans.score, question, count)
     row = tf.where(tf.equal(spans.score, tf.gather(score, question)), spans.row, tf.int32.max)
     row = tf.math.unsorted_segment_min(row, question, count)

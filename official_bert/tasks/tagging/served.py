@@ -1,10 +1,10 @@
-"""Entities with their places in a text: words, windows, tags by softmax or CRF, IOB to entities.
+"""Named entities with their places in a text: words, windows, tags by softmax or CRF, IOB to entities.
 
 B texts, R rows (a text longer than the model has several windows), S tokens of a row, T tokens in all, W words, C tags.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -12,7 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.layers import crf
-from official_bert.serving.served_model import ServedModel, Tensors
+from official_bert.serving.bounds import in_chunks
+from official_bert.serving.served_model import ROWS, Tensors
+from official_bert.serving.windows import ServedWindows
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
@@ -33,37 +35,38 @@ class Entities(NamedTuple):
     kind: tf.Tensor  # index of the type
 
 
-class ServedTagger(ServedModel):
-    """Entities of texts. `decode` finds the tags of a sequence of words; None takes the likeliest of each.
+class ServedTagger(ServedWindows):
+    """Finds the entities of texts. `decode` finds the tags of a sequence of words; None takes the likeliest of each.
 
-    `pretokenized`: words are what stands between spaces, as in CoNLL files; else punctuation around a word is set apart.
+    `pretokenized`: words are separated by spaces alone, as in CoNLL files; else punctuation around a word is set apart.
     """
 
     outputs = ("entities", "types", "starts", "ends", "scores", "truncated")
-    reads = ("pretokenized",)
+    reads = ("pretokenized", *ServedWindows.reads)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str],
-                 decode: Decode | None = None, doc_stride: int = 128, pretokenized: bool = False):
-        super().__init__(model, tokenizer, max_seq_length)
-        self.labels, self.doc_stride, self.pretokenized = tuple(labels), doc_stride, pretokenized
+                 decode: Decode | None = None, pretokenized: bool = False, **windows: int):
+        super().__init__(model, tokenizer, max_seq_length, **windows)
+        self.labels, self.pretokenized = tuple(labels), pretokenized
         self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
         self.types = sorted({label.partition("-")[2] for label in labels if label != "O"})
         tokens = list(tokenizer.vocab)
         self._continues = tf.constant([token.startswith("##") for token in tokens])
         self._special = tf.constant([token in ("[PAD]", "[CLS]", "[SEP]") for token in tokens])
 
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`logits` [B,S,C], and `tags` [B,S] at pieces that begin a word, which here are all without ##; "" elsewhere."""
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin a word (here: all without ##), "" elsewhere."""
         ids = inputs["input_ids"]
         begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
-        logits = self._row_logits(inputs, begins)
+        results = {"logits": tf.TensorSpec([None, None, len(self.labels)], tf.float32)}
+        logits = self.run_in_chunks(self._tag_rows, {**{name: inputs[name] for name in ROWS}, "begins": begins}, results)["logits"]
         lengths = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
         found = self._tags(tf.boolean_mask(logits, begins), lengths)
         names = tf.scatter_nd(tf.where(begins), tf.gather(tf.constant(self.labels), found), tf.shape(ids, tf.int64))
         return {"tags": names, "logits": logits}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`entities`, `types`, `starts`, `ends`, `scores` [B,E], padded with "" and 0; `truncated` [B], always false.
+        """Returns `entities`, `types`, `starts`, `ends`, `scores` [B,E], padded with "" and 0; `truncated` [B], always false.
 
         `entities` are slices of `text`, in code points; a score is the mean over an entity's words of their tag's
         probability (in a CRF, of the emissions alone).
@@ -82,9 +85,7 @@ class ServedTagger(ServedModel):
         start = tf.gather(starts.values, tf.gather(first_tokens, entities.first))
         end = tf.gather(ends.values, last_token)
         row_splits = tf.searchsorted(entities.first, word_splits)
-        total = tf.concat([[0.0], tf.cumsum(probability)], 0)
-        score = (tf.gather(total, entities.last + 1) - tf.gather(total, entities.first)) \
-            / tf.cast(entities.last - entities.first + 1, tf.float32)
+        score = _mean_of_runs(probability, entities.first, entities.last)
         source = tf.gather(text, tf.searchsorted(row_splits, tf.range(tf.size(start)), side="right") - 1)
         columns = {"entities": tf.strings.substr(source, start, end - start, unit="UTF8_CHAR"),
                    "types": tf.gather(tf.constant([*self.types, ""]), entities.kind),
@@ -102,13 +103,13 @@ class ServedTagger(ServedModel):
 
     @staticmethod
     def describe(row, answer):
-        """The entities with their types, places and probabilities."""
+        """Returns the entities with their types, places and probabilities."""
         found = zip(answer["types"], answer["entities"], answer["starts"], answer["ends"], answer["scores"])
         return [f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})" for kind, entity, start, end, score in found
                 if kind] or ["  (no entity)"]
 
     def _begins_word(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.Tensor) -> tf.Tensor:
-        """Whether each token [T] is the first of a word.
+        """Returns whether each token [T] is the first of a word.
 
         Tokens without a space between them are one word, from the first to the last that is no punctuation; an
         ideograph is a word of its own.
@@ -128,42 +129,48 @@ class ServedTagger(ServedModel):
         return begins & ((place <= tf.gather(first, chunk)) | (place > tf.gather(last, chunk)))
 
     def _kinds_at(self, text: tf.Tensor, starts: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Whether at each start [B,(T)] an ideograph stands, or punctuation; both [T]."""
+        """Returns whether the character at each start [B,(T)] is an ideograph, and whether it is punctuation; both [T]."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         text_start = tf.gather(tf.cast(decoded.row_starts(), tf.int32), starts.value_rowids())
         codes = tf.gather(decoded.values, text_start + starts.values)
         ideograph = tf.reduce_any([(codes >= first) & (codes <= last) for first, last in CJK_RANGES], axis=0)
         return ideograph, self.tokenizer.stands_alone(codes) & ~ideograph
 
-    def _row_logits(self, inputs: Tensors, begins: tf.Tensor) -> tf.Tensor:
-        """Logits [B,S,C] of rows whose words begin at `begins` [B,S]."""
-        del begins  # every piece is tagged
-        return self.run(inputs)["logits"]
+    def _tag_rows(self, rows: Tensors) -> Mapping[str, tf.Tensor]:
+        """Returns `logits` [R,S,C] of rows whose words begin at `begins` [R,S]; here every piece is tagged."""
+        return self.run(rows)
 
     def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """Logits [W,C] of words, given the first token of each and how many of them a text has, `lengths` [B]."""
-        del lengths  # each word is seen by itself
-        return tf.gather(self._of_tokens(ids, lambda rows: self.run(rows)["logits"]), first_tokens)
+        """Returns the logits [W,C] of words, given the first token of each and how many of them a text has, `lengths` [B]."""
+        del lengths  # each word is tagged by itself
+        return self._of_words(ids, first_tokens, lambda rows: self.run(rows)["logits"], [len(self.labels)])
 
-    def _of_tokens(self, ids: tf.RaggedTensor, compute: Callable[[Tensors], tf.Tensor]) -> tf.Tensor:
-        """Ragged ids [B,(T)] -> what `compute` [R,S,...] gives of each token [T,...], in the window with the most context."""
+    def _of_words(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, compute: Callable[[Tensors], tf.Tensor],
+                  shape: Sequence[int]) -> tf.Tensor:
+        """Returns the results [W,*shape] of `compute` [R,S,*shape] at each word's first token, in its window with the most context.
+
+        A chunk of windows keeps the results of first tokens alone.
+        """
         tokens = graph_packing.whole(ids)
-        windows = graph_packing.sliding_windows(tokens.length, self.max_seq_length - 2, self.doc_stride)
+        windows = self.make_windows("text", tokens.length, self.max_seq_length - 2)
         rows = graph_packing.Slices(tokens.values, tf.gather(tokens.start, windows.text) + windows.start, windows.length)
         layout = graph_packing.lay_out(rows, None, *(self.special[name] for name in ("CLS", "SEP", "PAD")))
-        values = compute(layout.features())                                           # [R,S,...]
-        shown = graph_packing.max_context(windows, tokens.length)                     # [R,S-2]
-        chosen = tf.pad(shown, [[0, 0], [1, 1]]) & layout.in_a
-        return tf.scatter_nd(tf.boolean_mask(layout.token, chosen)[:, None], tf.boolean_mask(values, chosen),
-                             [tf.size(ids.values), *values.shape[2:]])
+        shown = tf.pad(graph_packing.max_context(windows, tokens.length), [[0, 0], [1, 1]]) & layout.in_a        # [R,S]
+        count = tf.size(first_tokens)
+        word = tf.scatter_nd(first_tokens[:, None], tf.range(count) + 1, [tf.size(ids.values) + 1])  # 0: no word begins there
+        word = tf.where(shown, tf.gather(word, layout.token), 0)
+        chosen = word > 0
+        values = self.run_in_chunks(lambda part: {"values": tf.boolean_mask(compute(part), part["chosen"])},
+                                    {**layout.features(), "chosen": chosen}, {"values": tf.TensorSpec([None, *shape], tf.float32)})
+        return tf.scatter_nd(tf.boolean_mask(word, chosen)[:, None] - 1, values["values"], [count, *shape])
 
     def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """Flat logits [W,C] of words, `lengths` [B] of them a text -> the best tag of each [W]."""
+        """Returns the best tag of each word [W], given flat logits [W,C], `lengths` [B] of them a text."""
         padded, real = _by_text(logits, lengths)
         return tf.boolean_mask(tf.cast(self.decode(padded, real), tf.int32), real)
 
     def _entities(self, tags: tf.Tensor, word_splits: tf.Tensor) -> Entities:
-        """Tags [W] -> entities, read as conlleval reads them: any scheme of B, I, E, S and O, legal or not."""
+        """Returns the entities of tags [W], read as conlleval reads them: any scheme of B, I, E, S and O, legal or not."""
         prefix, kind = (tf.gather(table, tags) for table in self._tag_tables())
         new_text = tf.scatter_nd(word_splits[:-1, None], tf.ones_like(word_splits[:-1]), [tf.size(tags) + 1])[:-1] > 0
         outside = tf.equal(prefix, OUTSIDE)
@@ -172,13 +179,13 @@ class ServedTagger(ServedModel):
         begins = ~outside & (new_text | _with_first(closed[:-1] | tf.not_equal(kind[1:], kind[:-1]), kind)
                              | tf.equal(prefix, BEGIN) | tf.equal(prefix, SINGLE))
         first = tf.cast(tf.where(begins)[:, 0], tf.int32)
-        stops = tf.cast(tf.where(begins | outside | new_text)[:, 0], tf.int32)  # where something else begins
+        stops = tf.cast(tf.where(begins | outside | new_text)[:, 0], tf.int32)  # places at which something else begins
         behind = tf.searchsorted(stops, first, side="right")
         last = tf.gather(tf.concat([stops, [tf.size(tags)]], 0), behind) - 1
         return Entities(first, last, tf.gather(kind, first))
 
     def _tag_tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each label: its prefix, as a number, and the index of its type."""
+        """Returns each label's prefix, as a number, and the index of its type."""
         parts = [label.partition("-") for label in self.labels]
         return (np.array([PREFIXES.get(prefix, OUTSIDE) for prefix, _, _ in parts], np.int32),
                 np.array([self.types.index(kind) if prefix != "O" else len(self.types) for prefix, _, kind in parts],
@@ -186,19 +193,25 @@ class ServedTagger(ServedModel):
 
 
 class ServedFeatureTagger(ServedTagger):
-    """The same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM together."""
+    """Does the same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM together."""
 
-    def _row_logits(self, inputs, begins):
-        return self.run(inputs, first_pieces=tf.cast(begins, tf.int32))["logits"]
+    def _tag_rows(self, rows):
+        return self.run(rows, first_pieces=tf.cast(rows["begins"], tf.int32))
 
     def _word_logits(self, ids, first_tokens, lengths):
-        features = tf.gather(self._of_tokens(ids, self.model.features), first_tokens)  # [W,N,D], N layers of D numbers
-        padded, real = _by_text(features, lengths)
-        return tf.boolean_mask(self.model.tag(padded, real), real)
+        shape = [len(self.model.layers_used), self.model.encoder.settings["hidden_size"]]
+        features = self._of_words(ids, first_tokens, self.model.features, shape)      # [W,N,D], N layers of D numbers
+        ends = tf.concat([[0], tf.cumsum(lengths)], 0)
+
+        def tag(first, last):  # texts, of which fewer go together if they are long
+            padded, real = _by_text(features[ends[first]:ends[last]], lengths[first:last])
+            return {"logits": tf.boolean_mask(self.model.tag(padded, real), real)}
+        longest = tf.reduce_max(tf.concat([lengths, [0]], 0))
+        return in_chunks(tag, tf.size(lengths), self.rows_at_once(longest), {"logits": tf.TensorSpec([None, len(self.labels)])})["logits"]
 
 
 def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
-    """The best path by the scores of a tagging task's CRF, of legal tags, or both; None: each word's likeliest tag."""
+    """Returns the best path by the scores of a tagging task's CRF, of legal tags, or both; None: each word's likeliest tag."""
     if not (task.options.crf or task.options.constrain):
         return None
 
@@ -209,12 +222,20 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
 
 
 def _by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Flat values [W,...], `lengths` [B] of them a text -> values [B,L,...] and which are real [B,L]; L is at least 1."""
+    """Pads flat values [W,...], `lengths` [B] of them a text: returns values [B,L,...] and which are real [B,L]; L is at least 1."""
     rows = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
     padded = tf.pad(rows.to_tensor(shape=[None, None, *values.shape[1:]]), [[0, 0], [0, 1]] + [[0, 0]] * (len(values.shape) - 1))
     return padded, tf.sequence_mask(lengths, tf.shape(padded)[1])
 
 
+def _mean_of_runs(values: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
+    """Returns the means of values [W] from `first` to `last` [N], each summed by itself, so that no run depends on another."""
+    lengths = last - first + 1
+    run = tf.repeat(tf.range(tf.size(first)), lengths)
+    place = tf.range(tf.size(run)) + tf.gather(first - tf.cumsum(lengths, exclusive=True), run)
+    return tf.math.unsorted_segment_sum(tf.gather(values, place), run, tf.size(first)) / tf.cast(lengths, tf.float32)
+
+
 def _with_first(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """What was said of all but the first of `like` [N], and true of the first; [N]."""
+    """Returns true for the first of `like` [N] and `values` [N-1] for the others; [N]."""
     return tf.concat([[True], values], 0)[:tf.size(like)]

@@ -1,4 +1,4 @@
-"""What is served of models that say something about whole texts: a label, several labels, a score, a choice.
+"""Served models whose answer is about a whole text: a label, several labels, a score, a choice.
 
 B texts, S tokens, C classes or choices.
 """
@@ -10,12 +10,13 @@ import keras
 import tensorflow as tf
 
 from official_bert.serving import post_processing
+from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ROWS, ServedModel, Tensors, texts
 from official_bert.text.graph import GraphTokenizer
 
 
 class ServedClassifier(ServedModel):
-    """One label of several, for one text or two."""
+    """Gives one label of several, for one text or two."""
 
     outputs: ClassVar[tuple[str, ...]] = ("label", "probabilities", "logits", "truncated")
     reads: ClassVar[tuple[str, ...]] = ("pairs",)
@@ -26,24 +27,24 @@ class ServedClassifier(ServedModel):
         self.labels = tuple(labels)
         self.text_inputs = texts("text", "text_pair") if pairs else texts("text")
 
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`label` [B], `probabilities`, `logits` [B,C]."""
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `label` [B], `probabilities`, `logits` [B,C]."""
         return post_processing.one_label(self.run(inputs)["logits"], self.labels)
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """What `answer_ids` gives, and `truncated` [B]."""
+        """Returns the same as `answer_rows`, and `truncated` [B]."""
         second = self.tokenizer.tokenize(inputs["text_pair"]) if "text_pair" in self.text_inputs else None
         features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]), second)
-        return {**self.answer_ids(features), "truncated": truncated}
+        return {**self.answer_rows(features), "truncated": truncated}
 
     @staticmethod
     def describe(row, answer):
-        """The label and its probability."""
+        """Returns the label and its probability."""
         return [f"  {answer['label']}  ({max(answer['probabilities']):.3f})"]
 
 
 class ServedMultiLabel(ServedClassifier):
-    """Those of several labels whose probability is at least `threshold`, for one text or two."""
+    """Gives those of several labels whose probability is at least `threshold`, for one text or two."""
 
     outputs = ("labels", "probabilities", "logits", "truncated")
     reads = ("pairs", "threshold")
@@ -52,8 +53,8 @@ class ServedMultiLabel(ServedClassifier):
         super().__init__(*arguments, **settings)
         self.threshold = threshold
 
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`labels` [B,most] likeliest first, padded with "", `probabilities`, `logits` [B,C]."""
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `labels` [B,most] likeliest first, padded with "", `probabilities`, `logits` [B,C]."""
         return post_processing.several_labels(self.run(inputs)["logits"], self.labels, self.threshold)
 
     @staticmethod
@@ -63,47 +64,61 @@ class ServedMultiLabel(ServedClassifier):
 
     @staticmethod
     def describe(row, answer):
-        """The labels."""
+        """Returns the labels."""
         return [f"  {', '.join(filter(None, answer['labels'])) or '(none)'}"]
 
 
 class ServedRegression(ServedClassifier):
-    """A score for one text or two."""
+    """Gives a score for one text or two."""
 
     outputs = ("score", "truncated")
 
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`score` [B]."""
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `score` [B]."""
         return {"score": tf.reshape(self.run(inputs)["logits"], [-1])}
 
     @staticmethod
     def describe(row, answer):
-        """The score."""
+        """Returns the score."""
         return [f"  {answer['score']:.4f}"]
 
 
 class ServedChoice(ServedModel):
-    """Which of several continuations follows a text (SWAG)."""
+    """Chooses which of several continuations, at most `max_choices`, follows a text (SWAG)."""
 
     outputs = ("choice", "probabilities", "truncated")
+    reads = ("max_choices",)
     ids_inputs = {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in ROWS}
     text_inputs = {**texts("text"), "choices": tf.TensorSpec([None, None], tf.string, "choices")}
 
-    def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """`choice` [B], `probabilities` [B,C] of rows [B,C,S]."""
+    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, max_choices: int = 32):
+        super().__init__(model, tokenizer, max_seq_length)
+        self.max_choices = self.longest["choices"] = max_choices
+
+    def claims(self, inputs: Tensors) -> list[Claim]:
+        """Returns what must hold of the rows, and that choices are few."""
+        return [*super().claims(inputs), self._few_choices("input_ids", inputs["input_ids"])]
+
+    def _few_choices(self, name: str, choices: tf.Tensor) -> Claim:
+        """Returns the claim that an input [B,C] or [B,C,S] has neither too many choices nor none."""
+        return in_range(f"{name}: expected", tf.shape(choices)[1], 1, self.max_choices, "choices for a text")
+
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `choice` [B], `probabilities` [B,C] of rows [B,C,S]."""
         logits = self.run(inputs)["logits"]
         return {"choice": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": tf.nn.softmax(logits)}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """What `answer_ids` gives for `text` [B] before each of `choices` [B,C]; `truncated` [B] where any was cut."""
-        batch, count = tf.unstack(tf.shape(inputs["choices"]))
+        """Returns the same for `text` [B] before each of `choices` [B,C]; `truncated` [B] tells whether any row of a text was cut."""
+        choices = require([self._few_choices("choices", inputs["choices"])], inputs["choices"])
+        batch, count = tf.unstack(tf.shape(choices))
         first = tf.gather(self.tokenizer.tokenize(inputs["text"]), tf.repeat(tf.range(batch), count))
-        features, truncated = self.pack(first, self.tokenizer.tokenize(tf.reshape(inputs["choices"], [-1])))
+        features, truncated = self.pack(first, self.tokenizer.tokenize(tf.reshape(choices, [-1])))
         rows = {name: tf.reshape(value, [batch, count, tf.shape(value)[1]]) for name, value in features.items()}
-        return {**self.answer_ids(rows), "truncated": tf.reduce_any(tf.reshape(truncated, [batch, count]), axis=1)}
+        return {**self.answer_rows(rows), "truncated": tf.reduce_any(tf.reshape(truncated, [batch, count]), axis=1)}
 
     @staticmethod
     def describe(row, answer):
-        """The continuation and its probability."""
+        """Returns the continuation and its probability."""
         chosen = answer["choice"]
         return [f"  {chosen}: {row['choices'][chosen]}  ({answer['probabilities'][chosen]:.3f})"]

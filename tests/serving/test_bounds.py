@@ -1,0 +1,203 @@
+"""The work of one request is bounded inside the graph: chunks give the answers of all at once, and too much is refused by name."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official_bert.config import Config, TokenizerConfig
+from official_bert.models.pretrainer import Pretrainer
+from official_bert.serving import bounds, example_signature, export
+from official_bert.serving.served_model import ROWS, ServedEmbeddings, ServingOptions
+from official_bert.tasks.pretraining.served import ServedFillMask
+from official_bert.tasks.squad.served import ServedSpans
+from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, _mean_of_runs
+from official_bert.tasks.tagging.word_tagger import FeatureTagger
+from official_bert.tasks.texts.served import ServedChoice
+
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+LONG = "the youngest apprentice borrowed the greenhouse thermometer while it rained in Brno. " * 6
+REFUSED = tf.errors.InvalidArgumentError
+
+
+def texts(values, *names):
+    return {name: tf.constant(values) for name in names}
+
+
+def rows(count=2, length=8, **changed):
+    """Rows of ids that every model takes, but for what is changed."""
+    inputs = {"input_ids": np.full((count, length), 7, np.int32), "input_mask": np.ones((count, length), np.int32),
+              "segment_ids": np.zeros((count, length), np.int32)}
+    return {name: tf.constant(value, tf.int32) for name, value in (inputs | changed).items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(total=st.integers(0, 23), at_once=st.integers(1, 30))
+def test_chunks_are_bounded_and_even_and_give_what_all_rows_give(total, at_once):
+    values, seen = np.arange(total * 2, dtype=np.float32).reshape(total, 2), []
+
+    def compute(first, last):
+        seen.append(int(last - first))
+        return {"rows": tf.constant(values)[first:last] * 3, "odd": tf.constant(values[:, 0])[first:last][1:]}
+    specs = {"rows": tf.TensorSpec([None, 2], tf.float32), "odd": tf.TensorSpec([None], tf.float32)}
+    found = bounds.in_chunks(compute, tf.constant(total), tf.constant(at_once), specs)
+    np.testing.assert_array_equal(found["rows"], values * 3)
+    assert sum(seen) == total and len(seen) == max(1, -(-total // at_once)) and max(seen) - min(seen) <= 1
+    assert len(found["odd"]) == sum(max(0, size - 1) for size in seen)
+
+
+@pytest.fixture(scope="module")
+def make_windowed(graph_tokenizer, span_model, token_tagger, small_config):
+    feature_tagger = FeatureTagger.make(small_config, {"num_tags": 5, "features": "concat", "feature_layers": 2, "lstm_size": 8})
+    feature_tagger.tagger.output_bias.assign([-1.0, 0.5, 0.0, 0.0, 0.0])  # entities are wanted
+
+    def of(kind, **bound):
+        if kind == "spans":
+            return ServedSpans(span_model, graph_tokenizer, 28, doc_stride=5, max_query_length=6, **bound)
+        if kind == "tagger":
+            return ServedTagger(token_tagger, graph_tokenizer, 20, labels=LABELS, doc_stride=5, **bound)
+        return ServedFeatureTagger(feature_tagger, graph_tokenizer, 20, labels=LABELS, doc_stride=5, **bound)
+    return of
+
+
+def ask(served, values):
+    inputs = {"context": values, "question": ["who rained ?"] * len(values), "text": values}
+    answer = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)])
+    return {name: value.numpy() for name, value in answer({name: tf.constant(inputs[name]) for name in served.text_inputs}).items()}
+
+
+@pytest.mark.parametrize("kind", ["spans", "tagger", "feature_tagger"])
+def test_answers_do_not_depend_on_the_chunks(make_windowed, kind):
+    values = [LONG, "", "Nobody met her in Brno.", LONG[40:] + "中国"]
+    whole = ask(make_windowed(kind, tokens_at_once=10 ** 6), values)
+    assert any(len(row) for row in whole.get("entities", whole.get("answer")))
+    for tokens_at_once in (1, 100):
+        parts = ask(make_windowed(kind, tokens_at_once=tokens_at_once), values)
+        for name, value in whole.items():
+            if value.dtype.kind == "f":
+                np.testing.assert_allclose(parts[name], value, rtol=1e-5, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(parts[name], value)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("spans", "context"), ("tagger", "text"), ("feature_tagger", "text")])
+def test_a_text_of_too_many_windows_is_refused_by_name(make_windowed, kind, name):
+    served = make_windowed(kind, max_windows=3)
+    ask(served, ["the " * 25, "the"])  # a window has room for 18 tokens, or 19 behind the question; two more have 5 new ones each
+    with pytest.raises(REFUSED, match=rf"{name}: expected 0 to 3 windows of (20|28) tokens over a text, got\] \[\d+\]"):
+        ask(served, ["the", LONG])
+
+
+@pytest.fixture(scope="module")
+def fill_mask(graph_tokenizer, small_config):
+    return ServedFillMask(Pretrainer.make(small_config), graph_tokenizer, 32, max_positions=4)
+
+
+def test_positions_are_few_and_lie_in_their_row(fill_mask):
+    answer = tf.function(fill_mask.answer_ids, input_signature=[dict(fill_mask.ids_inputs)])
+    assert answer(rows(masked_lm_positions=[[0, 7, 3, 3]] * 2))["logits"].shape == [2, 4, 3000]
+    for positions, told in (([[0, 8]] * 2, r"places in the row, 0 to its length - 1, got\] \[8 8\]"),
+                            ([[0, -1], [0, 0]], r"0 to its length - 1, got\] \[-1\]"),
+                            ([[0] * 5] * 2, r"expected 0 to 4 positions in a row, got\] \[5\]"),
+                            ([[0] * 100_000] * 2, r"expected 0 to 4 positions in a row, got\] \[100000\]")):
+        with pytest.raises(REFUSED, match=rf"masked_lm_positions: .*{told}"):
+            answer(rows(masked_lm_positions=positions))
+    ask(fill_mask, ["[MASK] the" * 4])
+    with pytest.raises(REFUSED, match=r"text: expected 0 to 4 times \[MASK\] in a text, got\] \[6\]"):
+        ask(fill_mask, ["the", "[MASK]" * 6])
+
+
+def test_choices_are_few_and_some(graph_tokenizer, choice_classifier):
+    served = ServedChoice(choice_classifier, graph_tokenizer, 32, max_choices=3)
+    answer = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)])
+    assert answer({**texts(["a"], "text"), **texts([["b", "c", "d"]], "choices")})["probabilities"].shape == [1, 3]
+    for count in (0, 4, 5000):
+        with pytest.raises(REFUSED, match=rf"choices: expected 1 to 3 choices for a text, got\] \[{count}\]"):
+            answer({**texts(["a"], "text"), "choices": tf.fill([1, count], "b")})
+    with pytest.raises(REFUSED, match=r"input_ids: expected 1 to 3 choices for a text, got\] \[4\]"):
+        served.answer_ids({name: tf.repeat(value[None], 4, 1)[:, :4] for name, value in rows(1).items()})
+    with pytest.raises(ValueError, match="--max_choices: expected at least 4, which the signature of Examples has, got 3"):
+        export.export(served, Config(), export.ExportOptions(output="nowhere"))
+
+
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"input_ids": [[3000, 1, 1, 1, 1, 1, 1, -5]] * 2}, r"input_ids: expected numbers of 0 to 2999, got\] \[3000 -5 3000 -5\]"),
+    ({"segment_ids": [[2, 0, 0, 0, 0, 0, 0, 0]] * 2}, r"segment_ids: expected numbers of 0 to 1, got\] \[2 2\]"),
+    ({"input_mask": [[-1, 1, 1, 1, 1, 1, 1, 1]] * 2}, r"input_mask: expected numbers of 0 to 1, got\] \[-1 -1\]"),
+    ({"input_mask": [[1] * 7] * 2}, r"input_mask: expected the shape of input_ids, got\] \[2 7\]"),
+    ({"segment_ids": [[0] * 8]}, r"segment_ids: expected the shape of input_ids, got\] \[1 8\]")])
+def test_bad_rows_are_refused_by_name(graph_tokenizer, fill_mask, changed, told):
+    served = ServedEmbeddings(fill_mask.model.encoder, graph_tokenizer, 32)
+    with pytest.raises(REFUSED, match=told):
+        served.answer_ids(rows(**changed))
+    with pytest.raises(REFUSED, match=r"input_ids: expected rows of 1 to 32 tokens, got\] \[0\]"):
+        served.answer_ids({name: tf.zeros([1, 0], tf.int32) for name in ROWS})
+
+
+def test_lists_of_examples_are_refused_before_they_are_padded():
+    def parse(longest, *lists, **more):
+        examples = [tf.train.Example(features=tf.train.Features(feature={"input_ids": tf.train.Feature(
+            int64_list=tf.train.Int64List(value=values))})).SerializeToString() for values in lists]
+        spec = tf.TensorSpec([None] * (3 if more else 2), tf.int32)
+        return example_signature.parse_examples(tf.constant(examples), {"input_ids": spec}, {"input_ids": longest}, **more)
+    assert parse(3, [1], [1, 2, 3])["input_ids"].shape == (2, 3)
+    with pytest.raises(REFUSED, match=r"input_ids: expected lists of 0 to 3 in an Example, got\] \[4\]"):
+        parse(3, [1], [1, 2, 3, 4])
+    with pytest.raises(REFUSED, match=r"input_ids: expected 2 rows of equal length in an Example, got\] \[2 3\]"):
+        parse(3, [1, 2], [1, 2, 3], num_choices=2)
+
+
+def test_inputs_with_other_numbers_of_rows_are_refused(make_windowed):
+    served = make_windowed("spans")
+    signature = export.make_signatures(served.text_inputs, served.answer_text, {}, 1)["serving_default"]
+    with pytest.raises(REFUSED, match=r"question: expected as many rows as context has, got\] \[2\]"):
+        signature(question=tf.constant(["a", "b"]), context=tf.constant(["c"]))
+
+
+def test_texts_of_files_at_hand_have_no_limit_but_the_one_that_is_given():
+    reads = ("max_windows", "tokens_at_once")
+    assert ServingOptions(max_windows=9).read(reads, "x") == {"max_windows": 9}
+    assert ServingOptions(max_windows=9, bounded=False).read(reads, "x") == {"max_windows": 9}
+    assert ServingOptions(bounded=False).read(reads, "x")["max_windows"] > 10 ** 8
+    assert ServingOptions(bounded=False).read((), "x") == {}
+
+
+def test_the_score_of_an_entity_does_not_depend_on_the_texts_before_it():
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0.3, 1, 32 * 4000).astype(np.float32)
+    first = np.arange(0, len(values), 5, dtype=np.int32)
+    last = first + rng.integers(0, 4, len(first), np.int32)
+    found = _mean_of_runs(tf.constant(values), tf.constant(first), tf.constant(last)).numpy()
+    wanted = [values[a:b + 1].astype(np.float64).mean() for a, b in zip(first, last)]
+    np.testing.assert_allclose(found, wanted, rtol=2e-7)
+    alone = _mean_of_runs(tf.constant(values[-4000:]), tf.constant(first[-800:] - 31 * 4000), tf.constant(last[-800:] - 31 * 4000))
+    np.testing.assert_array_equal(found[-800:], alone)
+    assert _mean_of_runs(tf.zeros([0]), tf.zeros([0], tf.int32), tf.zeros([0], tf.int32)).shape == [0]
+
+
+LARGEST = """
+import resource, sys
+import tensorflow as tf
+import tensorflow_text
+model = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+answer = model(question=tf.constant(["who ?"]), context=tf.constant(["the price " * 26000]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, float(answer["score"][0]))
+"""
+
+
+@pytest.mark.slow
+def test_a_context_of_256_kib_needs_the_memory_of_one_chunk(graph_tokenizer, golden, tmp_path):
+    from official_bert.config import ModelConfig
+    from official_bert.models.span_predictor import SpanPredictor
+    config = ModelConfig(vocab_size=3000, hidden_size=64, num_hidden_layers=1, num_attention_heads=16, intermediate_size=64,
+                         max_position_embeddings=384)  # 400 windows: the scores of all at once would take 3.8 GB, several times
+    served = ServedSpans(SpanPredictor.make(config), graph_tokenizer, 384, max_windows=1000)
+    export.export(served, Config(model=config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt"))),
+                  export.ExportOptions(output=str(tmp_path / "m"), batch_sizes=()))
+    done = subprocess.run([sys.executable, "-c", LARGEST, str(tmp_path / "m/text/1")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[0]) < 2500, done.stdout
