@@ -3,6 +3,7 @@
 Importing this defines no flag; a command calls what it needs.
 """
 
+import concurrent.futures
 import os
 import types
 from collections.abc import Iterable, Mapping
@@ -79,7 +80,9 @@ def given_flags(flag_values: Any) -> dict[str, Any]:
 
 
 def run_main(main: Any) -> None:
-    """Runs an absl main; a user's mistake (ValueError, OSError) becomes one line and exit status 1.
+    """Runs an absl main; a user's mistake (ValueError, OSError), Ctrl-C and the death of a worker process become one line.
+
+    The exit status is 1 then.
 
     TensorFlow, which a main imports in its body, is told to keep notes about the machine to itself; what a user sets in
     the environment stands.
@@ -93,6 +96,11 @@ def run_main(main: Any) -> None:
         except (ValueError, OSError) as error:
             message = " ".join(str(error).split())
             raise SystemExit(f"error: {message}") from None
+        except KeyboardInterrupt:
+            raise SystemExit("error: stopped by SIGINT") from None
+        except concurrent.futures.BrokenExecutor:
+            raise SystemExit("error: a worker process was ended from outside, for lack of memory perhaps "
+                             "(fewer --num_workers take less)") from None
         except ModuleNotFoundError as error:
             if error.name not in ("jax", "torch", "openvino"):  # what the other backends of Keras import
                 raise

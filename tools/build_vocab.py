@@ -6,8 +6,7 @@ Several languages: `--input_file=en:english/*.txt,sw:swahili/*.txt`; the samplin
 """
 
 import collections
-import concurrent.futures
-import multiprocessing
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -16,6 +15,8 @@ from tqdm import tqdm
 
 from official_bert.command_line import run_main
 from official_bert.config import BERT_BASE
+from official_bert.data.long_work import interruption, preflight
+from official_bert.data.long_work.worker_processes import worker_pool
 from official_bert.data.pretraining.yield_report import EXAMPLES, YieldReport, present
 from official_bert.data.raw_text import containers, mixing
 from official_bert.files import written_whole
@@ -68,7 +69,7 @@ def count_languages(files: dict[str, list[str]], report: YieldReport) -> dict[st
     """Returns the words of each language, counted in several processes; what is left out is counted in `report`."""
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
     bad = containers.BadText(FLAGS.on_bad_text, report)
-    with concurrent.futures.ProcessPoolExecutor(FLAGS.num_workers, multiprocessing.get_context("forkserver")) as pool:
+    with worker_pool(FLAGS.num_workers) as pool:
         waiting: collections.deque = collections.deque()
 
         def add_first() -> None:
@@ -119,8 +120,11 @@ def learn(counts: dict[str, collections.Counter], characters: set[str]) -> list[
 
 def main(_) -> None:
     """Counts, smooths, learns, writes."""
-    report = YieldReport()
-    counts = count_languages(mixing.split_languages(FLAGS.input_file), report)
+    interruption.end_on_signals()
+    report, files = YieldReport(), mixing.split_languages(FLAGS.input_file)
+    preflight.check_outputs([FLAGS.output_file, *filter(None, [FLAGS.report_file])], itertools.chain(*files.values()),
+                            mixing.without_languages(FLAGS.input_file))
+    counts = count_languages(files, report)
     if not any(counts.values()):
         raise ValueError(f"{FLAGS.input_file}: no words to learn a vocabulary from")
     lines = learn(counts, choose_characters(counts, report))

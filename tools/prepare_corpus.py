@@ -6,25 +6,28 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import math
-import multiprocessing
 import os
 import pickle
-import signal
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from absl import flags
 from tqdm import tqdm
 
 from official_bert.command_line import run_main
+from official_bert.data.long_work import interruption, preflight
+from official_bert.data.long_work.journal import Journal
+from official_bert.data.long_work.work_folder import JOURNAL, SUFFIX, WorkFolder, flush_to_disk
+from official_bert.data.long_work.worker_processes import worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, present
 from official_bert.data.raw_text import containers, deduplication, documents, languages, mixing, quality
-from official_bert.files import shard_names, written_together
+from official_bert.files import DISK_FULL, shard_names
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them; LANGUAGE: may stand before each; "
@@ -54,6 +57,11 @@ flags.DEFINE_float("min_script", 0.0, "Share of a document's letters that must b
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 
+flags.DEFINE_bool("discard", False, "Remove what a stopped run left beside the output (OUTPUT.work) and begin anew.")
+
+DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "on_bad_text", "mix",
+            "smoothing", "drop_duplicates", "near_similarity", "min_letters", "max_repeated_lines", "min_words",
+            "min_script")  # with the text and its languages, all that the bytes depend on
 CHUNK_CHARACTERS = 1 << 20  # about what one call of a worker gets
 HASH_PARTS = 64
 
@@ -263,15 +271,56 @@ def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, di
         print(f"{name}: {facts['share_in']:.1%} of the words that came in, {facts['share_out']:.1%} of those that went out")
 
 
-def stop(number: int, _) -> None:
-    """Ends the program through its clean-up."""
-    raise SystemExit(f"error: stopped by {signal.Signals(number).name}; no output was written")
+def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict) -> Iterator:
+    """Gives the cleaned pieces in order; those that a stopped run had cleaned are taken from the work folder."""
+    journal = Journal(work.path_of(f"cleaned{JOURNAL}"))
+    try:
+        done = 0
+        for cleaned in journal.replay():
+            yield cleaned
+            done += 1
+        left = itertools.islice(pieces, done, None)
+        for cleaned in in_order(pool, clean_piece, left, settings, ahead=2 * FLAGS.num_workers):
+            journal.append(cleaned)
+            yield cleaned
+    finally:
+        journal.close()
+
+
+@contextlib.contextmanager
+def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]:
+    """Gives files to write in the work folder, which take their own names at the end.
+
+    Raises OSError naming the outputs if the disk is full.
+    """
+    names = [f"part-{number:05d}" for number in range(len(outputs))]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(work.path_of(name), "w", encoding="utf-8", newline="")) for name in names]
+        try:
+            yield files
+            stack.close()
+        except OSError as error:
+            for file in files:
+                with contextlib.suppress(OSError):  # there is no room for the rest of the text
+                    file.close()
+            if error.errno not in DISK_FULL:
+                raise
+            raise OSError(f"{', '.join(outputs)}: cannot be written: {error.strerror}") from None
+    for name, path in zip(names, outputs):
+        flush_to_disk(work.path_of(name))
+        work.publish(name, path)
+
+
+def made_of(files: dict[str, list[str]]) -> dict[str, Any]:
+    """What the outputs depend on, by the option that says it."""
+    facts = {path: [os.path.getsize(path), os.stat(path).st_mtime_ns] for path in itertools.chain(*files.values())
+             if path != containers.STANDARD_INPUT}
+    return {f"--{name}": FLAGS[name].value for name in DECIDING} | {"text": [files, facts]}
 
 
 def main(_) -> None:
     """Reads here, splits in workers, writes here: so the order is that of the input for any number of workers."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    interruption.end_on_signals()
     files = input_files()
     outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
     held_out = [held_out_name(FLAGS.output_file[0])] if FLAGS.held_out else []
@@ -283,13 +332,19 @@ def main(_) -> None:
                 "kinds": FLAGS.drop_duplicates}
     for language in files:
         print(languages.describe_rule(language))
+    inputs = [path for paths in files.values() for path in paths if path != containers.STANDARD_INPUT]
+    preflight.check_outputs([*outputs, *held_out, *filter(None, [FLAGS.report_file])], inputs,
+                            mixing.without_languages(FLAGS.input_file))
+    preflight.reserve_handles(len(outputs) + 4 * FLAGS.num_workers)
+    preflight.check_disk({os.path.dirname(outputs[0]) or ".": sum(map(os.path.getsize, inputs)) // 4}, "the output")
     size = sum(os.path.getsize(path) for paths in files.values() for path in paths if path != containers.STANDARD_INPUT)
-    with (concurrent.futures.ProcessPoolExecutor(FLAGS.num_workers, multiprocessing.get_context("forkserver")) as pool,
-          tempfile.TemporaryDirectory() as folder, written_together(outputs + held_out) as opened,
+    discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be known again
+    with (WorkFolder(f"{outputs[0]}{SUFFIX}", made_of(files), discard) as work, worker_pool(FLAGS.num_workers) as pool,
+          tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder,
+          open_outputs(work, outputs + held_out) as opened,
           tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress):
         reading = {"form": FLAGS.format, "text_key": FLAGS.text_key}
-        pieces = in_order(pool, clean_piece, read_pieces(files, reading, FLAGS.on_bad_text), settings,
-                          ahead=2 * FLAGS.num_workers)
+        pieces = resumed(read_pieces(files, reading, FLAGS.on_bad_text), work, pool, settings)
         writer = Writer(opened[:len(outputs)], opened[-1] if held_out else None, folder, list(files), YieldReport())
         seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
         write_corpus(pieces, writer, seen, shortest, progress)

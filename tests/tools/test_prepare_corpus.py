@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -60,21 +61,102 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, tmp_path):
         assert list((tmp_path / "out").glob("*") if (tmp_path / "out").exists() else []) == []
 
 
-def test_a_run_that_is_stopped_leaves_nothing_and_a_second_one_works(root, tmp_path):
-    source, output = tmp_path / "in.jsonl", tmp_path / "out" / "c.txt"
-    source.write_text("\n".join(list(corpus_rows(1000)) * 30))
-    command = [sys.executable, str(root / "tools/prepare_corpus.py"), f"--input_file={source}", f"--output_file={output}",
-               "--num_workers=1"]
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+def start(root, *arguments):
+    return subprocess.Popen([sys.executable, str(root / "tools/prepare_corpus.py"), *map(str, arguments)], text=True,
+                            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+def wait_for_pieces(work, least):
+    """Waits until so many bytes of cleaned text are kept."""
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("out/*.tmp.*")) and time.monotonic() < deadline:
+    while sum(path.stat().st_size for path in work.glob("cleaned.*")) < least:
+        assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.fixture
+def long_source(tmp_path):
+    """Text that takes some seconds to split."""
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(list(corpus_rows(1000)) * 30))
+    return source
+
+
+def test_a_stopped_run_leaves_its_work_folder_at_most_and_goes_on(root, tmp_path, long_source):
+    command = [f"--input_file={long_source}", f"--output_file={tmp_path}/out/c.txt", "--num_workers=1"]
+    running = start(root, *command)
+    wait_for_pieces(tmp_path / "out" / "c.txt.work", 1)
+    begin = time.monotonic()
     running.send_signal(signal.SIGTERM)
     _, errors = running.communicate(timeout=60)
-    assert running.returncode == 1 and "error: stopped by SIGTERM; no output was written" in errors
-    assert list((tmp_path / "out").iterdir()) == []
-    source.write_text("\n".join(corpus_rows(20)))
-    assert prepare(root, *command[2:]).returncode == 0 and output.exists()
+    assert time.monotonic() - begin < 3  # two seconds, and one for a busy machine
+    assert running.returncode == 1 and "error: stopped by SIGTERM; no output was written" in errors and "Traceback" not in errors
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["c.txt.work"]
+    long_source.write_text("\n".join(corpus_rows(20)))
+    done = prepare(root, *command)
+    assert done.returncode == 1 and "c.txt.work: holds what a stopped run with another text finished" in done.stderr
+    assert prepare(root, *command, "--discard").returncode == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["c.txt"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--drop_duplicates=paragraphs", "--drop_duplicates=near", "--held_out=0.1")])
+def test_a_killed_run_goes_on_and_gives_the_same_bytes_and_report(root, tmp_path, long_source, options):
+    """The workers of a run that was killed end too."""
+    def command(folder):
+        return [f"--input_file={long_source}", f"--output_file={tmp_path}/{folder}/c@3", "--num_workers=2", *options,
+                f"--report_file={tmp_path}/{folder}/report.json"]
+    assert prepare(root, *command("whole")).returncode == 0
+    work, size = tmp_path / "killed" / "c-00000-of-00003.work", 0
+    for _ in range(3):
+        running = start(root, *command("killed"))
+        wait_for_pieces(work, size + 1)
+        processes = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_below(pid, running.pid)]
+        running.kill()
+        running.wait()
+        now = sum(path.stat().st_size for path in work.glob("cleaned.*"))
+        assert now > size
+        size = now
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{pid}") for pid in processes):
+        assert time.monotonic() < deadline, "a worker process is left over"
+        time.sleep(0.1)
+    assert prepare(root, *command("killed")).returncode == 0
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "killed" / path.name).read_bytes() == path.read_bytes()
+    assert len(list((tmp_path / "killed").iterdir())) == len(list((tmp_path / "whole").iterdir()))
+
+
+def is_below(pid, ancestor):
+    """Whether a process was started by another one or by one below it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            parent = int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return False
+    return parent == ancestor or (parent > 1 and is_below(parent, ancestor))
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_told_in_one_line(root, tmp_path, long_source):
+    running = start(root, f"--input_file={long_source}", f"--output_file={tmp_path}/out/c.txt", "--num_workers=1")
+    wait_for_pieces(tmp_path / "out" / "c.txt.work", 1)
+    below = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_below(pid, running.pid)]
+    os.kill(max(below), signal.SIGKILL)  # started last
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 1 and "Traceback" not in errors
+    assert "error: a worker process was ended from outside" in errors
+
+
+@pytest.mark.parametrize("output, told", [("text/out.txt", "would be an input the next time"), ("text", "got a folder"),
+                                          ("text/a.txt", "this output is an input too"), ("b,b", "expected different names")])
+def test_outputs_that_cannot_be_are_told_before_work(root, tmp_path, output, told):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("Some text.")
+    names = ",".join(f"{tmp_path}/{name}" for name in output.split(","))
+    done = prepare(root, f"--input_file=en:{tmp_path}/text", f"--output_file={names}", "--num_workers=1")
+    assert done.returncode == 1 and told in done.stderr and done.stderr.startswith("error: ")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.txt", "text"]
 
 
 def test_a_disk_that_fills_up_leaves_no_file(root, tmp_path):

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 try:
     import resource
@@ -18,7 +18,7 @@ except ImportError:  # Windows has no such limit
 SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch files, pipes
 
 
-def check_outputs(outputs: Sequence[str], inputs: Sequence[str] = (), patterns: str = "") -> None:
+def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: str = "") -> None:
     """Requires that each of `outputs` can be written and is not read; makes their folders.
 
     `inputs` are the files that are read, `patterns` the paths, folders and globs that named them. Raises ValueError for an

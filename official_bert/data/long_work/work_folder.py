@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 SUFFIX = ".work"
+JOURNAL = ".journal"  # ends the names of files of results (see `journal`)
 LOCK, MADE_OF = "lock", "made_of.json"
 
 
@@ -85,7 +86,8 @@ class WorkFolder:
 
     def _has_pieces(self) -> bool:
         """Whether a piece is finished, or a folder of its own keeps what a piece has so far."""
-        return any(entry.is_dir() or entry.name.endswith(".json") for entry in os.scandir(self.path) if entry.name != MADE_OF)
+        return any(entry.is_dir() or entry.name.endswith(".json") or (entry.name.endswith(JOURNAL) and entry.stat().st_size)
+                   for entry in os.scandir(self.path) if entry.name != MADE_OF)
 
     def _read(self, name: str) -> Any:
         """The value in a JSON file of the folder; None if there is no such file or it is damaged."""

@@ -54,7 +54,9 @@ class Counts:
     def __add__(self, other: "Counts") -> "Counts":
         parts: dict[str, Any] = {field.name: getattr(self, field.name) + getattr(other, field.name)
                                  for field in dataclasses.fields(self)}
-        return Counts(**{name: part[:kernels.MOST_EXAMPLES] if isinstance(part, list) else part for name, part in parts.items()})
+        for name in ("truncated_examples", "unpaired_examples"):
+            parts[name] = parts[name][:kernels.MOST_EXAMPLES]
+        return Counts(**parts)
 
 
 class Instances(NamedTuple):

@@ -28,6 +28,11 @@ def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:
     return dict(files)
 
 
+def without_languages(patterns: str) -> str:
+    """Returns the list of patterns that `split_languages` takes without the languages."""
+    return ",".join(named[2] if (named := _NAMED.match(pattern)) else pattern for pattern in patterns.split(","))
+
+
 def parse_mix(text: str, languages: list[str]) -> dict[str, float]:
     """Returns the wanted shares in a text such as `en=3,sw=1`, adding up to 1.
 
