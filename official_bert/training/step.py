@@ -71,13 +71,13 @@ class Step:
         self.decayed = [optimization.is_decayed(variable.path) for variable in model.trainable_variables]
         each = () if tuple(task.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in task.loss_names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
+        compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
         # Compiled, an update reads and writes a weight's numbers once instead of many times. Weights of one shape share a
         # function, so only a few are compiled.
-        self.compiled_updates = {key: tf.function(functools.partial(self._update_one, decayed=key[1]), jit_compile=True)
-                                 for key in self._update_keys()}
+        self.compiled_updates = {key: compiled(functools.partial(self._update_one, decayed=key[1])) for key in self._update_keys()}
         # Compiled because the graph optimizer's form of such sums in a loop within a loop (TemporaryVariable) fails.
-        self.compiled_add = tf.function(lambda sums, made: tf.nest.map_structure(tf.add, sums, made), jit_compile=True)
-        self.compiled_gradients = tf.function(self.gradients, jit_compile=True) if config.training.xla else self.gradients
+        self.compiled_add = compiled(lambda sums, made: tf.nest.map_structure(tf.add, sums, made))
+        self.compiled_gradients = compiled(self.gradients) if config.training.xla else self.gradients
 
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
               all_reduce: AllReduce) -> tuple[State, tf.Tensor]:

@@ -49,13 +49,14 @@ class Trainer:
         self.step = Step(task, self.model, task.config, self.total_steps, self.strategy.num_replicas_in_sync)
         self.run_steps = tf.function(self._run_steps)
         # Batches bucketed by length have a few shapes: one graph for all.
-        self.run_evaluation = tf.function(self._run_evaluation, reduce_retracing=True)
+        self.run_evaluation = tf.function(self._run_evaluation, reduce_retracing=True, autograph=False)
 
     @property
     def steps_done(self) -> int:
         """Optimizer steps so far."""
         return int(self.done.numpy())
 
+    @tf.autograph.experimental.do_not_convert  # rewriting the source of all that a step calls takes seconds at each start
     def _replica_step(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
         """Runs one replica's part of a step: returns new state, metrics, and the number of stop requests; assigns nothing."""
         context = tf.distribute.get_replica_context()

@@ -1,0 +1,250 @@
+"""Runs command lines as a person types them, in this process or as processes of their own, and reads every message on the way.
+
+    done = person.types("python -m official_bert.run_export --checkpoint=runs/tiny --output=models/tiny")
+
+`python tools/NAME.py` means the tool of the repository; all other paths are relative to the person's folder.
+"""
+
+import contextlib
+import dataclasses
+import io
+import logging
+import os
+import pathlib
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+
+from absl import app, flags
+from absl import logging as absl_logging
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+SECONDS = 300  # that a process may take
+# Progress, on standard error. Every other line there is a surprise, unless a story names it.
+PROGRESS = (
+    r"",
+    r"(answering|counting words|extracting|preparing): .*",  # a bar of tqdm
+    r".*\d+%\|.*|.*\d+it \[.*|\d+.* x 2 MB \[.*",  # the same, drawn again
+    r"[a-z ]+: \d+\.\d s",  # a stage of the generator
+    r"\w+ version \d+: (loaded, \d+ warm-up requests|available|unloaded)|stopping",  # the server, here
+    r"I\d{4} .*\] .*",  # notes of the server in a process of its own, and of TensorFlow, which begins them with the next line
+    r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
+)
+ALARMING = re.compile(r"Traceback|\bwarning\b|\berror\b|deprecat", re.IGNORECASE)
+IGNORED_BY_PYTHON = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
+
+
+PRETRAIN = ("python -m official_bert.run_pretraining --config=tiny.yaml --input_file=train.tfrecord --vocab_file=vocab.txt "
+            "--output_dir=runs/tiny")
+SERVE = "python -m official_bert.serve --rest_api_port=0 --port=0 --file_system_poll_wait_seconds=0.1"
+
+
+def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> dict:
+    """The arguments of `Person.types` for a server: when it listens, its answers are put in these lists, and it is stopped."""
+    def then(line: str) -> None:
+        from official_bert.server.client import GrpcClient, RestClient
+        rest, grpc = re.fullmatch(r"Serving .* (http://\S+); gRPC: (\S+)", line).groups()
+        with RestClient(rest, model) as client:
+            by_rest.extend(client.predict(rows))
+        if by_grpc is not None:
+            with GrpcClient(grpc, model) as client:
+                by_grpc.extend(client.predict(rows))
+    return {"until": "Serving ", "then": then}
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """How a command ended and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+    def surprises(self, expected: tuple[str, ...] = ()) -> list[str]:
+        """The lines that a person would stop at: of standard error all but progress, of standard output the alarming ones."""
+        known = (*PROGRESS, *expected)
+        lines = re.split(r"[\r\n]+", self.err) + [line for line in self.out.splitlines() if ALARMING.search(line)]
+        return [line for line in lines if not any(re.fullmatch(pattern, line.strip()) for pattern in known)]
+
+
+class Watched(io.StringIO):
+    """Collects what is printed. When a line begins with `until`, `then(line)` runs in a thread, which ends with SIGTERM to `pid`."""
+
+    def __init__(self, until: str = "", then: Callable[[str], object] = print):
+        super().__init__()
+        self.until, self.then = until, then
+        self.pid, self.waiting = os.getpid(), ""
+        self.thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+
+    def write(self, text: str) -> int:
+        """Looks at each whole line."""
+        if self.until and self.thread is None:
+            *lines, self.waiting = (self.waiting + text).split("\n")
+            for line in lines:
+                if line.startswith(self.until) and self.thread is None:
+                    self.thread = threading.Thread(target=self._act, args=(line,))
+                    self.thread.start()
+        return super().write(text)
+
+    def _act(self, line: str) -> None:
+        try:
+            self.then(line)
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def finish(self) -> str:
+        """Returns all that was printed; raises what went wrong in `then`, and AssertionError if `until` never came."""
+        text = self.getvalue()
+        if self.until:
+            assert self.thread is not None, f"no line begins with {self.until!r}:\n{text}"
+            self.thread.join()
+        if self.failure is not None:
+            raise self.failure
+        return text
+
+
+class Person:
+    """Types commands in a folder. `types` checks the status and that no message surprises."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+
+    def at(self, folder: pathlib.Path) -> "Person":
+        """The same person in another folder."""
+        return type(self)(folder)
+
+    def types(self, line: str, status: int = 0, messages: tuple[str, ...] = (), until: str = "",
+              then: Callable[[str], object] = lambda line: None) -> Done:
+        """Runs a command line and returns how it ended.
+
+        `messages` are patterns of the lines on standard error that belong to the story. When a printed line begins with
+        `until`, `then(line)` is called, and SIGTERM sent after it.
+        """
+        python, *arguments = shlex.split(line)
+        assert python == "python", line
+        done = self.run(arguments, Watched(until, then))
+        told = f"$ {line}\n{done.out}\n{done.err}"
+        assert done.status == status, f"status {done.status}, expected {status}\n{told}"
+        assert not (found := done.surprises(messages)), f"unexpected messages {found}\n{told}"
+        return done
+
+    def run(self, arguments: list[str], output: Watched) -> Done:
+        """Runs Python with these arguments."""
+        raise NotImplementedError
+
+
+class ByProcesses(Person):
+    """Every command is a process."""
+
+    def run(self, arguments, output):
+        """Starts Python anew."""
+        if arguments[0] != "-m":
+            arguments = [str(ROOT / arguments[0]), *arguments[1:]]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        del environment["TF_CPP_MIN_LOG_LEVEL"]  # of the tests, not of the person
+        with open(self.folder / ".stderr", "w+", encoding="utf-8") as errors:
+            process = subprocess.Popen([sys.executable, *arguments], cwd=self.folder, env=environment, text=True,
+                                       stdout=subprocess.PIPE, stderr=errors)
+            output.pid = process.pid
+            watchdog = threading.Timer(SECONDS, process.kill)
+            watchdog.start()
+            try:
+                for line in process.stdout:
+                    output.write(line)
+                status = process.wait()
+            finally:
+                watchdog.cancel()
+            out = output.finish() if status != -signal.SIGKILL else output.getvalue()
+            errors.seek(0)
+            return Done(status, out, errors.read())
+
+
+class InThisProcess(Person):
+    """Every command runs here, as if in a process of its own: flags, arguments, folder, streams, warnings, signals and logging
+    are put back afterwards."""
+
+    def run(self, arguments, output):
+        """Executes the module or the script as `__main__`."""
+        errors = io.StringIO()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_own_signals())
+            stack.enter_context(contextlib.chdir(self.folder))
+            stack.enter_context(contextlib.redirect_stdout(output))
+            stack.enter_context(contextlib.redirect_stderr(errors))
+            stack.enter_context(_own_logging(errors))
+            shown = stack.enter_context(warnings.catch_warnings(record=True))
+            warnings.simplefilter("default")
+            for category in IGNORED_BY_PYTHON:
+                warnings.simplefilter("ignore", category)
+            status = _execute(arguments)
+            out = output.finish()
+        told = "".join(warnings.formatwarning(one.message, one.category, one.filename, one.lineno) for one in shown)
+        return Done(status, out, errors.getvalue() + told)
+
+
+def _execute(arguments: list[str]) -> int:
+    """The exit status of a main."""
+    app.define_help_flags()
+    path, argv = sys.path[:], sys.argv
+    known = set(flags.FLAGS)
+    try:
+        if arguments[0] == "-m":
+            sys.path.insert(0, os.getcwd())
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            script = str(ROOT / arguments[0])
+            sys.argv = [script, *arguments[1:]]
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    finally:
+        for name in set(flags.FLAGS) - known:
+            if flags.FLAGS.find_module_defining_flag(name).startswith((str(ROOT), "official_bert.")):
+                delattr(flags.FLAGS, name)
+        sys.path[:], sys.argv = path, argv
+    return 0
+
+
+@contextlib.contextmanager
+def _own_signals():
+    """A SIGTERM that comes too late ends nothing."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _own_logging(errors: io.StringIO):
+    """Logging of all packages goes to `errors`, as absl sends it to standard error."""
+    root, handler, verbosity = logging.getLogger(), logging.StreamHandler(errors), absl_logging.get_verbosity()
+    before = root.handlers[:]
+    level = root.level
+    root.handlers[:] = [handler]
+    absl_handler = absl_logging.get_absl_handler()
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+        absl_logging.set_verbosity(verbosity)
+        if absl_handler not in before:
+            root.removeHandler(absl_handler)
