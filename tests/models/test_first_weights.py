@@ -52,8 +52,8 @@ def check(values):
         assert len(np.unique(starts.view("u8,u8"))) == len(starts)  # four numbers: two rows do not agree in them by chance
 
 
-@pytest.mark.parametrize("size", ["tiny", "mini", "small", pytest.param("medium", marks=pytest.mark.slow), pytest.param("base", marks=pytest.mark.slow),
-                                  pytest.param("large", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", ["tiny", "mini", "small", *(
+    pytest.param(size, marks=pytest.mark.slow) for size in ("medium", "base", "large"))])
 def test_no_two_rows_of_a_published_size_are_equal(size):
     check(drawn(Pretrainer.make(build(ModelConfig, read_yaml(str(CONFIGS / f"{size}.yaml"))["model"]))))
 
