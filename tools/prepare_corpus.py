@@ -295,7 +295,7 @@ def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]
     """
     names = [f"part-{number:05d}" for number in range(len(outputs))]
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(open(work.path_of(name), "w", encoding="utf-8", newline="")) for name in names]
+        files: list[TextIO] = [stack.enter_context(open(work.path_of(name), "w", encoding="utf-8", newline="")) for name in names]
         try:
             yield files
             stack.close()
