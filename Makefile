@@ -10,6 +10,7 @@ help:
 	@echo "                make demo CORPUS='path/*.txt' takes yours"
 	@echo "make test       the tests, at most 10 minutes on 2 cores"
 	@echo "make test-slow  what takes longer or needs more tools"
+	@echo "make notebooks  the notebooks of docs/ run again, their outputs kept"
 	@echo "make lint       ruff and mypy"
 
 # uv (from PyPI) resolves and installs in seconds what takes pip minutes.
