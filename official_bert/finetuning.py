@@ -106,7 +106,7 @@ def as_source(data: Any, name: str) -> Source:
         return ""
     if isinstance(data, (str, os.PathLike)):
         return os.fspath(data)
-    if hasattr(data, "column_names") and hasattr(data, "features"):
+    if hasattr(data, "column_names"):
         values = _of_datasets(data, name)
     elif hasattr(data, "iloc") and hasattr(data, "columns"):
         cells = data.astype(object).where(data.notna(), None)

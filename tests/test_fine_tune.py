@@ -3,15 +3,19 @@
 import csv
 import json
 
-import made_finetuning
+import keras
 import numpy as np
 import pandas
 import pytest
-from made_checkpoints import stored_small
+from made_finetuning import VOCAB, make_config
 
 import official_bert
-from official_bert.finetuning import as_source, make_config
-from official_bert.models.interchange import formats
+from official_bert import finetuning
+from official_bert.finetuning import as_source
+from official_bert.models import checkpoints
+from official_bert.models.interchange import formats, ours
+from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.tagging.conll import read_sentences
 from official_bert.text.vocab import read_entries
@@ -27,8 +31,11 @@ SETTINGS = {"init_checkpoint": "bert", "max_seq_length": 16, "epochs": 8.0, "bat
 def work(tmp_path_factory):
     """A folder with a small published checkpoint, `bert`."""
     folder = tmp_path_factory.mktemp("work")
-    stored = stored_small("pretraining", vocab_size=3000, max_position_embeddings=40)
-    stored = formats.dataclasses.replace(stored, vocab=read_entries(made_finetuning.VOCAB), do_lower_case=True)
+    keras.utils.set_random_seed(1)
+    model = Pretrainer.make(make_config("classification").model)
+    weights = {name: value.numpy() for name, value in checkpoints.named_weights(model).items()}
+    stored = StoredModel(origin="a model made here", weights=weights, table=ours.TABLE, config=make_config("classification").model,
+                         head="pretraining", vocab=read_entries(VOCAB), do_lower_case=True)
     formats.write(stored, "hugging_face", str(folder / "bert"))
     return folder
 
@@ -80,15 +87,16 @@ def test_wrong_arguments_are_named():
                                ({"train": "none.csv"}, "none.csv: no such file"),
                                ({"train": ROWS, "task": "clasification"}, "expected one of"),
                                ({"train": ROWS, "init_checkpoint": "nowhere"}, "--init_checkpoint=nowhere: no checkpoint"),
-                               ({"train": ROWS, "hidden_size": 12}, "config.model.hidden_size is 8 there, got 12")):
+                               ({"train": ROWS, "hidden_size": 12}, "config.model.hidden_size is 16 there, got 12")):
         with pytest.raises(ValueError, match=message):
             official_bert.fine_tune(**{"task": "classification", "output_dir": "wrong"} | SETTINGS | arguments)
 
 
 def test_options_are_keys_of_any_section():
-    config = make_config("mrpc", None, "bert", "new", flags={"optimizer.learning_rate": 1e-3}, overrides=["options.max_seq_length=16"])
+    config = finetuning.make_config("mrpc", None, "bert", "new", flags={"optimizer.learning_rate": 1e-3},
+                                    overrides=["options.max_seq_length=16"])
     assert config.task == "glue" and config.options["dataset"] == "mrpc" and config.optimizer.learning_rate == 1e-3
-    assert config.model.hidden_size == 8 and config.tokenizer.vocab_file.endswith("vocab.txt")
+    assert config.model.hidden_size == 16 and config.tokenizer.vocab_file.endswith("vocab.txt")
 
 
 def test_frames_hold_none_for_missing_cells_and_plain_numbers():
