@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 BUCKET_BYTES = 1 << 27  # mapped into memory at a time
-CHUNK_BYTES = 1 << 25  # held in memory twice while rows are put into buckets
+CHUNK_BYTES = 1 << 24  # held in memory twice while rows are put into buckets
 
 
 class Bucket(NamedTuple):
@@ -28,7 +28,7 @@ def shuffled(file: IO[bytes], row: np.dtype, order: np.ndarray, open_scratch: Ca
     """Yields `rows[order]` bucket by bucket; the rows (of type `row`, with a shape) fill `file`, which is empty afterwards.
 
     Buckets hold a multiple of `multiple` rows. A file of several buckets shrinks while their file grows, so they need hardly
-    more disk together. Memory: 2 bytes a row and 64 MB; `progress` is called with the share of the rows in buckets.
+    more disk together. Memory: 2 bytes a row and 32 MB; `progress` is called with the share of the rows in buckets.
     """
     size = max(1, BUCKET_BYTES // (row.itemsize * multiple)) * multiple
     if len(order) > size:
