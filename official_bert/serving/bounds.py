@@ -5,30 +5,32 @@ from typing import Any
 
 import tensorflow as tf
 
-Claim = tuple[tf.Tensor, str, tf.Tensor]  # whether it holds [] bool, what was expected, what came
+Claim = tuple[tf.Tensor, str, Sequence[Any]]  # whether it holds [] bool, what was expected, what came
 
 
 def in_range(expected: str, values: tf.Tensor, least: int, most: tf.Tensor | int, unit: str = "") -> Claim:
-    """Returns the claim that all `values` lie from `least` to `most`; those that do not are what came."""
-    bad = (values < least) | (values > most)
-    came = tf.boolean_mask(values, bad) if values.shape.rank else values
-    return ~tf.reduce_any(bad), f"{expected} {least} to {most if isinstance(most, int) else 'its length - 1'} {unit}".rstrip(), came
+    """Returns the claim that all `values` lie from `least` to `most`; the lowest and the highest are what came."""
+    told = f"{expected} {least} to {most if isinstance(most, int) else 'its length - 1'} {unit}".rstrip()
+    if not values.shape.rank:
+        return (values >= least) & (values <= most), told, [values]
+    lowest, highest = tf.reduce_min(values), tf.reduce_max(values)  # of no values: the type's highest and lowest, which pass
+    return (lowest >= least) & (highest <= most), told, [lowest, "to", highest]
 
 
 def same_rows(inputs: Mapping[str, tf.Tensor]) -> list[Claim]:
     """Returns the claims that all inputs have as many rows as the first."""
     first, *others = inputs
     return [(tf.equal(tf.shape(inputs[name])[0], tf.shape(inputs[first])[0]), f"{name}: expected as many rows as {first} has",
-             tf.shape(inputs[name])[0]) for name in others]
+             [tf.shape(inputs[name])[0]]) for name in others]
 
 
 def require(claims: Sequence[Claim], then: Any) -> Any:
     """Returns the tensors `then`, of any nested structure, which wait until every claim has been checked.
 
-    A claim that does not hold fails the request with InvalidArgumentError: `assertion failed: [EXPECTED, got] [VALUES]`.
+    A claim that does not hold fails the request with InvalidArgumentError: `assertion failed: [EXPECTED, got] [VALUE]`.
     """
     # The op itself: tf.debugging.Assert puts a tf.cond around it, which costs more than the check.
-    checks = [tf.raw_ops.Assert(condition=holds, data=[f"{expected}, got", value], summarize=8) for holds, expected, value in claims]
+    checks = [tf.raw_ops.Assert(condition=holds, data=[f"{expected}, got", *came], summarize=8) for holds, expected, came in claims]
     with tf.control_dependencies(checks):
         return tf.nest.map_structure(tf.identity, then)
 

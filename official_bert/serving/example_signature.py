@@ -24,7 +24,7 @@ def parse_examples(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], l
 def _claims(name: str, lengths: tf.Tensor, most: int, rows: int) -> list[Claim]:
     """Returns what must hold of the lengths [B] of a feature's lists, each `rows` rows of at most `most` numbers or strings."""
     return [in_range(f"{name}: expected lists of", lengths, 0, rows * most, "in an Example"),
-            (tf.reduce_all(lengths % rows == 0), f"{name}: expected {rows} rows of equal length in an Example", lengths)]
+            (tf.reduce_all(lengths % rows == 0), f"{name}: expected {rows} rows of equal length in an Example", [lengths])]
 
 
 def _feature(spec: tf.TensorSpec):

@@ -121,7 +121,7 @@ class ServedModel(tf.Module, abc.ABC):
         sizes = getattr(self.model, "encoder", self.model).settings
         below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"]}
         return [in_range("input_ids: expected rows of", shapes["input_ids"][-1], 1, self.max_seq_length, "tokens"),
-                *((tf.reduce_all(tf.equal(shape, shapes["input_ids"])), f"{name}: expected the shape of input_ids", shape)
+                *((tf.reduce_all(tf.equal(shape, shapes["input_ids"])), f"{name}: expected the shape of input_ids", [shape])
                   for name, shape in shapes.items() if name != "input_ids"),
                 *(in_range(f"{name}: expected numbers of", inputs[name], 0, most - 1) for name, most in below.items())]
 
