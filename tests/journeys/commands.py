@@ -223,11 +223,12 @@ def _execute(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _own_signals():
-    """A SIGTERM that comes too late ends nothing."""
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    """A SIGTERM that comes too late ends nothing, and what a command set up to end its process at a signal goes with it."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
+        signal.set_wakeup_fd(-1)
         for number, handler in before.items():
             signal.signal(number, handler)
 
