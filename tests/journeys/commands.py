@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import types
 import warnings
 from collections.abc import Callable
 
@@ -32,7 +33,7 @@ PROGRESS = (
     r"",
     r"(answering|counting words|extracting|preparing): .*",  # a bar of tqdm
     r".*\d+%\|.*|.*\d+it \[.*|\d+.* x 2 MB \[.*",  # the same, drawn again
-    r"[a-z ]+: \d+\.\d s",  # a stage of the generator
+    r"[a-z ]+: (\d+\.\d s|\d+%.*)",  # a stage of the generator
     r"\w+ version \d+: (loaded, \d+ warm-up requests|available|unloaded)|stopping",  # the server, here
     r"I\d{4} .*\] .*",  # notes of the server in a process of its own, and of TensorFlow, which begins them with the next line
     r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
@@ -188,14 +189,25 @@ class InThisProcess(Person):
                 warnings.simplefilter("ignore", category)
             status = _execute(arguments)
             out = output.finish()
+            for timer in threading.enumerate():  # the end of a process would end them
+                if isinstance(timer, threading.Timer):
+                    timer.cancel()
         told = "".join(warnings.formatwarning(one.message, one.category, one.filename, one.lineno) for one in shown)
         return Done(status, out, errors.getvalue() + told)
+
+
+class _Main(types.ModuleType):
+    """The main module of the command that runs: what its worker processes send back is of its classes."""
+
+    def __getattr__(self, name):
+        return getattr(sys.modules["__main__"], name)
 
 
 def _execute(arguments: list[str]) -> int:
     """The exit status of a main."""
     app.define_help_flags()
-    path, argv = sys.path[:], sys.argv
+    path, argv, main = sys.path[:], sys.argv, sys.modules.get("__mp_main__")
+    sys.modules["__mp_main__"] = _Main("__mp_main__")
     known = set(flags.FLAGS)
     try:
         if arguments[0] == "-m":
@@ -218,17 +230,21 @@ def _execute(arguments: list[str]) -> int:
             if flags.FLAGS.find_module_defining_flag(name).startswith((str(ROOT), "official_bert.")):
                 delattr(flags.FLAGS, name)
         sys.path[:], sys.argv = path, argv
+        del sys.modules["__mp_main__"]
+        if main is not None:
+            sys.modules["__mp_main__"] = main
     return 0
 
 
 @contextlib.contextmanager
 def _own_signals():
     """A SIGTERM that comes too late ends nothing, and what a command set up to end its process at a signal goes with it."""
+    watcher = signal.set_wakeup_fd(-1)
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(watcher)
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -116,12 +116,12 @@ def test_from_frozen_features_to_entities(pretrained, person):
     written = (person.folder / "runs/ner/predictions.conll").read_text(encoding="utf-8").split("\n")
     assert all(line.split()[1] == line.split()[2] for line in written if line) and any("B-PER" in line for line in written)
     text = "We hear that Maria works in Cairo."
-    done = person.types(f"python -m official_bert.run_predict --task=ner --model=runs/ner '{text}'")
-    assert [line.split("(")[0].split() for line in done.out.splitlines()[1:]] == [
-        ["PER", "Maria", "[13:18]"], ["LOC", "Cairo", "[28:33]"]]
     rows = [{"text": text}, {"text": "The cat meows."}, {"text": "Peter lives in Lima."}]
     by_run = predict(person, "ner", "runs/ner", rows)
     person.types("python -m official_bert.run_export --checkpoint=runs/ner --output=models/ner --warmup_batch_sizes=1")
+    done = person.types(f"python -m official_bert.run_predict --task=ner --model=models/ner '{text}'")
+    assert [line.split("(")[0].split() for line in done.out.splitlines()[1:]] == [
+        ["PER", "Maria", "[13:18]"], ["LOC", "Cairo", "[28:33]"]]
     by_server = []
     person.types(f"{SERVE} --model_base_path=models/ner/text --model_name=ner", **ask("ner", rows, by_server))
     for answers in (by_run, by_server):

@@ -31,14 +31,14 @@ def about_a_person(draw, name, city):
     return draw.choice((f"{name} lives in {city}.", f"We hear that {name} works in {city}.", f"The young {name} lives in {city}."))
 
 
-def write_corpus(path, documents=120, seed=0):
+def write_corpus(path, documents=160, seed=0):
     """Raw text as JSON lines, one document a line: each is about one animal, or about one person in one city."""
     draw = random.Random(seed)
     with open(path, "w", encoding="utf-8") as file:
         for number in range(documents):
             (name, city), animal = somebody(draw), any_animal(draw)
-            sentences = [about_a_person(draw, name, city) if number % 2 else about_an_animal(draw, animal) for _ in range(6)]
-            sentences[3] = draw.choice((f"Where is {name}?", f"Who lives in {city}?")) if number % 2 else sentences[3]
+            sentences = [about_a_person(draw, name, city) if number % 2 else about_an_animal(draw, animal) for _ in range(4)]
+            sentences[-1] = draw.choice((f"Where is {name}?", f"Who lives in {city}?")) if number % 2 else sentences[-1]
             file.write(json.dumps({"text": " ".join(sentences)}) + "\n")
 
 
