@@ -52,7 +52,7 @@ def make(golden):
         config = Config(task=name.split()[0], model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
                         options={"max_seq_length": 48, **options, **more})
         task = load_task(config)
-        keras.utils.set_random_seed(1)
+        keras.utils.set_random_seed(3)
         model = task.build_model()
         if name.startswith("ner"):
             model.tagger.output_bias.assign([-1.0, 0.0, 0.0, 0.0, 0.0])  # entities are wanted
