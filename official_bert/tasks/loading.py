@@ -54,12 +54,13 @@ def load_task(config: Config) -> TaskBase:
 def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[TaskBase, keras.Model]:
     """The task and the model, weights loaded, of whatever `restore` takes.
 
-    Vocabulary and casing are those of the files unless they are given. Raises ValueError, too, if no vocabulary is found.
+    Vocabulary and casing are those of the files unless they are given. Raises ValueError, too, if a checkpoint that is no run has no
+    vocabulary; a run may have been trained without one.
     """
     config, model = restore(path)
     tokenizer = TokenizerConfig(vocab_file=vocab_file or config.tokenizer.vocab_file,
                                 do_lower_case=config.tokenizer.do_lower_case if do_lower_case is None else do_lower_case)
-    if not tokenizer.vocab_file:
+    if not tokenizer.vocab_file and run_folder(path) is None:
         raise ValueError(f"{path}: no vocabulary found beside it; --vocab_file gives it")
     return load_task(dataclasses.replace(config, tokenizer=tokenizer)), model
 
