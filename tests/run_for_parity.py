@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from made_pretraining import make_config, resolve
 
+from official_bert.models.first_weights import draw_first_weights
 from official_bert.training import distribution
 from official_bert.training.distribution import Placement
 from official_bert.training.step import fold_seeds
@@ -33,6 +34,7 @@ def train(records, strategy, accumulation):
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
         resolved = resolve(config, records)
+        draw_first_weights(resolved.model, config.seed)
     trainer = Trainer(resolved.task, resolved.model, strategy, 20)
     iterator = iter(distribution.distribute(resolved.train, strategy))
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(10)).numpy() for _ in range(2)])
