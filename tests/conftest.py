@@ -1,4 +1,4 @@
-"""What every test needs: quiet TensorFlow, and the folders of golden results."""
+"""Fixtures for all tests: the repository, the golden results, small models. TensorFlow is made quiet first."""
 
 import os
 import pathlib
@@ -14,13 +14,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 @pytest.fixture(scope="session")
 def golden() -> pathlib.Path:
-    """Results of the 2018 code, see its README."""
+    """Returns the folder of results of the 2018 code; its README describes them."""
     return ROOT / "tests" / "golden"
 
 
 @pytest.fixture(scope="session")
 def root() -> pathlib.Path:
-    """The repository."""
+    """Returns the repository's folder."""
     return ROOT
 
 # Small models of every head over the golden vocabulary, with weights large enough to make their answers differ.

@@ -4,7 +4,7 @@ import socket
 
 
 def free_ports(count):
-    """So many different ones."""
+    """Returns `count` different ports."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))

@@ -21,7 +21,7 @@ HEADS = {"": make_encoder, "pretraining": Pretrainer.make, "classifier": lambda 
 
 
 def stored_small(head, **changes):
-    """A small model with a head, as if it had been read; always the same weights."""
+    """Returns a small model with a head, as a reader gives it; the weights are always the same."""
     config = dataclasses.replace(SMALL, **changes)
     model, rng = HEADS[head](config), np.random.default_rng(3)
     for variable in model.weights:

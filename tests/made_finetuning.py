@@ -16,7 +16,7 @@ SWAG = str(ROOT / "fixtures" / "swag")
 
 
 def make_config(task: str, **sections) -> Config:
-    """A tiny model; sections override."""
+    """Returns the configuration of a tiny model; `sections` override it."""
     values = {
         "task": task, "tokenizer": {"vocab_file": VOCAB}, "options": {"max_seq_length": 32},
         "model": {"vocab_size": len(load_vocab(VOCAB)), "hidden_size": 16, "num_hidden_layers": 1,
@@ -28,26 +28,26 @@ def make_config(task: str, **sections) -> Config:
 
 
 def data_files(**files) -> DataFiles:
-    """These files."""
+    """Returns the files of a task, by name."""
     return DataFiles(**{name: str(path) for name, path in files.items()})
 
 
 def resolve(config: Config, steps: Steps = TRAIN_AND_EVALUATE, **files) -> Resolved:
-    """The task of a configuration with these files."""
+    """Resolves the task of a configuration with these files."""
     return load_task(config).resolve(data_files(**files), steps)
 
 
 def fixture_task(dataset: str, **options) -> TaskBase:
-    """A task of GLUE or XNLI, for the rows of tests/fixtures."""
+    """Makes a task of GLUE or XNLI for the rows of tests/fixtures."""
     return load_task(make_config("glue", options={"dataset": dataset, **options}, training={"eval_batch_size": 2, "batch_size": 2}))
 
 
 def fixture_data(dataset: str, **options) -> Resolved:
-    """The same with these rows to train and evaluate on and to answer."""
+    """Resolves the same task with these rows as training, evaluation and test data."""
     return fixture_task(dataset, **options).resolve(DataFiles(data_dir=GLUE), Steps(predict=True))
 
 
 def perfect(source, classes: int, key: str = "label_ids") -> list[dict[str, np.ndarray]]:
-    """For each row of an evaluation's batches, in their order, the logits of whoever knows the answer."""
+    """Returns logits that give the right answer to each row of an evaluation's batches, in their order."""
     rows = [source.examples[index] for index in np.concatenate(source.plan(0))]
     return [{"logits": np.eye(classes)[row[key]] if key == "label_ids" else np.array([row[key]])} for row in rows]

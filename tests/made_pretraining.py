@@ -12,7 +12,7 @@ S, P, V = 16, 3, 40
 
 
 def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, **wrong):
-    """Records whose masked words can be learned: each is the word before it plus one, and the first is one of two.
+    """Writes records whose masked words can be learned: each is the word before it plus one, and the first is one of two.
 
     `wrong` replaces features of the last record.
     """
@@ -39,7 +39,7 @@ def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, **wrong):
 
 
 def make_config(**sections) -> Config:
-    """A tiny model; sections override."""
+    """Returns the configuration of a tiny model; `sections` override it."""
     values = {
         "model": {"vocab_size": V, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
                   "max_position_embeddings": S, "initializer_range": 0.1},
@@ -50,10 +50,10 @@ def make_config(**sections) -> Config:
 
 
 def data_files(train_file, eval_file=""):
-    """These records."""
+    """Returns the files of a run on these records."""
     return DataFiles(train_file=str(train_file), eval_file=str(eval_file))
 
 
 def resolve(config, train_file, eval_file=""):
-    """The pre-training task with these records."""
+    """Resolves the pre-training task with these records."""
     return load_task(config).resolve(data_files(train_file, eval_file), TRAIN_AND_EVALUATE)

@@ -1,4 +1,4 @@
-"""SavedModels without BERT and servers of them, for the tests of serving."""
+"""SavedModels without BERT, and servers of them."""
 
 import asyncio
 import contextlib
@@ -60,12 +60,12 @@ class Demo(tf.Module):
 
     @tf.function(input_signature=texts("inputs"))
     def number(self, inputs):
-        """Fails over what is no number, with a message that quotes it."""
+        """Fails on a text that is not a number, and quotes it in the message."""
         return {"number": tf.strings.to_number(inputs), "size": tf.strings.length(inputs)}
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "sizes")])
     def long(self, sizes):
-        """An answer of as many numbers as are asked for."""
+        """Returns as many numbers as the request wants."""
         return {"numbers": tf.zeros([tf.size(sizes), tf.reduce_max(sizes)]), "sizes": sizes}
 
     @tf.function(input_signature=texts("text"))
@@ -89,7 +89,7 @@ class Demo(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "steps")])
     def work(self, steps):
-        """About a microsecond a step."""
+        """Takes about a microsecond a step."""
         _, total = tf.while_loop(lambda step, _: step < tf.reduce_max(steps), lambda step, total: (step + 1, total + 1.0),
                                  [0, 0.0], parallel_iterations=1)
         return {"total": tf.fill(tf.shape(steps), total)}
@@ -107,20 +107,20 @@ def write_model(folder, version, name=None):
 
 
 def write_configs(root):
-    """models.config, batching.config and monitoring.config for models in `root`."""
+    """Writes models.config, batching.config and monitoring.config for models in `root`."""
     for name, text in (("models", MODELS.replace("ROOT", str(root))), ("batching", BATCHING), ("monitoring", MONITORING)):
         (pathlib.Path(root) / f"{name}.config").write_text(text)
 
 
 class Running:
-    """Where a server listens; `embedded` tells whose it is."""
+    """A server's addresses; `embedded` is true for our own server."""
 
     def __init__(self, rest_port, grpc_port, embedded, server=None):
         self.url, self.target = f"http://127.0.0.1:{rest_port}", f"127.0.0.1:{grpc_port}"
         self.embedded, self.server = embedded, server
 
     def ask(self, path, body=None, method=None, headers=None):
-        """(status, body) of an HTTP request; errors are answers too."""
+        """Returns (status, body) of an HTTP request, also for an error."""
         request = urllib.request.Request(self.url + path, body, headers or {}, method=method)
         try:
             with urllib.request.urlopen(request, timeout=60) as response:
@@ -131,7 +131,7 @@ class Running:
 
 @contextlib.contextmanager
 def embedded(options):
-    """The embedded server in a thread of this process."""
+    """Runs the embedded server in a thread of this process."""
     from official_bert.server.server import Server
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -156,7 +156,7 @@ def embedded(options):
 
 @contextlib.contextmanager
 def tf_serving(binary, root):
-    """The real server, with the configuration files in `root`."""
+    """Runs TensorFlow Serving's binary with the configuration files in `root`."""
     ports = free_ports(2)
     process = subprocess.Popen([
         binary, f"--rest_api_port={ports[0]}", f"--port={ports[1]}", f"--model_config_file={root}/models.config",

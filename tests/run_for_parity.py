@@ -21,7 +21,7 @@ ARRANGEMENTS = ((1, 1), (1, 4), (2, 1), (4, 1), (2, 2))  # replicas, accumulatio
 
 
 def replicas_of(count):
-    """The first `count` of the logical CPU devices."""
+    """Returns a strategy on the first `count` logical CPU devices."""
     if count == 1:
         return tf.distribute.get_strategy()
     return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(count)],
@@ -29,7 +29,7 @@ def replicas_of(count):
 
 
 def train(records, strategy, accumulation):
-    """Losses of 20 steps and the weights after them."""
+    """Returns the losses of 20 steps and the weights after them."""
     config = make_config(model=NO_DROPOUT, training={"accumulation_steps": accumulation})
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
@@ -43,7 +43,7 @@ def train(records, strategy, accumulation):
 
 
 def dropped_outputs(records, strategy):
-    """What two replicas give for the same rows in training: with Keras' own seeds, and with ours."""
+    """Returns the outputs of two replicas for the same rows in training: with Keras' own seeds, and with ours."""
     with strategy.scope():
         resolved = resolve(make_config(model={"hidden_dropout_prob": 0.5}), records)
     model = resolved.model

@@ -118,7 +118,7 @@ def test_every_config_in_the_repository_loads(root):
 
 
 def test_every_key_is_varied_or_read(root):
-    """An option earns its place: its name stands in code outside config.py."""
+    """Every option is read: its name occurs in code outside config.py."""
     code = "\n".join(path.read_text(encoding="utf-8") for folder in ("official_bert", "tools")
                      for path in (root / folder).rglob("*.py") if path.name != "config.py")
     for section in ("model", "tokenizer", "optimizer", "training"):

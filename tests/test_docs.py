@@ -1,4 +1,4 @@
-"""Pages keep their word: examples run, links lead somewhere."""
+"""The pages are true: examples run, links and file names exist."""
 
 import pathlib
 import re

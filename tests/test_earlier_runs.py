@@ -1,4 +1,4 @@
-"""Runs and exports that version 0.1 wrote, before the package was sorted by subject, load and give the answers that they gave.
+"""Runs and exports of version 0.1, written before the package was sorted by subject, still give the same answers.
 
 `tests/fixtures/written_by_0_1.tar.xz` holds a small run of every head, exports of four, and their answers at that time.
 """
@@ -31,7 +31,7 @@ def expected(earlier):
 
 
 def same(found, wanted):
-    """Whether two answers are equal, floats within 1e-5."""
+    """Says whether two answers are equal, floats within 1e-5."""
     if isinstance(wanted, dict):
         return set(found) == set(wanted) and all(same(found[key], value) for key, value in wanted.items())
     if isinstance(wanted, list):

@@ -1,4 +1,4 @@
-"""The house rules that can be read off the sources: one direction of imports, files and folders of a readable size."""
+"""Rules checked in the sources: one direction of imports, and files and folders of a readable size."""
 
 import ast
 import pathlib
@@ -15,20 +15,20 @@ SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/*.py")])
 
 
 def room(path: pathlib.Path) -> str:
-    """The part of the house in which a file lies."""
+    """Returns the part of the package that a file belongs to."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return room_of_name(".".join(parts)) if parts[0] == "official_bert" else "main"
 
 
 def room_of_name(name: str) -> str:
-    """The part of the house that a dotted name of ours is in."""
+    """Returns the part of the package that a dotted name belongs to."""
     parts = name.split(".")
     known = (*ORDER, *APART)
     return parts[1] if len(parts) > 1 and parts[1] in known else "main"
 
 
 def imports(path: pathlib.Path) -> list[tuple[str, int]]:
-    """Dotted names that a file imports, at its top or inside functions, with their lines."""
+    """Returns the dotted names that a file imports, at its top or inside functions, with their lines."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

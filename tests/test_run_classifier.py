@@ -12,7 +12,7 @@ WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", 
 
 
 def write_pairs(path, count, seed, labelled=True):
-    """MRPC's columns; the label tells whether the first sentence names the pilot."""
+    """Writes MRPC's columns; the label is 1 if the first sentence names the pilot."""
     draw = random.Random(seed)
     lines = ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String" if labelled else "index\t#1 ID\t#2 ID\t#1 String\t#2 String"]
     for number in range(count):

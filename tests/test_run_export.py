@@ -1,4 +1,4 @@
-"""The command: from a training run's folder to two SavedModels, and one line for whatever is wrong."""
+"""The command turns a training run's folder into two SavedModels, and reports mistakes in one line."""
 
 import dataclasses
 import os
@@ -21,7 +21,7 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 
 @pytest.fixture(scope="module")
 def run_folder(golden, small_config, tmp_path_factory):
-    """What a pre-training run leaves: configuration, vocabulary, a checkpoint; and its model."""
+    """Writes a pre-training run's folder (configuration, vocabulary, checkpoint); returns it and its model."""
     folder = tmp_path_factory.mktemp("run")
     shutil.copyfile(golden / "vocab_uncased.txt", folder / "vocab.txt")
     save_config(Config(model=small_config, options={"max_seq_length": 24, "max_predictions_per_seq": 4},

@@ -1,4 +1,4 @@
-"""The commands on files of one's own, with nothing said but where they lie: labels come from the training data."""
+"""The commands on a user's own files, given only their paths: labels come from the training data."""
 
 import json
 import random

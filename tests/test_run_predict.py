@@ -16,7 +16,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river", "runs", "
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder of a training run whose model prefers a known word at every blank."""
+    """Writes the folder of a training run whose model prefers a known word at every blank."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     config = to_dict(make_config(model={"vocab_size": len(WORDS)}, tokenizer={"vocab_file": str(folder / "vocab.txt")}))

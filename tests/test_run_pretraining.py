@@ -1,4 +1,4 @@
-"""The command as a user runs it: real processes, killed, resumed, refused."""
+"""The command in real processes: killed, resumed, refused."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ def run(files, output, *more, train="train-*.tfrecord"):
 
 
 def losses_by_step(output):
-    """The loss at each step; a step that was done twice, before and after a kill, must have had the same loss."""
+    """Returns the loss of each step; a step done twice, before and after a kill, must have the same loss."""
     found = {}
     for line in (output / "log.jsonl").read_text().splitlines():
         if '"train/loss"' in line:

@@ -12,7 +12,7 @@ NAMES = ("Brno", "Anne", "Nora")
 
 
 def write_questions(path, count, seed):
-    """The answer is the only name among the words."""
+    """Writes questions whose answer is the only name among the words."""
     draw = random.Random(seed)
     questions = []
     for number in range(count):

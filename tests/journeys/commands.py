@@ -48,7 +48,7 @@ SERVE = "python -m official_bert.serve --rest_api_port=0 --port=0 --file_system_
 
 
 def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> dict:
-    """The arguments of `Person.types` for a server: when it listens, its answers are put in these lists, and it is stopped."""
+    """Returns arguments of `Person.types` for a server: once it listens, its answers are put in these lists, and it is stopped."""
     def then(line: str) -> None:
         from official_bert.server.client import GrpcClient, RestClient
         rest, grpc = re.fullmatch(r"Serving .* (http://\S+); gRPC: (\S+)", line).groups()
@@ -69,7 +69,7 @@ class Done:
     err: str
 
     def surprises(self, expected: tuple[str, ...] = ()) -> list[str]:
-        """The lines that a person would stop at: of standard error all but progress, of standard output the alarming ones."""
+        """Returns the unexpected lines: those of standard error that are not progress, those of standard output that alarm."""
         known = (*PROGRESS, *expected)
         lines = re.split(r"[\r\n]+", self.err) + [line for line in self.out.splitlines() if ALARMING.search(line)]
         return [line for line in lines if not any(re.fullmatch(pattern, line.strip()) for pattern in known)]
@@ -121,7 +121,7 @@ class Person:
         self.folder = folder
 
     def at(self, folder: pathlib.Path) -> "Person":
-        """The same person in another folder."""
+        """Returns the same person in another folder."""
         return type(self)(folder)
 
     def types(self, line: str, status: int = 0, messages: tuple[str, ...] = (), until: str = "",
@@ -171,8 +171,7 @@ class ByProcesses(Person):
 
 
 class InThisProcess(Person):
-    """Every command runs here, as if in a process of its own: flags, arguments, folder, streams, warnings, signals and logging
-    are put back afterwards."""
+    """Every command runs here; flags, arguments, folder, streams, warnings, signals and logging are restored afterwards."""
 
     def run(self, arguments, output):
         """Executes the module or the script as `__main__`."""
@@ -197,14 +196,14 @@ class InThisProcess(Person):
 
 
 class _Main(types.ModuleType):
-    """The main module of the command that runs: what its worker processes send back is of its classes."""
+    """Stands for the main module of the running command, whose classes its worker processes send back."""
 
     def __getattr__(self, name):
         return getattr(sys.modules["__main__"], name)
 
 
 def _execute(arguments: list[str]) -> int:
-    """The exit status of a main."""
+    """Runs a main; returns its exit status."""
     app.define_help_flags()
     path, argv, main = sys.path[:], sys.argv, sys.modules.get("__mp_main__")
     sys.modules["__mp_main__"] = _Main("__mp_main__")
@@ -238,7 +237,7 @@ def _execute(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _own_signals():
-    """A SIGTERM that comes too late ends nothing, and what a command set up to end its process at a signal goes with it."""
+    """Ignores a SIGTERM that comes too late, and removes the handlers that a command installs."""
     watcher = signal.set_wakeup_fd(-1)
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -251,7 +250,7 @@ def _own_signals():
 
 @contextlib.contextmanager
 def _own_logging(errors: io.StringIO):
-    """Logging of all packages goes to `errors`, as absl sends it to standard error."""
+    """Sends the logging of all packages to `errors`, as absl sends it to standard error."""
     root, handler, verbosity = logging.getLogger(), logging.StreamHandler(errors), absl_logging.get_verbosity()
     before = root.handlers[:]
     level = root.level

@@ -19,19 +19,19 @@ training: {batch_size: 32, steps: 800, log_every: 100, save_every: 400}
 @pytest.fixture(scope="session", params=[InThisProcess, pytest.param(ByProcesses, marks=pytest.mark.slow)],
                 ids=["in_this_process", "by_processes"])
 def way(request):
-    """How commands run."""
+    """Returns the class that runs commands."""
     return request.param
 
 
 @pytest.fixture
 def person(way, tmp_path):
-    """Somebody in an empty folder."""
+    """Returns somebody in an empty folder."""
     return way(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def pretrained(way, tmp_path_factory):
-    """A person whose folder holds what the commands make of raw text: vocab.txt, train.tfrecord, tiny.yaml, runs/tiny."""
+    """Returns a person whose folder holds the results of pre-training on raw text: vocab.txt, train.tfrecord, tiny.yaml, runs/tiny."""
     person = way(tmp_path_factory.mktemp("pretrained"))
     toy_world.write_corpus(person.folder / "raw.jsonl")
     person.types("python tools/prepare_corpus.py --input_file=raw.jsonl --output_file=corpus.txt --num_workers=1")

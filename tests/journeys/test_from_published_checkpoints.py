@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 @pytest.fixture
 def google(person, golden):
-    """A person whose folder `bert` holds a checkpoint as Google released them."""
+    """Returns a person whose folder `bert` holds a checkpoint in Google's published layout."""
     shutil.copytree(golden / "tf1_bert", person.folder / "bert")
     shutil.copy(golden / "vocab_uncased.txt", person.folder / "bert/vocab.txt")
     return person
@@ -56,7 +56,7 @@ def test_from_a_tf1_checkpoint_over_domain_text_to_a_served_classifier(google):
 
 
 def write_tsv(path, rows):
-    """Columns between tabs, as GLUE has them: quotation marks mean nothing."""
+    """Writes columns with tabs between them, as in GLUE: quotation marks have no meaning."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None).writerows(rows)
 

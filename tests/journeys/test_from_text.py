@@ -14,22 +14,22 @@ BLANKS = {"The [MASK] barks.": "dog", "A young wolf [MASK] at night.": "howls", 
 
 
 def write_lines(path, rows):
-    """JSON lines."""
+    """Writes JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def read_lines(path):
-    """The rows of JSON lines."""
+    """Reads JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def assert_same_numbers(answers, others, name):
-    """The numbers called `name` are equal in two lists of answers."""
+    """Requires equal numbers under `name` in two lists of answers."""
     np.testing.assert_allclose(*([answer[name] for answer in side] for side in (answers, others)), rtol=1e-4, atol=1e-6)
 
 
 def predict(person, task, model, rows):
-    """What run_predict writes about rows of inputs."""
+    """Returns the answers that run_predict writes for rows of inputs."""
     write_lines(person.folder / "asked.jsonl", rows)
     person.types(f"python -m official_bert.run_predict --task={task} --model={model} --input_file=asked.jsonl "
                  "--output_file=answers.jsonl")
@@ -37,13 +37,13 @@ def predict(person, task, model, rows):
 
 
 def words(answer):
-    """The likeliest word for each [MASK]."""
+    """Returns the likeliest word for each [MASK]."""
     return [tokens[0] for tokens in answer["tokens"] if any(tokens)]
 
 
 @pytest.fixture(scope="module")
 def filled(pretrained):
-    """The pre-trained model's answers."""
+    """Returns the pre-trained model's answers."""
     return predict(pretrained, "fill_mask", "runs/tiny", [{"text": text} for text in BLANKS])
 
 

@@ -20,7 +20,7 @@ SEQUENCE = 32
 
 
 def write_pages(path, language, count):
-    """WikiExtractor's pages of made-up sentences, with a heading each."""
+    """Writes pages of made-up sentences in WikiExtractor's format, each with a heading."""
     rng = np.random.default_rng(count)
     words, between = WORDS[language].split(), "" if language == "zh" else " "
     with open(path, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""A small world to write about: animals make sounds, people live in cities. A tiny model can learn all of it."""
+"""Data about a small world: animals make sounds, people live in cities. A tiny model can learn all of it."""
 
 import json
 import random
@@ -10,29 +10,29 @@ CITIES = ("Rome", "Oslo", "Cairo", "Lima")
 
 
 def somebody(draw, held_out=False):
-    """A name and a city; every fourth pair is held out."""
+    """Draws a name and a city; every fourth pair is held out."""
     pairs = [(name, city) for row, name in enumerate(NAMES) for column, city in enumerate(CITIES) if (row == column) == held_out]
     return draw.choice(pairs)
 
 
 def any_animal(draw):
-    """An animal's name."""
+    """Draws an animal."""
     return draw.choice(list(SOUNDS))
 
 
 def about_an_animal(draw, animal):
-    """One sentence."""
+    """Draws a sentence about it."""
     sound = SOUNDS[animal]
     return draw.choice((f"The {animal} {sound}.", f"A young {animal} {sound} at night.", f"We hear that the {animal} {sound}."))
 
 
 def about_a_person(draw, name, city):
-    """One sentence that names both."""
+    """Draws a sentence that names both."""
     return draw.choice((f"{name} lives in {city}.", f"We hear that {name} works in {city}.", f"The young {name} lives in {city}."))
 
 
 def write_corpus(path, documents=160, seed=0):
-    """Raw text as JSON lines, one document a line: each is about one animal, or about one person in one city."""
+    """Writes raw text as JSON lines, one document a line, each about one animal or about one person in one city."""
     draw = random.Random(seed)
     with open(path, "w", encoding="utf-8") as file:
         for number in range(documents):
@@ -43,14 +43,14 @@ def write_corpus(path, documents=160, seed=0):
 
 
 def heard(count, seed):
-    """(text, whether it tells of the wild) pairs, with commas and quotation marks in the texts."""
+    """Returns (text, whether its animal is wild) pairs; the texts contain commas and quotation marks."""
     draw = random.Random(seed)
     animals = [any_animal(draw) for _ in range(count)]
     return [(f'{draw.choice(NAMES)}, in {draw.choice(CITIES)}: "{about_an_animal(draw, animal)}"', animal in WILD) for animal in animals]
 
 
 def write_questions(path, count, seed, held_out=False):
-    """SQuAD 1.1: where somebody is and who lives somewhere, the passage telling of one person. Returns the answers by id."""
+    """Writes SQuAD 1.1: questions for the place of a person and the person of a place. Returns the answers by id."""
     draw = random.Random(seed)
     paragraphs, answers = [], {}
     for number in range(count):
@@ -66,7 +66,7 @@ def write_questions(path, count, seed, held_out=False):
 
 
 def write_tagged(path, count, seed, held_out=False):
-    """CoNLL columns with persons and places; a third of the sentences has none, if nothing is held out."""
+    """Writes CoNLL columns with persons and places; a third of the sentences has none, unless pairs are held out."""
     draw = random.Random(seed)
     texts = [about_a_person(draw, *somebody(draw, held_out)) if held_out or number % 3 else about_an_animal(draw, any_animal(draw))
              for number in range(count)]

@@ -1,4 +1,4 @@
-"""The CRF, by hand and against every path counted out."""
+"""The CRF against values worked out by hand and against an enumeration of all paths."""
 
 import itertools
 
@@ -15,7 +15,7 @@ TAGS = ["B-PER", "I-PER", "B-LOC", "I-LOC", "O"]
 
 
 def worked_example():
-    """(emissions [1,5,T], scores) of John lives in Paris (four words and "and"), as the specification gives it."""
+    """Returns (emissions [1,5,T], scores) of the specification's example, "John lives in Paris and"."""
     emissions = [[2, 1, -1, -1, 0], [-1, -1, -1, -1, 1], [-1, -1, -1, -1, 1], [-1, -1, 2, 1, 0]]
     transitions = np.full((5, 5), -10.0, np.float32)
     for before, after, score in (("B-PER", "O", 0.0), ("O", "O", 0.1), ("O", "B-LOC", 0.0)):
@@ -33,7 +33,7 @@ def test_the_worked_example_scores_6_1_and_is_the_best_path():
 
 
 def made(seed, batch=4, size=6, tags=3):
-    """Emissions, tags, masks with holes (one row without any position), scores."""
+    """Returns emissions, tags, masks with gaps (one row is all masked) and scores."""
     rng = np.random.default_rng(seed)
     mask = rng.random((batch, size)) < 0.6
     mask[0], mask[1] = False, True
@@ -42,7 +42,7 @@ def made(seed, batch=4, size=6, tags=3):
 
 
 def paths(emissions, mask, scores):
-    """{tags of the chain: score} of one row, every path counted out."""
+    """Returns {tags of a path: its score} for all paths of one row."""
     places = np.flatnonzero(mask)
     found = {}
     for tags in itertools.product(range(emissions.shape[1]), repeat=len(places)):

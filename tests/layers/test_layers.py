@@ -1,4 +1,4 @@
-"""One harness that every layer passes, and what each layer is for."""
+"""One harness for every layer, and tests of each layer's own work."""
 
 import keras
 import numpy as np

@@ -104,7 +104,7 @@ def test_padding_changes_nothing_and_an_empty_row_is_finite():
 
 
 def parameter_count(model: ModelConfig) -> int:
-    """With both heads, by hand from the paper's description."""
+    """Counts the parameters with both heads, from the paper's description."""
     d, f = model.hidden_size, model.intermediate_size
     embeddings = (model.vocab_size + model.max_position_embeddings + model.type_vocab_size) * d + 2 * d
     layer = 4 * (d * d + d) + (d * f + f) + (f * d + d) + 4 * d
@@ -132,7 +132,7 @@ def test_the_papers_models_have_their_parameters(root, name, count):
 
 
 def save_small(folder):
-    """A small pretrainer as .keras, its inputs and outputs as .npz."""
+    """Writes a small pretrainer as .keras, and its inputs and outputs as .npz."""
     model = Pretrainer.make(SMALL)
     inputs = features() | {"masked_lm_positions": np.array([[1, 2], [3, 1], [0, 2]], "int32")}
     outputs = model(inputs)

@@ -26,13 +26,13 @@ HEADS = {"pretrainer": (Pretrainer, {}), "classifier": (Classifier, {"num_classe
 
 
 def drawn(model, seed=1):
-    """The values of a model's weights, by name."""
+    """Returns the values of a model's weights, by name."""
     draw_first_weights(model, seed)
     return {name: np.array(variable) for name, variable in weights_by_name(model).items()}
 
 
 def random_rows(values):
-    """The rows [rows,width] of the weights that do not begin as constants, by name."""
+    """Returns the rows [rows,width] of the weights that are not constant at first, by name."""
     return {name: value.reshape(-1, value.shape[-1]) for name, value in values.items() if value.ndim > 1 and np.ptp(value) > 0}
 
 

@@ -1,4 +1,4 @@
-"""What a task answers raw text, in plain Python: what the graph of its served model must answer too."""
+"""A task's answers to raw text in plain Python, with which the graph of its served model is compared."""
 
 import numpy as np
 import tensorflow as tf
@@ -6,7 +6,7 @@ from oracles import squad, tagging, texts
 
 
 def answers_of(task, model, rows):
-    """Decodes what the model gives for each feature by itself, without padding."""
+    """Runs the model on each feature alone, without padding, and decodes the outputs."""
     oracle = {"squad": squad, "ner": tagging}.get(task.config.task, texts)
     features = oracle.encode(task, rows)
     predictions = []

@@ -1,4 +1,4 @@
-"""Texts as padded rows of ids, by the plain tokenizer and the plain packing."""
+"""Padded rows of ids, made with the plain tokenizer and packing."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from official_bert.text import packing
 
 
 def rows_by_hand(plain, first, second=None, length=32):
-    """One row each, packed and padded without the graph, and whether each was cut."""
+    """Returns a row for each text, packed and padded without the graph, and whether it was cut."""
     ids = [[plain.convert_tokens_to_ids(plain.tokenize(text)) for text in column] for column in (first, second or first)]
     pairs = zip(*ids) if second else ((a, None) for a in ids[0])
     packed, cut = [], []
@@ -17,7 +17,7 @@ def rows_by_hand(plain, first, second=None, length=32):
 
 
 def pad(input_ids, segment_ids, max_seq_length, pad_id=0):
-    """`input_ids`, `input_mask` (1 = real token) and `segment_ids`, each int32 [max_seq_length]; ValueError if the row is longer."""
+    """Returns `input_ids`, `input_mask` (1 = real token), `segment_ids`, each int32 [max_seq_length]; ValueError if the row is longer."""
     length = len(input_ids)
     if length > max_seq_length:
         raise ValueError(f"expected a row of at most {max_seq_length} tokens, got {length}")

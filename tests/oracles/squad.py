@@ -1,4 +1,4 @@
-"""Questions about any text: answers as slices of it, with their places in code points, instead of 2018's realigned words."""
+"""Answers to questions as slices of the raw text, with offsets in code points, instead of 2018's realigned words."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ class RawFeature:
     truncated: bool  # the question was cut
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Returns the fields by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 def raw_features(maker: FeatureMaker, tokenizer: FullTokenizer, row: int, question: str, context: str) -> list[RawFeature]:
-    """The windows of one question's context, each token with its place."""
+    """Makes the windows of one question's context; each token keeps its offsets."""
     found = tokenizer.tokenize_with_offsets(context)
     tokens = tuple(token for token, _, _ in found)
     offsets = np.array([(start, end) for _, start, end in found], np.int32).reshape(-1, 2)
@@ -77,7 +77,7 @@ def answer_slice(context: str, features: list[RawFeature], logits: list[Logits],
 
 
 def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Questions and contexts as the features of every window; answers will be slices of the context."""
+    """Makes the features of all windows of questions and contexts."""
     maker = FeatureMaker(task.tokenizer, task.options.max_seq_length, task.options.doc_stride, task.options.max_query_length)
     return [feature.as_dict() for index, row in enumerate(rows)
             for feature in raw_features(maker, task.tokenizer, index, row["question"], row["context"])]
@@ -85,7 +85,7 @@ def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
            predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """`answer` (context[start:end]), `start`, `end`, `score`, `null_score`, `truncated` of each question."""
+    """Returns `answer` (context[start:end]), `start`, `end`, `score`, `null_score`, `truncated` of each question."""
     found = [([], []) for _ in rows]
     for values, prediction in zip(features, predictions, strict=True):
         feature = RawFeature(**values)

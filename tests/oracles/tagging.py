@@ -1,4 +1,4 @@
-"""Entities of raw text: its words with their places, and tagged words back as slices of the text."""
+"""Entities of raw text: its words with their offsets, and tagged words as slices of the text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class Word(NamedTuple):
 
 
 def split_text(tokenizer: FullTokenizer, text: str) -> list[Word]:
-    """The words of a text, as people who annotate write them: what stands between spaces, with punctuation at its ends set apart.
+    """Splits a text into words as annotators segment them: at spaces, with punctuation at a word's ends set apart.
 
     "Dr. O'Neil's (new) U.S. home," has the words Dr . O'Neil's ( new ) U.S . home , and a CJK ideograph is a word.
     """
@@ -36,7 +36,7 @@ def split_text(tokenizer: FullTokenizer, text: str) -> list[Word]:
 
 
 def _split_run(text: str, run: list[tuple[str, int, int]]) -> list[Word]:
-    """Tokens without a space between them: punctuation before and behind the rest stands by itself."""
+    """Splits tokens without a space between them: punctuation at either end stands alone."""
     inner = [index for index, (_, start, _) in enumerate(run) if not is_punctuation(text[start])]
     first, last = (inner[0], inner[-1]) if inner else (len(run), -1)
     words: list[Word] = []
@@ -64,7 +64,7 @@ def entities_of(text: str, words: Sequence[Word], tags: Sequence[str], probabili
 
 
 def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Raw texts as the rows of every window; words are those of `split_text`."""
+    """Makes the rows of all windows of raw texts, with the words of `split_text`."""
     maker = TaggingFeatureMaker(task.tokenizer, task.options.max_seq_length, task.options.doc_stride)
     encoded = []
     for number, row in enumerate(rows):
@@ -78,7 +78,7 @@ def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
            predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """`entities`, `types`, `starts`, `ends`, `scores` of each text, `entities` slices of it; `truncated` is never true."""
+    """Returns `entities` (slices of the text), `types`, `starts`, `ends`, `scores` of each text; `truncated` is never true."""
     words = [split_text(task.tokenizer, row["text"]) for row in rows]
     if not features:
         return [entities_of(row["text"], [], [], []) | {"truncated": False} for row in rows]

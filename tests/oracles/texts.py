@@ -1,4 +1,4 @@
-"""Raw texts, pairs or choices as features, and answers from logits, in plain Python."""
+"""Features of raw texts, pairs or choices, and answers from logits, in plain Python."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,5 +23,5 @@ def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
            predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The task's own answer to each row of logits, as it writes it into prediction files."""
+    """Returns the answer to each row of logits that the task writes into prediction files."""
     return [task.answer(row["logits"]) for row in predictions]

@@ -5,5 +5,5 @@ from official_bert.models.interchange import tf1
 
 
 def variables_by_name(model):
-    """Weights that 2018 does not know keep our names."""
+    """Returns the weights by 2018's names, and by ours if 2018 has no such weight."""
     return {tf1.TABLE.theirs(name) or name: variable for name, variable in weights_by_name(model).items()}

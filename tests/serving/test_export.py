@@ -1,4 +1,4 @@
-"""What an export leaves on disk, and what it leaves when it fails."""
+"""The files of an export, and of one that fails."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Every SavedModel in a fresh process that knows only TensorFlow, by both loaders, against the models here."""
+"""Every SavedModel is loaded by both loaders in a fresh process that knows only TensorFlow, and compared with the models here."""
 
 import functools
 import os
@@ -58,7 +58,7 @@ TEXTS = np.array([text.encode() for text in (
 
 
 def viterbi(logits, real):
-    """The best path under fixed scores."""
+    """A decoder: the best path under fixed scores."""
     scores = np.random.default_rng(4).normal(size=(7, 5)).astype(np.float32)
     return best_path(logits, real, Scores(scores[:5], scores[5], scores[6]))[0]
 
@@ -83,7 +83,7 @@ def served_models(graph_tokenizer, small_config, classifier, choice_classifier, 
 
 
 def inputs_for(signature):
-    """Texts, or rows of ids of two lengths, for each input of a signature."""
+    """Returns texts, or rows of ids of two lengths, for each input of a signature."""
     rng = np.random.default_rng(0)
     mask = np.ones((4, 20), np.int32)
     mask[1, 7:] = 0
@@ -99,7 +99,7 @@ def inputs_for(signature):
 
 @pytest.fixture(scope="module")
 def exported(served_models, golden, small_config, tmp_path_factory):
-    """Each head's folder, exported when first asked for."""
+    """Returns each head's folder, exported at its first use."""
     config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
     root = tmp_path_factory.mktemp("models")
 
@@ -113,7 +113,7 @@ def exported(served_models, golden, small_config, tmp_path_factory):
 
 
 def check(served_models, exported, heads, form):
-    """Runs SCRIPT on the SavedModels of some heads."""
+    """Runs SCRIPT on the SavedModels of these heads."""
     folders = []
     for head in heads:
         folder = exported(head) / form / "1"

@@ -1,4 +1,4 @@
-"""Embeddings against the encoder's own rows; what every served model refuses."""
+"""Embeddings against the encoder's own rows; the refusals of all served models."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A task in a folder of the user's: trained, evaluated, asked and exported by commands that know nothing of it."""
+"""A task in a user's own folder is trained, evaluated, asked and exported by the unchanged commands."""
 
 import json
 import os
@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory, golden):
-    """A folder with the task of docs/add_a_task.md as my_project/questions.py, and its data."""
+    """Writes the task of docs/add_a_task.md as my_project/questions.py, and its data."""
     folder = tmp_path_factory.mktemp("own")
     page = (ROOT / "docs/add_a_task.md").read_text(encoding="utf-8")
     (folder / "my_project").mkdir()

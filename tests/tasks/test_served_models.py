@@ -1,4 +1,4 @@
-"""A task's served model answers what the same steps in plain Python answer, from the same weights."""
+"""A task's served model gives the same answers as the same steps in plain Python."""
 
 
 import keras
@@ -46,7 +46,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def make(golden):
-    """The task of a case with a model whose weights are large enough to make its answers differ."""
+    """Returns a case's task and a model whose weights are large enough to make its answers differ."""
     def of(name, **more):
         options, rows = CASES[name]
         config = Config(task=name.split()[0], model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
@@ -65,7 +65,7 @@ def make(golden):
 
 
 def check_equal(found, wanted):
-    """All that both say; lists of the graph are padded."""
+    """Compares two answers; the graph's lists are padded."""
     shared = [key for key in wanted if key in found]
     assert shared
     for key in shared:
@@ -97,7 +97,7 @@ def test_the_graph_answers_as_the_steps_in_plain_python_do(make, name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_row_has_the_same_answer_alone_and_in_any_batch(make, name):
-    """Within 2e-6: rows of other lengths are padded, and a product of other sizes adds in another order."""
+    """Allows 2e-6: padded rows have other sizes, and a product of another size adds in another order."""
     task, model, rows = make(name)
     served = make_served_model(task, model, ServingOptions())
     answer = function_of(served)

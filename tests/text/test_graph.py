@@ -1,4 +1,4 @@
-"""The tokenizer in the graph against the plain one, whose equality with 2018 the golden rows show, and those rows."""
+"""The tokenizer in the graph against the plain one and against the golden rows of 2018."""
 
 import json
 import random
@@ -17,7 +17,7 @@ BATCH = [tf.TensorSpec([None], tf.string)]
 
 
 class Pair:
-    """The two tokenizers of one vocabulary, the graph's as it is exported: traced once."""
+    """Returns the two tokenizers of one vocabulary; the graph's is traced once, as in an export."""
 
     def __init__(self, vocab_file, do_lower_case):
         self.plain = FullTokenizer(str(vocab_file), do_lower_case)
@@ -114,7 +114,7 @@ ADVERSARIAL = [list(map(chr, codes)) for codes in (
 
 
 def adversarial_texts(seed, count):
-    """Texts of a few ranges each, so that characters meet that interact."""
+    """Draws texts from a few ranges of characters each, so that interacting characters meet."""
     rng = random.Random(seed)
     for _ in range(count):
         groups = rng.choices(ADVERSARIAL, k=rng.randint(1, 4))
@@ -122,7 +122,7 @@ def adversarial_texts(seed, count):
 
 
 def differing(pair, texts, at_once=1000):
-    """The texts of which the graph gives other tokens, or other offsets."""
+    """Returns the texts for which the graph gives other tokens or offsets."""
     found = []
     for first in range(0, len(texts), at_once):
         part = texts[first:first + at_once]
@@ -201,7 +201,7 @@ def test_only_one_op_of_the_graph_is_not_tensorflows_own(pairs):
 
 
 def real_lines(root, name):
-    """Lines of real text, or a skip where the data is not beside the repository."""
+    """Returns lines of real text; skips the test if the data is not beside the repository."""
     folder = root.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there: real text is compared where it is")

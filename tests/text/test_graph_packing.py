@@ -20,7 +20,7 @@ def ragged(rows):
 
 
 def trimmed(rows, width):
-    """Padded rows without what stands behind the longest of the batch."""
+    """Cuts padded rows to the longest of the batch."""
     assert all(not row[name][width:].any() for row in rows for name in row)
     return {name: np.stack([row[name][:width] for row in rows]) for name in rows[0]}
 

@@ -1,4 +1,4 @@
-"""The plain tokenizer against the 2018 one's results, and its offsets against the text that they point into."""
+"""The plain tokenizer against the results of 2018, and its offsets against the text."""
 
 import json
 import unicodedata
@@ -42,7 +42,7 @@ TEXTS = st.text(st.one_of(
 
 
 def reference_words(text: str, do_lower_case: bool) -> list[str]:
-    """2018's steps one by one, as its comments and the README describe them, for single words."""
+    """Splits a text into normalised words by 2018's steps, as its comments and README describe them."""
     cleaned = ""
     for char in text:
         category = unicodedata.category(char)

@@ -1,4 +1,4 @@
-"""Vocabulary files: ids are line numbers, and what cannot be meant is refused by its line."""
+"""Vocabulary files: ids are line numbers; impossible entries are refused with their line."""
 
 import pytest
 

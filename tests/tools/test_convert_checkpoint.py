@@ -1,4 +1,4 @@
-"""The command: golden model there and back, what it prints, what it refuses and leaves nothing of."""
+"""The command: the golden model to each format and back, its messages, and refusals that leave no files."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def tool():
-    """The command's module; its flags belong to this process."""
+    """Imports the command; removes its flags afterwards."""
     spec = importlib.util.spec_from_file_location("convert_checkpoint", ROOT / "tools" / "convert_checkpoint.py")
     module = importlib.util.module_from_spec(spec)
     before = set(flags.FLAGS)
@@ -31,7 +31,7 @@ def tool():
 
 @pytest.fixture
 def convert(tool, capsys):
-    """Runs the command in this process; gives what it printed."""
+    """Runs the command in this process; returns its output."""
     def run(**values):
         flags.FLAGS.unparse_flags()
         for name in tool.own_flags:
@@ -44,7 +44,7 @@ def convert(tool, capsys):
 
 @pytest.fixture
 def google(golden, tmp_path):
-    """A folder as Google released them."""
+    """Makes a checkpoint folder in Google's published layout."""
     shutil.copytree(golden / "tf1_bert", tmp_path / "google")
     shutil.copy(golden / "vocab_uncased.txt", tmp_path / "google/vocab.txt")
     return tmp_path / "google"

@@ -1,4 +1,4 @@
-"""The command: 2018's instances, the same bytes each time, and a clear word about bad input."""
+"""The command: 2018's instances, the same bytes each time, and clear errors for bad input."""
 
 import functools
 import hashlib
@@ -29,7 +29,7 @@ RUNS = ["base", "wwm", "two_files_cased", "short", "long"]
 
 @pytest.fixture(scope="module")
 def tool():
-    """The command as a module, so that not every test starts a process."""
+    """Imports the command, so that not every test starts a process."""
     spec = importlib.util.spec_from_file_location("create_pretraining_data", COMMAND)
     module = importlib.util.module_from_spec(spec)
     names = set(flags.FLAGS)

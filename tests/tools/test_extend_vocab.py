@@ -26,7 +26,7 @@ def last_line(done):
 
 @pytest.fixture
 def vocab(golden, tmp_path):
-    """The golden vocabulary with two of its [unusedN] slots left, one of them far behind."""
+    """Writes the golden vocabulary with two of its [unusedN] slots left, one of them near the end."""
     lines = (golden / "vocab_uncased.txt").read_text(encoding="utf-8").splitlines()
     assert lines[1:11] == [f"[unused{number}]" for number in range(10)]
     lines[1:11] = [f"filled{number}" if number != 4 else "[unused4]" for number in range(10)]

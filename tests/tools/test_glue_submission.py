@@ -1,4 +1,4 @@
-"""The archive for GLUE's server, from folders as runs leave them."""
+"""The archive for GLUE's server, made from folders of runs."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ def zip_runs(root, *arguments):
 
 @pytest.fixture
 def runs(tmp_path):
-    """A folder for each task; that of MNLI holds three files."""
+    """Makes a folder for each task; MNLI's holds three files."""
     for name in SUBMISSION_FILES:
         folder = tmp_path / "runs" / ("mnli" if name in ("AX", "MNLI-m", "MNLI-mm") else name.lower())
         folder.mkdir(parents=True, exist_ok=True)

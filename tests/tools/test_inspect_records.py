@@ -1,4 +1,4 @@
-"""Inspection: what it prints is true, and what a model cannot be trained on is refused."""
+"""Inspection: its output is true, and records that no model can be trained on are refused."""
 
 import importlib.util
 import json

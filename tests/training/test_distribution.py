@@ -35,7 +35,7 @@ def records(folder):
 
 @pytest.fixture(scope="module")
 def arrangements(folder, records):
-    """Losses and weights of the same 20 steps, by (replicas, accumulation steps)."""
+    """Returns losses and weights of the same 20 steps, by (replicas, accumulation steps)."""
     done = subprocess.run([sys.executable, str(SCRIPT), records, str(folder)], check=False, capture_output=True, text=True,
                           timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -65,7 +65,7 @@ def test_replicas_drop_out_differently_which_keras_seeds_alone_would_not(arrange
 
 
 class Workers:
-    """Two processes of the real command, on one output folder."""
+    """Runs the real command in two processes on one output folder."""
 
     def __init__(self, folder, records, name, by_flags=True, **training):
         self.folder, self.output = folder, folder / name
@@ -87,7 +87,7 @@ class Workers:
                                                    stderr=subprocess.STDOUT, text=True))
 
     def wait(self):
-        """(statuses, outputs) once both have ended."""
+        """Returns (statuses, outputs) after both have ended."""
         outputs = [process.communicate(timeout=900)[0] for process in self.processes]
         return [process.returncode for process in self.processes], outputs
 
@@ -98,7 +98,7 @@ class Workers:
             time.sleep(0.1)
 
     def losses(self):
-        """The loss by step; a step done twice, before and after a stop, must have had the same loss."""
+        """Returns the loss by step; a step done twice, before and after a stop, must have the same loss."""
         found = {}
         log = self.output / "log.jsonl"
         for line in log.read_text().splitlines() if log.exists() else []:

@@ -29,7 +29,7 @@ def held_out(tmp_path_factory):
 
 
 def given(config, *records):
-    """The first two arguments of training and evaluation."""
+    """Returns the first two arguments of training and evaluation."""
     return load_task(config), data_files(*records)
 
 
@@ -38,7 +38,7 @@ def train(what, folder, lines=None):
 
 
 def logged(folder, name, file="log.jsonl"):
-    """The values of a metric by step."""
+    """Returns the values of a metric by step."""
     rows = map(json.loads, (folder / file).read_text().splitlines())
     return {row["step"]: row[name] for row in rows if name in row}
 

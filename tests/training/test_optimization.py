@@ -13,7 +13,7 @@ GRADIENTS = RNG.normal(size=(5, 4, 3)).astype("float32")
 
 
 def numpy_steps(name, decayed, rate=0.1, b1=0.9, b2=0.999, eps=1e-6, decay=0.01):
-    """Loshchilov and Hutter (2019), algorithm 2; You et al. (2020), algorithm 2; 2018's without bias correction."""
+    """Updates in NumPy: Loshchilov and Hutter (2019), algorithm 2; You et al. (2020), algorithm 2; 2018's without bias correction."""
     w, m, v = WEIGHT.astype("float64"), 0.0, 0.0
     for t, g in enumerate(GRADIENTS.astype("float64"), 1):
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g

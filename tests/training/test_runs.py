@@ -1,4 +1,4 @@
-"""One fine-tuning of every task from its published files: trained, evaluated, answered, and evaluated anew by itself."""
+"""Fine-tunes every task once from its published files: trains, evaluates, answers, and evaluates again alone."""
 
 import json
 import math
@@ -67,7 +67,7 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
 
 
 def check_names_and_weights(data):
-    """The weights that a task gives from a batch alone are those of its losses, to the bit, and it gives what it names."""
+    """Requires that the weights computed from a batch alone equal those of the losses, to the bit, under the task's own names."""
     task, batch = data.task, next(iter(data.train.dataset()))
     outputs = data.model(dict(batch), training=False)
     wanted = {name: float(weight) for name, (_, weight) in task.losses(outputs, batch).items()}

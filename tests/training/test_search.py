@@ -1,4 +1,4 @@
-"""Grids and seeds: which settings are tried, what counts as best, what is kept, what is not done twice."""
+"""Grids and seeds: the settings tried, the choice of the best, the kept runs, and no run done twice."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ def test_values_of_a_grid_of_ones_own_have_the_types_of_their_keys():
 
 
 class Trained:
-    """A training whose metric is a function of batch and seed, and which leaves a checkpoint."""
+    """Stands for a training: its metric is a function of batch and seed, and it writes a checkpoint."""
 
     def __init__(self):
         self.calls = []

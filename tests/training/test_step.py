@@ -21,7 +21,7 @@ def trainer_of(task, model, total=20):
 
 
 def trained_on(config, path):
-    """A trainer whose weights are those of seed 1, and its batches."""
+    """Returns a trainer with the weights of seed 1, and its batches."""
     tf.keras.utils.set_random_seed(1)
     resolved = resolve(config, path)
     return trainer_of(resolved.task, resolved.model), resolved.train

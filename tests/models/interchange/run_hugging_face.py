@@ -1,4 +1,4 @@
-"""What Hugging Face's PyTorch classes compute, run in an environment of their own (`make venv-torch`), for the tests beside it.
+"""Runs Hugging Face's PyTorch classes for the tests beside it, in an environment of its own (`make venv-torch`).
 
     .venv-torch/bin/python tests/models/interchange/run_hugging_face.py outputs FOLDER INPUTS.npz OUTPUTS.npz
     .venv-torch/bin/python tests/models/interchange/run_hugging_face.py embeddings FOLDER SENTENCES.txt OUTPUTS.npz
@@ -15,7 +15,7 @@ import transformers
 
 
 def load(folder):
-    """The model of the class that a folder names, and what the library said about its weights."""
+    """Returns the model of the class that a folder names, and the library's messages about its weights."""
     name = json.loads((pathlib.Path(folder) / "config.json").read_text())["architectures"][0]
     model, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
     wrong = {key: sorted(map(str, value)) for key, value in report.items() if value}
@@ -25,7 +25,7 @@ def load(folder):
 
 
 def outputs(folder, source, target):
-    """All outputs of a model for the inputs in a file."""
+    """Writes all outputs of a model for the inputs in a file."""
     inputs = np.load(source)
     with torch.no_grad():
         found = load(folder)(input_ids=torch.tensor(inputs["input_ids"]).long(), output_hidden_states=True,
@@ -36,7 +36,7 @@ def outputs(folder, source, target):
 
 
 def embeddings(folder, source, target):
-    """The mean over tokens of the last layer, of length 1, for each line of a file."""
+    """Writes the last layer's mean over tokens, scaled to length 1, for each line of a file."""
     lines = pathlib.Path(source).read_text(encoding="utf-8").splitlines()
     rows = transformers.AutoTokenizer.from_pretrained(folder)(lines, padding=True, return_tensors="pt")
     with torch.no_grad():
@@ -47,7 +47,7 @@ def embeddings(folder, source, target):
 
 
 def save(folder):
-    """A small model of random weights, as `save_pretrained` writes it and as `torch.save` does."""
+    """Writes a small model of random weights with `save_pretrained` and with `torch.save`."""
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
                                      intermediate_size=16, max_position_embeddings=12)

@@ -1,4 +1,4 @@
-"""The golden TF 1 model through formats and back: the same bits, nothing dropped."""
+"""The golden TF 1 model is converted to each format and back: the same bits, nothing dropped."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ def golden_model(golden):
 
 
 def assert_same_tf1(first, second):
-    """Two TF 1 checkpoints: names, shapes and every bit."""
+    """Compares two TF 1 checkpoints: names, shapes and every bit."""
     one, other = tf.train.load_checkpoint(str(first)), tf.train.load_checkpoint(str(second))
     assert one.get_variable_to_shape_map() == other.get_variable_to_shape_map()
     for name in one.get_variable_to_shape_map():
@@ -66,7 +66,7 @@ def test_a_keras_file_is_read(tmp_path):
 
 
 def rewrite_tf1(source, target, change):
-    """A TF 1 checkpoint with other names; `change` gives the new name, or None to leave a variable out."""
+    """Writes a TF 1 checkpoint under other names; `change` gives the new name, or None to leave a variable out."""
     reader = tf.train.load_checkpoint(str(source))
     named = {change(name): reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if change(name)}
     target.parent.mkdir(exist_ok=True, parents=True)

@@ -1,4 +1,4 @@
-"""Hugging Face's folders: files of several ages, and what is refused. The library itself answers in `make test-slow`."""
+"""Hugging Face's folders: files of several versions, and refusals. `make test-slow` compares with the library itself."""
 
 import collections
 import json
@@ -99,17 +99,17 @@ def test_half_precision_becomes_float32_and_is_said(copied):
 
 
 class Global:
-    """Pickles as the name of something in another module."""
+    """An object that is pickled as a name in another module."""
 
     def __init__(self, module, name):
         self.module, self.name = module, name
 
     def __call__(self):
-        """Pickle wants what it will call to be callable."""
+        """Exists because pickle requires a callable."""
 
 
 class Call:
-    """Pickles as a call of a function of another module."""
+    """An object that is pickled as a call of another module's function."""
 
     def __init__(self, module, name, arguments):
         self.function, self.arguments = Global(module, name), arguments
@@ -119,7 +119,7 @@ class Call:
 
 
 class TorchPickler(pickle._Pickler):
-    """Writes what torch.save writes, without torch."""
+    """Writes the format of torch.save without torch."""
 
     def persistent_id(self, obj):
         return obj if isinstance(obj, tuple) and obj[:1] == ("storage",) else None
@@ -131,7 +131,7 @@ class TorchPickler(pickle._Pickler):
 
 
 def write_bin(path, entries):
-    """A file of torch.save; an array becomes a tensor, anything else stays as it is."""
+    """Writes a file in the format of torch.save; arrays become tensors, other values stay as they are."""
     arrays, found = {}, collections.OrderedDict()
     for name, value in entries.items():
         if isinstance(value, np.ndarray):

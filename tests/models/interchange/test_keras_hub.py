@@ -1,4 +1,4 @@
-"""keras-hub's BertBackbone, an implementation of its own, on the same weights; live objects and preset folders."""
+"""keras-hub's BertBackbone, a separate implementation, gives the same outputs with the same weights, from objects and preset folders."""
 
 import dataclasses
 import json

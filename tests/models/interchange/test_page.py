@@ -1,4 +1,4 @@
-"""The page of names says what the tables say."""
+"""docs/checkpoints.md lists the names of the tables."""
 
 import importlib
 import pathlib

@@ -1,4 +1,4 @@
-"""tf-models-official's BertEncoderV2, an implementation of its own, on the same weights."""
+"""tf-models-official's BertEncoderV2, a separate implementation, gives the same outputs with the same weights."""
 
 import numpy as np
 import pytest

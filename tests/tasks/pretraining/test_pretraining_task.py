@@ -15,7 +15,7 @@ S, P = 32, 6
 
 @pytest.fixture
 def unmasked(tmp_path, golden):
-    """Two files of records without masks made of the golden ones' shapes."""
+    """Writes two files of records without masks, in the golden records' shapes."""
     rng = np.random.default_rng(0)
     features = records.unmasked_features(S)
     for part in range(2):
@@ -44,7 +44,7 @@ def resolve(pattern, golden, **changes):
 
 
 def rows_of(dataset):
-    """{(original ids of the row): its masked places} over batches."""
+    """Returns {(original ids of the row): its masked places} over batches."""
     found = {}
     for batch in dataset:
         batch = {name: value.numpy() for name, value in batch.items()}

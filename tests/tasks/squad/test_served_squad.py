@@ -54,7 +54,7 @@ WORDS = "the surveyor Ünder 中国 asked for 12% of Señora's price, co\u00adop
 
 
 def plain_answer(plain, model, question, context, length):
-    """2018's `run_squad` for one question: features, n-best, null score; the answer as offsets of its tokens."""
+    """Answers one question by the steps of 2018's `run_squad`; gives the answer as offsets of its tokens."""
     cls, sep = plain.special_id("[CLS]"), plain.special_id("[SEP]")
     query = plain.convert_tokens_to_ids(plain.tokenize(question))[:SETTINGS["max_query_length"]]
     tokens = plain.tokenize_with_offsets(context)

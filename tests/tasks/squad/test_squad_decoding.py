@@ -18,7 +18,7 @@ def tokenizer(golden):
 
 @pytest.fixture(scope="module", params=[1, 2])
 def decoded(request, golden, tokenizer):
-    """(what 2018 wrote, what we decode from the same logits)."""
+    """Returns (2018's results, our decoding of the same logits)."""
     wanted = json.loads((golden / f"squad_v{request.param}_features.json").read_text(encoding="utf-8"))
     maker = FeatureMaker(tokenizer, *(wanted[key] for key in ("max_seq_length", "doc_stride", "max_query_length")))
     examples = read_squad(str(golden / f"squad_v{request.param}.json")).examples

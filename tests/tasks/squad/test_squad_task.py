@@ -19,7 +19,7 @@ SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_at
 
 @pytest.fixture(scope="module", params=[1, 2])
 def golden_squad(request, golden):
-    """(what 2018 wrote, its logits, the questions of the same file with the same settings)."""
+    """Returns (2018's results, its logits, the questions of the same file with the same settings)."""
     wanted = json.loads((golden / f"squad_v{request.param}_features.json").read_text(encoding="utf-8"))
     options = {key: wanted[key] for key in ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
                                             "max_answer_length", "null_score_diff_threshold")}
@@ -38,13 +38,13 @@ def make_task(golden, batch_size=8, **options):
 
 
 def trained_on(golden, train_file, eval_file="", cache_dir="", **options):
-    """The task with its training data."""
+    """Returns the task with its training data."""
     files = DataFiles(train_file=str(train_file), eval_file=str(eval_file), cache_dir=str(cache_dir))
     return make_task(golden, **{"max_seq_length": 96, **options}).resolve(files, TRAIN_AND_EVALUATE)
 
 
 def rows_of(questions, logits):
-    """2018's logits as predictions in the order of the batches."""
+    """Returns 2018's logits as predictions in the order of the batches."""
     source = questions.source
     return [{name: logits[name][index] for name in ("start_logits", "end_logits")} for index in np.concatenate(source.plan(0))]
 
@@ -151,7 +151,7 @@ def test_the_best_span_of_raw_text_is_where_its_logits_are_highest(golden):
 
 
 def broken(tmp_path, change):
-    """A file of one question, changed."""
+    """Writes a file of one question, with changes."""
     values = {"data": [{"paragraphs": [{"context": "A cat sat.", "qas": [
         {"id": "q1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 2}]}]}]}]}
     change(values["data"][0]["paragraphs"][0])

@@ -1,4 +1,4 @@
-"""Features of words that are computed once: each word's own, whatever the batches; kept by what they depend on."""
+"""Features of words that are computed once: the same for any batches, and cached by their inputs."""
 
 import numpy as np
 import pytest

@@ -32,7 +32,7 @@ def make_tagger(model, graph_tokenizer, labels=LABELS, **options):
 
 
 def spaced_words(plain, text):
-    """[(start, end, number of its first piece)] of what stands between spaces, as CoNLL data has it."""
+    """Returns [(start, end, number of the first piece)] of the words between spaces, as in CoNLL data."""
     words, end = [], None
     for number, (_, first, last) in enumerate(plain.tokenize_with_offsets(text)):
         if end is None or text[end:first].strip() != text[end:first]:
@@ -42,7 +42,7 @@ def spaced_words(plain, text):
 
 
 def word_logits(plain, model, text, words, length=20, stride=5):
-    """Logits of each word's first piece from the window that shows it with the most context."""
+    """Returns the logits of each word's first piece, from the window that shows it with the most context."""
     ids = plain.convert_tokens_to_ids(plain.tokenize(text))
     windows = packing.sliding_windows(len(ids), length - 2, stride)
     logits, outputs = [], {}
@@ -59,13 +59,13 @@ def word_logits(plain, model, text, words, length=20, stride=5):
 
 
 def entities_of(text, words, tags):
-    """(type, start, end, slice) of the chunks that seqeval finds in the tags of one text."""
+    """Returns (type, start, end, slice) of the chunks that seqeval finds in the tags of one text."""
     return [(kind, words[first][0], words[last][1], text[words[first][0]:words[last][1]])
             for kind, first, last in get_entities(tags)]
 
 
 def rows_of(found, index):
-    """What the model gave for a text, without the padding."""
+    """Returns the model's answer to a text without padding."""
     columns = [found[name].numpy()[index].tolist() for name in ("types", "starts", "ends", "entities")]
     return [(kind.decode(), start, end, text.decode()) for kind, start, end, text in zip(*columns) if kind]
 

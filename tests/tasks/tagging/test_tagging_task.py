@@ -23,7 +23,7 @@ OTHERS = ("the", "while", "it", "rained", "borrowed", "in", "atlas", "three")
 
 
 def write_conll(path, count, seed=0, separator="\t"):
-    """Sentences in which a word alone tells its tag, but for entities of two words."""
+    """Writes sentences in which each word alone tells its tag, except in entities of two words."""
     draw = random.Random(seed)
     lines = []
     for _ in range(count):

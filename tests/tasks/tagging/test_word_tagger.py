@@ -1,4 +1,4 @@
-"""Taggers of words: the BiLSTM on frozen layers against NumPy, what is trained, cached features, the CRF's outputs."""
+"""Taggers of words: the BiLSTM on frozen layers against NumPy, trained weights, cached features, the CRF's outputs."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ FIRST_PIECES = np.array([[0, 1, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0, 0]], np.int32
 
 
 def lstm(x, kernel, recurrent, bias):
-    """Hochreiter and Schmidhuber's cell with a forget gate, over x [W,D]; gates stand in the order input, forget, new, output."""
+    """Runs Hochreiter and Schmidhuber's cell with a forget gate over x [W,D]; the gates' order is input, forget, new, output."""
     size = recurrent.shape[0]
     hidden, cell, found = np.zeros(size), np.zeros(size), []
     for row in x:
@@ -27,7 +27,7 @@ def lstm(x, kernel, recurrent, bias):
 
 
 def by_hand(model, words):
-    """Mixed features of one text's words [W,D] -> logits [W,T]."""
+    """Returns logits [W,T] of one text's words from their mixed features [W,D]."""
     x = words
     for layer in model.lstms:
         weights = [weight.numpy() for weight in layer.weights]

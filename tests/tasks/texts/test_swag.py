@@ -51,7 +51,7 @@ def test_wrong_labels_and_missing_columns_are_told(tmp_path):
 
 
 def test_a_rule_is_learned_from_csv_files(tmp_path):
-    """The ending that names the colour of the first sentence is right."""
+    """The right ending names the colour of the first sentence."""
     rng = np.random.default_rng(1)
     colours = np.array(["green", "white", "black", "red"])
 
