@@ -96,10 +96,12 @@ def predict() -> None:
 def _trained(folder: str):
     """The task and the model of a run's folder or, as 2018 allows, of a fine-tuned --init_checkpoint of any format."""
     from official_bert.models.checkpoints import initialize_from
-    from official_bert.tasks.loading import load_task, restore_for_inference
+    from official_bert.tasks.loading import load_task, restore_for_inference, run_folder
     from official_bert.training.checkpointing import CONFIG_FILE
     begun = os.path.exists(os.path.join(folder, CONFIG_FILE)) or FLAGS.ensemble or FLAGS.do_train
     if begun or not FLAGS.init_checkpoint:
+        if run_folder(folder) is None:
+            raise ValueError(f"{folder}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
         return restore_for_inference(folder)
     task = load_task(_config())
     model = task.build_model()
