@@ -54,6 +54,8 @@ flags.DEFINE_float("span_p", 0.2, "Of the geometric distribution of span lengths
 flags.DEFINE_integer("span_longest", 10, "Words of a span at most (--masking=span).")
 flags.DEFINE_enum("sentence_task", "nsp", ["nsp", "sop", "none"],
                   "Second segments: the next or a random one (BERT), in or out of order (ALBERT), or none (RoBERTa).")
+flags.DEFINE_bool("copies_apart", True, "Draw no random second segment from a document of the same text, as a mixture holds; "
+                  "--nocopies_apart: as in 2018. Without such documents it makes no difference.")
 flags.DEFINE_enum("order", "2018", ["2018", "sharded"], "One random order over the whole corpus, as in 2018, or one a "
                   "file: sooner, but other instances, and a random segment comes from the same file's documents.")
 flags.DEFINE_enum("engine", "local", ["local", "beam"], "This machine, or Apache Beam (--order=sharded only; needs "
@@ -70,7 +72,7 @@ BYTES_A_TOKEN = 6  # of text, at least: what is needed on the disk is estimated 
 GZIP_SHARE = 0.2  # of a record, at least
 DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_factor", "short_seq_prob", "sentence_task",
             "masking", "do_whole_word_mask", "masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "span_p", "span_longest",
-            "order", "gzip_compress")  # with the text, all that the bytes depend on
+            "copies_apart", "order", "gzip_compress")  # with the text, all that the bytes depend on
 Account = Mapping[str, Any]  # "documents", "sentences", "tokens" of the corpus, and "counts"
 
 
@@ -89,6 +91,7 @@ def refuse_unread_options() -> None:
         ("masking", dynamic, ["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"]),
         ("masking", FLAGS.masking != "span", ["span_p", "span_longest"]),
         ("sentence_task", FLAGS.sentence_task == "none", ["short_seq_prob"]),
+        ("sentence_task", FLAGS.sentence_task != "nsp", ["copies_apart"]),
         ("engine", beam, ["token_store", "work_dir", "num_workers", "discard"]),
         ("engine", not beam, ["beam_options"])]
     for mode, is_chosen, names in unread:
@@ -114,7 +117,7 @@ def instance_config() -> InstanceConfig:
     return InstanceConfig(
         max_seq_length=FLAGS.max_seq_length, max_predictions_per_seq=FLAGS.max_predictions_per_seq,
         dupe_factor=dupe_factor, short_seq_prob=FLAGS.short_seq_prob, sentence_task=FLAGS.sentence_task,
-        masking=masking)
+        copies_apart=FLAGS.copies_apart, masking=masking)
 
 
 def get_store(folder: str, description: dict, reporter: Reporter) -> token_store.TokenStore:
@@ -177,7 +180,7 @@ def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
         maker = Generator(store, config, facts, FLAGS.random_seed, Scratch(work_dir), reporter.show)
         counts = maker.write(outputs, FLAGS.order, FLAGS.gzip_compress, FLAGS.num_workers, work)
         return {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
-                "counts": counts}
+                "copies": maker.copies, "counts": counts}
 
 
 def settings(description: dict, outputs: Sequence[str]) -> dict[str, Any]:
@@ -204,6 +207,8 @@ def report(account: Account, config: InstanceConfig) -> YieldReport:
     found.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
     found.repeat(f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1))
     found.repeat("as random next segments", tokens=counts.random_tokens)
+    if account.get("copies"):
+        found.note("documents of the same text as an earlier one: no random next segment comes from a copy", documents=account["copies"])
     for reason, tokens, examples in (
             ("cut off at --max_seq_length", counts.truncated, counts.truncated_examples),
             ("a token alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples)):

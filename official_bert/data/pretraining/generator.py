@@ -8,6 +8,7 @@ order each output file has documents, random stream and shuffle of its own.
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import itertools
 import tempfile
 import threading
@@ -20,6 +21,7 @@ from official_bert.data import records
 from official_bert.data.long_work import interruption
 from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, flush_to_disk
 from official_bert.data.pretraining import kernels
+from official_bert.data.pretraining.copies import texts_of_documents
 from official_bert.data.pretraining.external_shuffle import shuffled
 from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import VocabularyFacts
@@ -153,6 +155,19 @@ class Generator:
     scratch: Scratch
     progress: Callable[[str, float], Any] = lambda stage, share: None  # what is being done, share that is done
 
+    @functools.cached_property
+    def texts(self) -> np.ndarray:
+        """For each document the first one with the same text, if that matters; otherwise its own number."""
+        store = self.store
+        if self.config.sentence_task != "nsp" or not self.config.copies_apart:
+            return self.scratch.keep(np.arange(store.num_documents))
+        return self.scratch.keep(texts_of_documents(store.tokens, store.sentence_starts, store.document_starts))
+
+    @property
+    def copies(self) -> int:
+        """The number of documents that are kept apart from an earlier one of the same text."""
+        return int(np.count_nonzero(self.texts != np.arange(len(self.texts))))
+
     def write(self, output_files: Sequence[str], order: Order = "2018", compress: bool = False,
               num_workers: int = 1, work: WorkFolder | None = None) -> Counts:
         """Writes `output_files`, of which none appears before all are whole; returns what was counted.
@@ -161,6 +176,7 @@ class Generator:
         written in the folder `work`, by default one beside the first output; shards that are whole there are not made again.
         """
         encoder = RowEncoder(self.config, self.facts)
+        assert len(self.texts) == self.store.num_documents  # found once, before threads need it
         with contextlib.ExitStack() as stack:
             folder = work or stack.enter_context(WorkFolder(f"{output_files[0]}{SUFFIX}", {}, discard=True))
             write = self._write_shards if order == "sharded" else self._write_in_one_order
@@ -238,7 +254,7 @@ class Generator:
         """The instances of the documents of these numbers; `documents` is shuffled in place."""
         progress(0)
         store = self.store
-        corpus = kernels.Corpus(store.tokens, store.sentence_starts, store.document_starts, documents)
+        corpus = kernels.Corpus(store.tokens, store.sentence_starts, store.document_starts, documents, self.texts)
         sampler = InstanceSampler(self.config, self.facts, corpus, seed)
         block: np.ndarray = np.zeros((ROWS_AT_A_TIME, sampler.row_width), self.facts.token_type)
         count = second_labels = tokens = 0

@@ -38,6 +38,7 @@ class Corpus(NamedTuple):
     sentence_starts: np.ndarray  # [sentences + 1] int64, in tokens
     document_starts: np.ndarray  # [documents + 1] int64, in sentences
     order: np.ndarray  # [documents] int64: the document that stands at each place
+    texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `copies`)
 
 
 @njit(forceinline=True)
@@ -126,12 +127,12 @@ def _next_document(plan, documents, words, state):
 
 
 @njit(forceinline=True)
-def _random_segment(starts, document_starts, order, words, place, wanted):
-    """A slice of at least `wanted` tokens, if it can be, from a random sentence on of a random other document."""
+def _random_segment(starts, document_starts, order, texts, words, place, wanted):
+    """A slice of at least `wanted` tokens, if it can be, from a random sentence on of a random document with another text."""
     other = place
-    for _ in range(10):  # 2018: ten tries to find another document
+    for turn in range(1000):  # 2018: ten tries to find another document; here a copy is none, and is not taken either
         other = below(words, len(order))
-        if other != place:
+        if texts[order[other]] != texts[order[place]] or (turn >= 9 and other == place):
             break
     first, last = document_starts[order[other]], document_starts[order[other] + 1]
     first += below(words, last - first)
@@ -161,7 +162,7 @@ def _truncate(words, a_start, a_end, b_start, b_end, most):
 
 
 @njit(forceinline=True)
-def _sample_pair(plan, starts, document_starts, order, words, state):
+def _sample_pair(plan, starts, document_starts, order, texts, words, state):
     """(start and end of A, of B, label, tokens drawn at random) of the next instance before it is cut to its length.
 
     2018 `create_instances_from_document`.
@@ -177,7 +178,7 @@ def _sample_pair(plan, starts, document_starts, order, words, state):
         label = alone or random(words) < 0.5
         if label:
             wanted = state[TARGET] - (a_end - a_start)
-            b_start, b_end = _random_segment(starts, document_starts, order, words, state[DOCUMENT], wanted)
+            b_start, b_end = _random_segment(starts, document_starts, order, texts, words, state[DOCUMENT], wanted)
             end, drawn = split, b_end - b_start  # what is not used is put back
     else:
         if alone:  # a sentence on its own is split between two of its tokens
@@ -355,7 +356,7 @@ def _put_predictions(plan, row, originals):
 def make_rows(plan, tables, corpus, words, state, rows):
     """Fills `rows` with the next instances; returns how many, less than `len(rows)` at the end only."""
     budgets, continues_word, replacements, span_lengths = tables
-    tokens, starts, document_starts, order = corpus
+    tokens, starts, document_starts, order, texts = corpus
     places, begins, originals, turns = [np.empty(plan.max_seq_length + 1, np.int64) for _ in range(4)]
     count = 0
     while count < len(rows):
@@ -371,7 +372,7 @@ def make_rows(plan, tables, corpus, words, state, rows):
                 _next_document(plan, len(order), words, state)
             if state[PASS] == plan.dupe_factor:
                 break
-            whole = _sample_pair(plan, starts, document_starts, order, words, state)
+            whole = _sample_pair(plan, starts, document_starts, order, texts, words, state)
             pair = _truncate(words, whole[0], whole[1], whole[2], whole[3], plan.max_seq_length - 3)
             # Not so for sentence order of one token alone: there is no pair.
             is_whole = pair[0] < pair[1] and pair[2] < pair[3]

@@ -1,7 +1,7 @@
 """Mixes corpora of several languages (or sources) in wanted shares, by leaving documents out and by repeating them.
 
-Which documents, depends on their place in the input and nothing else. A document's copies go to different output files:
-`create_pretraining_data --order=sharded` draws random next sentences within a file, so a copy never serves as one.
+Which documents, depends on their place in the input and nothing else. A document's copies go to different output files; that
+none serves as the random next sentence of another is the generator's work (`pretraining/copies`).
 """
 
 import collections

@@ -26,7 +26,8 @@ def make_corpus():
                    rng.integers(5, WORDS + 5, tokens))
     starts = np.unique(np.concatenate([[0], np.sort(rng.integers(1, tokens, tokens // 18)), [tokens]]))
     documents = np.unique(np.concatenate([[0], np.arange(0, len(starts) - 1, 25), [len(starts) - 1]]))
-    return kernels.Corpus(ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1))
+    return kernels.Corpus(ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1),
+                          np.arange(len(documents) - 1))
 
 
 def make_rows(masking):

@@ -21,7 +21,7 @@ def make_corpus(documents):
     sentences = [sentence for document in documents for sentence in document]
     tokens = np.array([token for sentence in sentences for token in sentence], np.uint16)
     return kernels.Corpus(tokens, np.cumsum([0, *map(len, sentences)]), np.cumsum([0, *map(len, documents)]),
-                          np.arange(len(documents)))
+                          np.arange(len(documents)), np.arange(len(documents)))
 
 
 def sample(documents, config, seed=0, facts=FACTS):

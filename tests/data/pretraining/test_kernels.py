@@ -32,7 +32,7 @@ def all_rows(config, block_rows=50):
     rng = np.random.default_rng(0)
     starts = np.concatenate([[0], np.cumsum(rng.integers(1, 40, 400))])
     corpus = kernels.Corpus(rng.integers(5, 90, starts[-1]).astype(np.uint16), starts, np.arange(0, 401, 10),
-                            np.arange(40))
+                            np.arange(40), np.arange(40))
     continues_word = np.arange(90) >= 70
     facts = VocabularyFacts(90, 2, 3, 4, continues_word, np.arange(90))
     sampler = InstanceSampler(config, facts, corpus, 3)

@@ -21,7 +21,8 @@ def make_corpus(seed=0, tokens=200_000, share_of_pieces=0.25):
     ids = np.where(pieces, rng.integers(WORDS + 5, WORDS + PIECES + 5, tokens), rng.integers(5, WORDS + 5, tokens))
     starts = np.unique(np.concatenate([[0], np.sort(rng.integers(1, tokens, tokens // 18)), [tokens]]))
     documents = np.unique(np.concatenate([[0], np.arange(0, len(starts) - 1, 25), [len(starts) - 1]]))
-    return kernels.Corpus(ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1))
+    return kernels.Corpus(ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1),
+                          np.arange(len(documents) - 1))
 
 
 def sample(masking, S=128, P=40, task="none", seed=1, share_of_pieces=0.25):

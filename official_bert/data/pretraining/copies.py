@@ -1,0 +1,47 @@
+"""Finds documents of the same text: a document's copy must not serve as its random next segment."""
+
+import numpy as np
+
+from official_bert.text.compiling import compiled
+
+
+def texts_of_documents(tokens: np.ndarray, sentence_starts: np.ndarray, document_starts: np.ndarray) -> np.ndarray:
+    """Returns, for each document, the number of the first document with the same tokens, [documents] int64.
+
+    It is a document's own number unless it is a copy of an earlier one. How the tokens are split into sentences does not matter.
+    """
+    ends = sentence_starts[document_starts]
+    hashes = _hash_documents(tokens, ends)
+    order = np.argsort(hashes, kind="stable")  # of equal hashes, the first document stands first
+    begins = np.append(True, hashes[order[1:]] != hashes[order[:-1]])[:len(order)]
+    firsts = np.empty(len(order), np.int64)
+    firsts[order] = order[begins][np.cumsum(begins) - 1]
+    _compare(tokens, ends, firsts)
+    return firsts
+
+
+@compiled(nogil=True)
+def _hash_documents(tokens, ends):
+    """Returns 64 bits of hash of the tokens between neighbouring `ends`."""
+    hashes = np.empty(len(ends) - 1, np.uint64)
+    for document in range(len(hashes)):
+        value = np.uint64(ends[document + 1] - ends[document])
+        for place in range(ends[document], ends[document + 1]):
+            value = (value ^ np.uint64(tokens[place])) * np.uint64(0x9E3779B97F4A7C15)
+            value ^= value >> np.uint64(32)
+        hashes[document] = value
+    return hashes
+
+
+@compiled(nogil=True)
+def _compare(tokens, ends, firsts):
+    """Gives a document its own number again if its text only has the hash of another."""
+    for document in range(len(firsts)):
+        first, size = ends[firsts[document]], ends[document + 1] - ends[document]
+        same = ends[firsts[document] + 1] - first == size
+        place = 0
+        while same and place < size:
+            same = tokens[first + place] == tokens[ends[document] + place]
+            place += 1
+        if not same:
+            firsts[document] = document
