@@ -1,12 +1,11 @@
 """The command of 2018's extract_features.py: its golden lines, the same numbers in other formats, mistakes."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow.parquet
 import pytest
+from commands import run_here
 
 
 @pytest.fixture(scope="module")
@@ -14,11 +13,10 @@ def extract(golden, tmp_path_factory):
     folder = tmp_path_factory.mktemp("features")
 
     def run(output, *more, source=golden / "extract_features_input.txt"):
-        done = subprocess.run([
-            sys.executable, "-m", "official_bert.extract_features", f"--input_file={source}", f"--output_file={folder / output}",
+        done = run_here(
+            "-m", "official_bert.extract_features", f"--input_file={source}", f"--output_file={folder / output}",
             "--layers=-1,-2,-3", "--max_seq_length=24", f"--vocab_file={golden}/vocab_uncased.txt", "--do_lower_case=True",
-            f"--bert_config_file={golden}/tf1_bert/bert_config.json", f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt", *more],
-            check=False, capture_output=True, text=True, timeout=200)
+            f"--bert_config_file={golden}/tf1_bert/bert_config.json", f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt", *more)
         return done, folder / output
     return run
 

@@ -2,11 +2,10 @@
 
 import json
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from commands import run_here
 
 WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
 
@@ -39,10 +38,9 @@ def files(tmp_path_factory, golden):
 
 
 def run(files, *more):
-    return subprocess.run([
-        sys.executable, "-m", "official_bert.run_classifier", f"--data_dir={files}", f"--vocab_file={files}/vocab.txt",
-        f"--bert_config_file={files}/bert_config.json", f"--output_dir={files}/run", "--max_seq_length=32", *more],
-        check=False, capture_output=True, text=True, timeout=300)
+    return run_here(
+        "-m", "official_bert.run_classifier", f"--data_dir={files}", f"--vocab_file={files}/vocab.txt",
+        f"--bert_config_file={files}/bert_config.json", f"--output_dir={files}/run", "--max_seq_length=32", *more)
 
 
 def test_the_flags_of_2018_train_measure_and_answer_and_leave_its_files(files):

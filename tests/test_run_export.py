@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from commands import run_here
 from made_checkpoints import stored_small
 
 from official_bert.config import Config, OptimizerConfig, TokenizerConfig, save_config
@@ -32,9 +33,8 @@ def run_folder(golden, small_config, tmp_path_factory):
     return folder, model
 
 
-def run_export(*arguments, **environment):
-    return subprocess.run([sys.executable, "-m", "official_bert.run_export", *arguments], capture_output=True, text=True,
-                          check=False, env={**os.environ, **environment})
+def run_export(*arguments):
+    return run_here("-m", "official_bert.run_export", *arguments)
 
 
 def test_a_run_becomes_a_model_that_answers_text_and_ids(run_folder, tmp_path):
@@ -68,7 +68,9 @@ def test_what_is_no_run_is_named(run_folder, tmp_path):
 
 
 def test_another_keras_backend_is_refused(run_folder, tmp_path):
-    finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", KERAS_BACKEND="numpy")
+    finished = subprocess.run([sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run_folder[0]}",
+                               f"--output={tmp_path / 'x'}"], capture_output=True, text=True, check=False,
+                              env={**os.environ, "KERAS_BACKEND": "numpy"})
     assert finished.returncode == 1 and "error: KERAS_BACKEND: expected tensorflow, got " in finished.stderr
     assert "Traceback" not in finished.stderr
 

@@ -1,9 +1,8 @@
 import json
-import subprocess
-import sys
 
 import pytest
 import yaml
+from commands import run_here
 from made_pretraining import make_config
 
 from official_bert.config import to_dict
@@ -48,9 +47,8 @@ def test_a_checkpoint_in_the_folder_is_a_model_too(folder):
     assert float(model.masked_lm.output_bias.value[WORDS.index("river")]) == 40.0
 
 
-def predict(*arguments, stdin=None):
-    return subprocess.run([sys.executable, "-m", "official_bert.run_predict", *arguments], input=stdin, check=False,
-                          capture_output=True, text=True, timeout=200)
+def predict(*arguments, stdin=""):
+    return run_here("-m", "official_bert.run_predict", *arguments, typed=stdin)
 
 
 def test_the_command_prints_the_five_best_words(folder):

@@ -12,6 +12,7 @@ import time
 
 import pytest
 import yaml
+from commands import run_here
 from made_checkpoints import WORDS, stored_small
 from made_pretraining import make_config, write_records
 
@@ -38,12 +39,16 @@ def files(tmp_path_factory):
 
 
 def command(files, output, *more, train="train-*.tfrecord"):
-    return [sys.executable, "-m", "official_bert.run_pretraining", f"--config={files}/config.yaml",
+    return ["-m", "official_bert.run_pretraining", f"--config={files}/config.yaml",
             f"--input_file={files}/{train}", f"--output_dir={output}", *more]
 
 
 def run(files, output, *more, train="train-*.tfrecord"):
-    return subprocess.run(command(files, output, *more, train=train), check=False, capture_output=True, text=True, timeout=300)
+    return run_here(*command(files, output, *more, train=train))
+
+
+def start(files, output, *more):
+    return subprocess.Popen([sys.executable, *command(files, output, *more)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def losses_by_step(output):
@@ -82,7 +87,7 @@ def kill_and_resume(files, output, kills, seed):
     rng = random.Random(seed)
     for _ in range(kills):
         reached = max(losses_by_step(output), default=0) if (output / "log.jsonl").exists() else 0
-        process = subprocess.Popen(command(files, output), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = start(files, output)
         wanted = reached + rng.randint(1, 6)
         for line in process.stdout:
             if line.startswith("step ") and int(line.split()[1].split("/")[0]) >= min(wanted, STEPS - 2):
@@ -109,8 +114,7 @@ def test_a_run_killed_ten_times_has_the_losses_of_the_uninterrupted_one(files, u
 
 def test_sigterm_saves_and_says_so_by_its_status(files, uninterrupted):
     output = files / "terminated"
-    process = subprocess.Popen(command(files, output, "--set=training.save_every=1000"), stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True)
+    process = start(files, output, "--set=training.save_every=1000")
     for line in process.stdout:
         if line.startswith("step 3/"):
             process.send_signal(signal.SIGTERM)
@@ -184,12 +188,11 @@ def test_a_command_line_of_2018_works(files, tmp_path):
     model = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
              "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu", "directionality": "bidi"}
     (tmp_path / "bert_config.json").write_text(json.dumps(model))
-    done = subprocess.run([
-        sys.executable, "-m", "official_bert.run_pretraining", f"--input_file={files}/held_out.tfrecord", "--do_train=True",
+    done = run_here(
+        "-m", "official_bert.run_pretraining", f"--input_file={files}/held_out.tfrecord", "--do_train=True",
         f"--output_dir={tmp_path}/out", "--do_eval=True", f"--bert_config_file={tmp_path}/bert_config.json",
         "--train_batch_size=4", "--eval_batch_size=8", "--max_seq_length=16", "--max_predictions_per_seq=3",
-        "--num_train_steps=6", "--num_warmup_steps=2", "--learning_rate=2e-5", "--use_tpu=False"], check=False,
-        capture_output=True, text=True, timeout=200)
+        "--num_train_steps=6", "--num_warmup_steps=2", "--learning_rate=2e-5", "--use_tpu=False")
     assert done.returncode == 0, done.stderr
     saved = yaml.safe_load((tmp_path / "out/config.yaml").read_text())
     assert saved["training"]["batch_size"] == 4 and saved["optimizer"]["learning_rate"] == 2e-5

@@ -2,10 +2,9 @@
 
 import json
 import random
-import subprocess
-import sys
 
 import pytest
+from commands import run_here
 
 WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
 NAMES = ("Brno", "Anne", "Nora")
@@ -41,8 +40,7 @@ def files(tmp_path_factory, golden):
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "official_bert.run_squad", *arguments], check=False, capture_output=True,
-                          text=True, timeout=400)
+    return run_here("-m", "official_bert.run_squad", *arguments)
 
 
 def train_flags(files, output, *more):

@@ -5,13 +5,12 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import flags
+from commands import run_here
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -127,7 +126,6 @@ def test_mistakes_leave_nothing(convert, google, tmp_path, values, message, monk
 def test_a_mistake_is_one_line_and_a_bad_status(golden, tmp_path):
     shutil.copy(golden / "tf1_bert/bert_model.ckpt.index", tmp_path)
     shutil.copy(golden / "tf1_bert/bert_model.ckpt.data-00000-of-00001", tmp_path)
-    done = subprocess.run([sys.executable, ROOT / "tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}",
-                           f"--output={tmp_path}/out"], check=False, capture_output=True, text=True, timeout=300)
+    done = run_here("tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}", f"--output={tmp_path}/out")
     assert done.returncode == 1 and "expected a bert_config.json beside it" in done.stderr
     assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()

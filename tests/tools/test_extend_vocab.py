@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from commands import run_here
 
 from official_bert.config import load_config
 from official_bert.text.tokenization import FullTokenizer
@@ -16,8 +15,7 @@ EMBEDDINGS, BIAS = "bert/embeddings/word_embeddings", "cls/predictions/output_bi
 
 
 def extend(root, *arguments):
-    return subprocess.run([sys.executable, str(root / "tools/extend_vocab.py"), *map(str, arguments)], check=False,
-                          capture_output=True, text=True, timeout=120)
+    return run_here("tools/extend_vocab.py", *arguments)
 
 
 def last_line(done):

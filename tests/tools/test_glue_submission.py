@@ -1,17 +1,15 @@
 """The archive for GLUE's server, made from folders of runs."""
 
-import subprocess
-import sys
 import zipfile
 
 import pytest
+from commands import run_here
 
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 
 def zip_runs(root, *arguments):
-    return subprocess.run([sys.executable, str(root / "tools/glue_submission.py"), *arguments], capture_output=True, text=True,
-                          check=False, timeout=100)
+    return run_here("tools/glue_submission.py", *arguments)
 
 
 @pytest.fixture

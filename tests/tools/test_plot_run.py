@@ -1,10 +1,9 @@
-import subprocess
-import sys
+
+from commands import run_here
 
 
 def plot(root, *arguments):
-    return subprocess.run([sys.executable, str(root / "tools/plot_run.py"), *map(str, arguments)], check=False,
-                          capture_output=True, text=True, timeout=120)
+    return run_here("tools/plot_run.py", *arguments)
 
 
 def test_losses_of_a_log_are_drawn(root, tmp_path):

@@ -23,6 +23,8 @@ def end_on_signals(message: str = "no output was written") -> None:
     def stop(number: int, _) -> None:
         for other in SIGNALS:
             signal.signal(other, signal.SIG_IGN)  # once is enough: clean-up goes on
+        # A library may put an error of its own in place of the SystemExit (NumPy's tofile does).
+        sys.excepthook = lambda *_: print(_text(number, message), file=sys.stderr)
         raise SystemExit(_text(number, message))
 
     def watch() -> None:

@@ -27,9 +27,19 @@ finally:
     print('cleaned up', flush=True)
 """
 
+REPLACING = BEGIN + """
+import time
+try:
+    print('ready', flush=True)
+    time.sleep(60)
+except SystemExit:
+    raise TypeError('expected str')
+"""
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("program", [DEAF, HANGING, ORDERLY], ids=["deaf", "hanging", "orderly"])
+@pytest.mark.parametrize("program", [DEAF, HANGING, ORDERLY, REPLACING],
+                         ids=["deaf", "hanging", "orderly", "replacing"])
 def test_a_signal_ends_the_process_within_two_seconds(program, number):
     process = subprocess.Popen([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == "ready\n"
