@@ -14,7 +14,7 @@ import numpy as np
 from absl import flags
 
 from official_bert.command_line import run_main
-from official_bert.data import records
+from official_bert.data import record_origins, records
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.files import find_files
@@ -123,7 +123,9 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
 def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int) -> None:
     """Prints what was found."""
     for path, count in counts.items():
-        print(f"{path}: {count} records" + f" looked at, one in {FLAGS.every}" * (FLAGS.every > 1))
+        made = record_origins.read_origin(path).get("sentence_task")
+        print(f"{path}: {count} records" + f" looked at, one in {FLAGS.every}" * (FLAGS.every > 1)
+              + f", made with --sentence_task={made}" * (made is not None))
     print(f"{found.records} records of {found.max_seq_length} tokens; {found.tokens / found.records:.1f} used, "
           f"{1 - found.tokens / (found.records * found.max_seq_length):.1%} padding, "
           f"{found.unknown / found.tokens:.2%} [UNK]")

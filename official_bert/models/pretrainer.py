@@ -1,4 +1,4 @@
-"""The model of pre-training: encoder, masked-LM head, next-sentence head."""
+"""The model of pre-training: encoder, masked-LM head and, for most objectives, next-sentence head."""
 
 import keras
 
@@ -8,23 +8,26 @@ from official_bert.models.encoder import BertEncoder, EncoderWithHeads
 
 @keras.saving.register_keras_serializable("official_bert")
 class Pretrainer(EncoderWithHeads):
-    """An encoder with both pre-training heads (2018 `run_pretraining.py`).
+    """An encoder with both pre-training heads (2018 `run_pretraining.py`), or without the one for sentences.
 
-    Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and `nsp_logits` [B,2], float32.
+    Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and, unless `next_sentence` is False,
+    `nsp_logits` [B,2], float32. They tell a next from a random sentence, or an order from the other: as it was trained.
     """
 
-    heads = ("masked_lm", "next_sentence")
-
-    def __init__(self, encoder: BertEncoder, **kwargs):
+    def __init__(self, encoder: BertEncoder, next_sentence: bool = True, **kwargs):
         super().__init__(encoder, **kwargs)
+        self.settings = {"next_sentence": next_sentence}
+        self.heads = ("masked_lm", "next_sentence") if next_sentence else ("masked_lm",)
         settings = encoder.settings
         shared = {"initializer_range": settings["initializer_range"], "dtype": self.dtype_policy}
         self.masked_lm = MaskedLMHead(settings["vocab_size"], settings["hidden_size"], settings["hidden_act"],
                                       layer_norm_epsilon=settings["layer_norm_epsilon"], name="masked_lm", **shared)
-        self.next_sentence = OutputLayer(2, name="next_sentence", **shared)
+        self.next_sentence = OutputLayer(2, name="next_sentence", **shared) if next_sentence else None
 
     def call(self, inputs, training=None):
         positions = inputs["masked_lm_positions"]
         encoded = self.encoder({**inputs, "output_positions": positions}, training=training)
-        return {"mlm_logits": self.masked_lm(encoded["sequence_output"], self.encoder.embeddings.word_embeddings),
-                "nsp_logits": self.next_sentence(encoded["pooled_output"])}
+        outputs = {"mlm_logits": self.masked_lm(encoded["sequence_output"], self.encoder.embeddings.word_embeddings)}
+        if self.next_sentence is not None:
+            outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
+        return outputs

@@ -105,7 +105,7 @@ def test_the_instances_of_2018_come_out_in_their_order(create, tmp_path, name):
 def test_several_files_and_gzip_hold_the_same_instances_by_turns(create, tmp_path):
     create(*flags_of("base"), f"--output_file={tmp_path / 'out@3'}", "--gzip_compress")
     names = [f"out-0000{n}-of-00003" for n in range(3)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*(f".{name}.made_with.json" for name in names), *names]
     files = [list(records.read_instances([str(tmp_path / name)])) for name in names]
     wanted = np.load(GOLDEN / "generator_base.npz")["input_ids"]
     assert sum(map(len, files)) == len(wanted)
@@ -253,7 +253,7 @@ def test_a_stopped_run_leaves_its_work_folder_and_goes_on_from_it(create, tmp_pa
     with pytest.raises(ValueError, match=r"out\.work: holds what a stopped run with another --dupe_factor finished"):
         create(*small(tmp_path))
     create(*small(tmp_path), "--discard")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.made_with.json", "out"]
 
 
 def test_a_disk_that_is_too_small_is_refused_before_work(assert_refused, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
-from official_bert.data import records
+from official_bert.data import record_origins, records
 from official_bert.data.long_work import interruption
 from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, flush_to_disk
 from official_bert.data.pretraining import kernels
@@ -185,7 +185,13 @@ class Generator:
                 raise ValueError("expected documents that make instances, got none but of a single token")
             for number, path in enumerate(output_files):
                 folder.publish(_part(number), path)
+                record_origins.write_origin(path, self.origin)
             return counts
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What the records are made with, as it is written down beside them."""
+        return {**dataclasses.asdict(self.config), "random_seed": self.seed}
 
     def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,
                             num_workers: int) -> Counts:

@@ -173,7 +173,8 @@ def make_model(model: StoredModel, **options) -> keras.Model:
     """
     encoder = BertEncoder(**encoder_settings(stored.require_config(model)), **{"name": "bert", **options})
     classes = {name: len(weight) for name, weight in model.weights.items()}
-    made = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder), "choice": lambda: ChoiceClassifier(encoder),
+    made = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder, "next_sentence/output_bias" in classes),
+            "choice": lambda: ChoiceClassifier(encoder),
             "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
             "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
             "span": lambda: SpanPredictor(encoder)}[model.head]()
@@ -188,8 +189,8 @@ def make_model(model: StoredModel, **options) -> keras.Model:
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
     """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight."""
     optional = [] if stored.needs_pooler(model) and model.head else ["pooler/"]
-    if model.head == "pretraining":
-        optional += [f"{part}/" for part in ("masked_lm", "next_sentence") if f"{part}/output_bias" not in model.weights]
+    if model.head == "pretraining" and "masked_lm/output_bias" not in model.weights:
+        optional.append("masked_lm/")
 
     def theirs(names):
         return _some([model.table.theirs(name) or name for name in names])

@@ -105,7 +105,9 @@ def config_of(stored: StoredModel) -> Config:
 
 
 def _classes(stored: StoredModel) -> dict:
-    """The options that tell a task its classes; a classifier of one class gives a score."""
+    """The options that tell a task its classes; a classifier of one class gives a score. A pre-trained model may have words alone."""
+    if stored.head == "pretraining" and "next_sentence/output_bias" not in stored.weights:
+        return {"sentence_task": "none"}
     if stored.head not in ("classifier", "tagger"):
         return {}
     labels = files.class_names(stored)

@@ -1,11 +1,12 @@
-"""Pre-training: masked LM and next sentence prediction over records (paper 3.1; 2018 `run_pretraining.py`)."""
+"""Pre-training: masked LM and a task about sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
 
 import dataclasses
+from typing import Literal
 
 import tensorflow as tf
 
 from official_bert.config import build, check_length, merge
-from official_bert.data import records
+from official_bert.data import record_origins, records
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.sources import RecordSource, refuse_rows
@@ -19,10 +20,12 @@ from official_bert.training.task import Resolved, TaskBase
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The lengths of the records, and how records without masks are masked."""
+    """The lengths of the records, the task of their second segments, and how records without masks are masked."""
 
     max_seq_length: int = 128
     max_predictions_per_seq: int = 20
+    # As --sentence_task of the records: nsp (BERT), sop (ALBERT: order) or none (RoBERTa: words alone, no head for sentences).
+    sentence_task: Literal["nsp", "sop", "none"] = "nsp"
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)  # of records made with --masking=dynamic
 
 
@@ -38,32 +41,56 @@ class HeldOutRecords:
 
 
 class Task(TaskBase):
-    """Masked LM and next sentence prediction on the records of `create_pretraining_data`."""
+    """Masked LM, and next-sentence or sentence-order prediction or neither, on the records of `create_pretraining_data`."""
 
     Options = Options
     head = "fill_mask"
     served_classes = (ServedFillMask,)
-    loss_names = ("mlm", "nsp")
-    counter_names = ("mlm_accuracy", "nsp_accuracy")
+
+    def __post_init__(self):
+        super().__post_init__()
+        for number, phase in enumerate(self.config.phases):
+            if (other := phase.options.get("sentence_task", self._sentence_task)) != self._sentence_task:
+                raise ValueError(f"config.phases[{number}].options.sentence_task: expected that of the run, {self._sentence_task} "
+                                 f"(one model has one head for sentences), got {other}")
+
+    @property
+    def _sentence_task(self) -> str:
+        return self.options.sentence_task
+
+    @property
+    def loss_names(self):
+        """`mlm`, and the task about sentences."""
+        return ("mlm",) if self._sentence_task == "none" else ("mlm", self._sentence_task)
+
+    @property
+    def counter_names(self):
+        """An accuracy for each loss."""
+        return tuple(f"{name}_accuracy" for name in self.loss_names)
 
     def build_model(self):
-        """Builds the encoder with both heads."""
-        return Pretrainer.make(self.config.model, recompute=self.config.training.recompute)
+        """Builds the encoder with the heads that the losses need."""
+        return Pretrainer.make(self.config.model, {"next_sentence": self._sentence_task != "none"},
+                               recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
-        """Masked-LM loss over the weighted predictions, next-sentence loss over the examples."""
-        return {"mlm": losses.cross_entropy(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch)),
-                "nsp": losses.cross_entropy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0], batch["example_weights"])}
+        """Masked-LM loss over the weighted predictions, the sentences' loss over the examples."""
+        return {name: losses.cross_entropy(*part) for name, part in self._predicted(outputs, batch).items()}
 
     def loss_weights(self, batch):
         """The number of predictions and of examples."""
-        return {"mlm": tf.reduce_sum(_mlm_weights(batch)), "nsp": tf.reduce_sum(batch["example_weights"])}
+        return dict(zip(self.loss_names, (tf.reduce_sum(_mlm_weights(batch)), tf.reduce_sum(batch["example_weights"]))))
 
     def counters(self, outputs, batch):
-        """Accuracies of words and next sentences."""
-        return {"mlm_accuracy": losses.accuracy(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch)),
-                "nsp_accuracy": losses.accuracy(outputs["nsp_logits"], batch["next_sentence_labels"][:, 0],
-                                                batch["example_weights"])}
+        """Accuracies of words and sentences."""
+        return {f"{name}_accuracy": losses.accuracy(*part) for name, part in self._predicted(outputs, batch).items()}
+
+    def _predicted(self, outputs, batch):
+        """Logits, labels and weights of each loss."""
+        predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch))]
+        if "nsp_logits" in outputs:
+            predicted.append((outputs["nsp_logits"], batch["next_sentence_labels"][:, 0], batch["example_weights"]))
+        return dict(zip(self.loss_names, predicted))
 
     def read(self, files, steps, model):
         """Opens the records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
@@ -95,6 +122,10 @@ class Task(TaskBase):
         if not paths:
             raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
                              f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
+        for path in paths:
+            if (made := record_origins.read_origin(path).get("sentence_task", self._sentence_task)) != self._sentence_task:
+                raise ValueError(f"{path}: its records were made with --sentence_task={made}, but config.options.sentence_task is "
+                                 f"{self._sentence_task}")
         without_masks = {"word_starts" in features[path] for path in paths}
         if len(without_masks) > 1:
             raise ValueError(f"{patterns}: expected records with masks or without them, got both")

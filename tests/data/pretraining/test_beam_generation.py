@@ -57,6 +57,7 @@ def assert_same_files(tmp_path, golden, config, shards, compress, options):
     store, counted = write_local(paths, vocab, [str(tmp_path / "local" / name) for name in names], config, tmp_path, compress)
     account, poor = beam_generation.generate(paths, [str(tmp_path / "beam" / name) for name in names], vocab, True, "error",
                                       config, 7, compress, options)
+    names += [f".{name}.made_with.json" for name in names]
     assert sorted(path.name for path in (tmp_path / "beam").iterdir()) == sorted(names)
     for name in names:
         assert (tmp_path / "beam" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()

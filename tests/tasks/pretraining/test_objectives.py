@@ -1,0 +1,68 @@
+"""The sentence task of pre-training: next sentence, sentence order, or none."""
+
+import numpy as np
+import pytest
+from made_pretraining import data_files, make_config, resolve, write_records
+
+from official_bert.data.record_origins import write_origin
+from official_bert.models.encoder import weights_by_name
+from official_bert.models.interchange import formats
+from official_bert.tasks.loading import load_task, restore
+from official_bert.training import loop
+from official_bert.training.distribution import Placement
+
+
+def test_sop_is_nsp_by_its_own_name_and_none_is_the_masked_words_alone(tmp_path):
+    path = write_records(tmp_path / "train", 32)
+    resolved = {task: resolve(make_config(options={"sentence_task": task}), path) for task in ("nsp", "sop", "none")}
+    weights = {name: set(weights_by_name(one.model)) for name, one in resolved.items()}
+    assert weights["nsp"] - weights["none"] == {"next_sentence/output_weights", "next_sentence/output_bias"}
+    assert weights["nsp"] == weights["sop"] > weights["none"]
+    batch = next(iter(resolved["nsp"].train.dataset()))
+    outputs = resolved["nsp"].model(batch)
+    losses, counters = ({name: getattr(one.task, kind)(outputs, batch) for name, one in resolved.items()}
+                        for kind in ("losses", "counters"))
+    assert losses["sop"] == {"mlm": losses["nsp"]["mlm"], "sop": losses["nsp"]["nsp"]}
+    assert losses["none"] == {"mlm": losses["nsp"]["mlm"]}
+    for name, one in resolved.items():
+        assert tuple(one.task.loss_names) == tuple(losses[name]) == tuple(one.task.loss_weights(batch))
+        assert tuple(one.task.counter_names) == tuple(counters[name])
+        assert {f"{loss}_accuracy" for loss in losses[name]} == set(counters[name])
+    assert set(resolved["none"].model(batch)) == {"mlm_logits"}
+    assert all(float(weight) == float(resolved["sop"].task.loss_weights(batch)[loss])
+               for loss, (_, weight) in losses["sop"].items())
+
+
+@pytest.mark.parametrize("made, wanted", [("none", "nsp"), ("sop", "nsp"), ("nsp", "sop"), ("nsp", "none")])
+def test_records_of_another_sentence_task_are_refused_with_both_names(tmp_path, made, wanted):
+    path = write_records(tmp_path / "train", 4)
+    config = make_config(options={"sentence_task": wanted})
+    resolve(config, path)  # nothing says what they were made with
+    write_origin(path, {"sentence_task": made})
+    with pytest.raises(ValueError, match=f"train: its records were made with --sentence_task={made}, but "
+                                         f"config.options.sentence_task is {wanted}"):
+        resolve(config, path)
+    resolve(make_config(options={"sentence_task": made}), path)
+
+
+def test_a_phase_has_no_sentence_task_of_its_own():
+    phases = [{"steps": 1}, {"steps": 1, "options": {"sentence_task": "none"}}]
+    with pytest.raises(ValueError, match=r"config.phases\[1\].options.sentence_task: expected that of the run, sop .* got none"):
+        load_task(make_config(phases=phases, options={"sentence_task": "sop"}))
+
+
+@pytest.mark.slow
+def test_a_model_without_a_head_for_sentences_is_trained_restored_and_converted(tmp_path):
+    path = write_records(tmp_path / "train", 64)
+    config = make_config(options={"sentence_task": "none"}, training={"steps": 4, "save_every": 2})
+    trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
+    assert set(trained.metrics) >= {"loss", "mlm_loss", "mlm_accuracy"} and not [name for name in trained.metrics if "nsp" in name]
+    assert trained.metrics["loss"] == trained.metrics["mlm_loss"]
+    _, restored = restore(str(tmp_path / "run"))
+    for name in ("hugging_face", "ours"):
+        formats.write(formats.read(str(tmp_path / "run")), name, str(tmp_path / name))
+        model = formats.make_model(formats.read(str(tmp_path / name)))
+        np.testing.assert_array_equal(weights_by_name(model)["masked_lm/output_bias"],
+                                      weights_by_name(restored)["masked_lm/output_bias"])
+        assert "nsp_logits" not in model(next(iter(trained.resolved.train.dataset())))
+    assert restore(str(tmp_path / "ours"))[0].options["sentence_task"] == "none"
