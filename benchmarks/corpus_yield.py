@@ -108,10 +108,10 @@ def measure(language: str, paths: list[str]) -> tuple[list[str], bool]:
         lines = {"paragraphs": parts, "headings": [f"{heading}." for heading in texts.headings],
                  "lists": [mark + item for mark, item in zip(itertools.cycle(LIST_MARKS), texts.items)]}
         page = documents.Document([line for kind in lines.values() for line in kind], headings=True)
-        text = "".join("".join(cleaner.clean(page, YieldReport())).split())
+        kept = {"".join("".join(sentences).split()) for sentences in cleaner.clean_paragraphs(page, YieldReport())}
         for kind, members in lines.items():
             squeezed = ["".join(line.split()) for line in members]
-            found = sum(len(line) for line in squeezed if line in text)
+            found = sum(len(line) for line in squeezed if line in kept)
             total = counts.setdefault(kind, [0, 0])
             total[0] += found
             total[1] += sum(map(len, squeezed))
@@ -126,7 +126,7 @@ def main() -> None:
     good = True
     for argument in ",".join(sys.argv[1:]).split(","):
         language, pattern = argument.split(":", 1)
-        row, met = measure(language, sorted(glob.glob(pattern)))
+        row, met = measure(language, sorted(glob.glob(pattern, recursive=True)))
         table.add_row(*row)
         good &= met
     rich.console.Console(width=120).print(table)

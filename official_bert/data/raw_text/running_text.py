@@ -27,6 +27,7 @@ _LONG = {"spaced": 200, "ideographic": 60, "unspaced": 40}
 _HEADING = {"spaced": 8, "ideographic": 40, "unspaced": 40}
 _HEADING_WITH_FULL_STOP = {"spaced": 4, "ideographic": 8, "unspaced": 15}
 _WORDS_WITH_INNER_END = 6
+_IDEOGRAPHS_OF_A_WORD = _HEADING["ideographic"] / _HEADING["spaced"]  # in lines of two scripts
 
 HEADING, LIST_ITEM, MARKUP, NO_LETTERS = "headings", "list items", "markup and tables", "mostly digits and signs"
 SHORT, NO_END = "very short lines", "lines that do not end as a sentence does"
@@ -60,10 +61,12 @@ class ParagraphFilter:
         """Tells whether a line of WikiExtractor's is shorter than a sentence."""
         if _SECTION_NUMBER.match(text):
             return True
-        least = (_HEADING_WITH_FULL_STOP if _OWN_FULL_STOP.search(text[-_TAIL:]) else _HEADING)[script]
+        own_full_stop = _OWN_FULL_STOP.search(text[-_TAIL:])
+        least = (_HEADING_WITH_FULL_STOP if own_full_stop else _HEADING)[script]
         if script != "spaced":
             return _count_letters(text) < least
-        words = self._count_words(text)
+        rest, ideographs = (text, 0) if own_full_stop else scripts.without_ideographs(text)
+        words = self._count_words(rest) + ideographs / _IDEOGRAPHS_OF_A_WORD
         return words < least and not (words >= _WORDS_WITH_INNER_END and _INNER_END.search(text))
 
 

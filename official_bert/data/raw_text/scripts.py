@@ -28,6 +28,11 @@ def script_of(text: str) -> Script:
     return "spaced"
 
 
+def without_ideographs(text: str) -> tuple[str, int]:
+    """Returns the text with a space for each ideograph, and how many there were."""
+    return (text, 0) if text.isascii() else _IDEOGRAPHIC.subn(" ", text)
+
+
 def longest_sentence(text: str) -> int:
     """Returns how many characters a sentence has at most in the script of `text`."""
     script = script_of(text)

@@ -51,7 +51,7 @@ def test_no_random_next_segment_comes_from_a_copy(num_copies):
     apart, as_in_2018 = random_partners(num_copies, True), random_partners(num_copies, False)
     assert len(apart) > 100 and not [pair for pair in apart if pair[0] == pair[1]]
     assert np.mean([first == second for first, second in as_in_2018]) > 0.15
-    assert {pair for pair in apart} == {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert set(apart) == {(a, b) for a in range(3) for b in range(3) if a != b}
 
 
 def test_a_corpus_of_copies_of_one_document_is_sampled_to_the_end():

@@ -112,3 +112,11 @@ def test_a_document_of_too_few_sentences_is_a_loss_and_a_heading_is_none():
     assert report.balance("documents") == {"in": 2, "repeated": 0, "out": 0, "dropped": 2}
     assert report.warnings() == ["100.0% of the characters of running text were dropped: "
                                  "documents of fewer than 3 sentences 86.1%"]
+
+
+def test_a_heading_of_two_scripts_is_measured_by_both():
+    is_dropped = running_text.ParagraphFilter(headings=True).reason_to_drop
+    # Two Latin words and 17 kana and Han, 5.4 words together; four and 20 of them, 8 words.
+    assert is_dropped("experimental からのパッケージと共に、unstable を追いかける.") == running_text.HEADING
+    assert is_dropped("The experimental distribution and " + "からのパッケージと共に" * 2 + ".") == ""
+    assert is_dropped("bash(1) を参照。") == ""  # its own full stop ends no heading
