@@ -4,7 +4,10 @@ A run's position in the data is one integer, the number of its next batch. So a 
 example, workers and replicas take rows of the same global batch, and no iterator is ever saved.
 """
 
+import functools
+import os
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -84,6 +87,11 @@ class RecordSource:
             rows = rows.concatenate(filler.take(missing))
         return rows.batch(self.batch_size, drop_remainder=True)
 
+    @property
+    def content(self) -> list[list]:
+        """Name, bytes and records of each file."""
+        return [[os.path.basename(path), os.path.getsize(path), count] for path, count in zip(self.paths, self.counts)]
+
     def locate(self, index: int) -> str:
         """Returns `file: record number` of the row with this index."""
         number = index % self.size
@@ -148,6 +156,16 @@ class ExampleSource:
             raise ValueError(f"an example of {self.lengths.max()} tokens is longer than the largest bucket, {self.buckets[-1]}")
         self.batches_per_epoch = -(-len(examples) // batch_size)
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
+
+    @functools.cached_property
+    def content(self) -> list:
+        """The number of examples, and a checksum of their features."""
+        checksum = 0
+        for example in self.examples:
+            for name, value in sorted(example.items()):
+                array = np.ascontiguousarray(value)
+                checksum = zlib.crc32(array.tobytes(), zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), checksum))
+        return [len(self.examples), f"{checksum:08x}"]
 
     def fix_lengths(self) -> None:
         """Sets `buckets`, if there are none, to the longest example's length and 32, 64, 128, ... below it."""

@@ -10,13 +10,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
-from absl import logging
 
 from official_bert.config import Config, Difference, differences, load_config, may_change, save_config, to_dict
 from official_bert.files import written_beside, written_whole
+from official_bert.models.interchange import prefixes
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
-BEST_FOLDER, METRIC_FILE = "best", "metric.json"
+BEST_FOLDER, METRIC_FILE, CHECKPOINT = "best", "metric.json", "ckpt"
 
 
 @contextlib.contextmanager
@@ -56,38 +56,80 @@ def write_run_files(config: Config, output_dir: str) -> None:
     save_config(config, os.path.join(output_dir, CONFIG_FILE))
 
 
-def restore_newest(checkpoint: tf.train.Checkpoint, manager: tf.train.CheckpointManager) -> str | None:
-    """Restores everything from the newest readable checkpoint and returns its prefix, None if there are no checkpoints.
-
-    Warns of each unreadable checkpoint. Raises ValueError if all are unreadable.
-    """
-    for prefix in reversed(manager.checkpoints):
-        if restore(checkpoint, prefix):
-            return prefix
-    if manager.checkpoints:
-        raise ValueError(f"{manager.directory}: none of its {len(manager.checkpoints)} checkpoints can be read")
-    return None
-
-
 def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
     """Restores everything from one checkpoint; warns and returns False if it cannot be read."""
     try:
         checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
         return True
-    except (tf.errors.OpError, AssertionError, ValueError, IndexError, RuntimeError) as error:
-        logging.warning("checkpoint %s cannot be read (%s); trying another", prefix, str(error).split("\n")[0][:200])
+    except (*prefixes.UNREADABLE, AssertionError) as error:
+        prefixes.warn_of(prefix, str(error).split("\n")[0][:200])
         return False
 
 
-def save(manager: tf.train.CheckpointManager, step: int) -> str:
-    """Writes the checkpoint of a step and returns its name. Raises OSError if that fails; earlier checkpoints stay intact."""
+class CheckpointFolder:
+    """The checkpoints `ckpt-N` of a run, N the step: writes them, keeps the last `keep` (None: all), restores the newest.
+
+    TensorFlow's `checkpoint` state file is written for other tools, and not read.
+    """
+
+    def __init__(self, checkpoint: tf.train.Checkpoint, folder: str, keep: int | None = None):
+        self.checkpoint, self.folder, self.keep = checkpoint, folder, keep
+
+    def restore_newest(self) -> str | None:
+        """Restores everything from the newest readable checkpoint and returns its prefix, None if there are no checkpoints.
+
+        Warns of each unreadable checkpoint. Raises ValueError if all are unreadable.
+        """
+        found = prefixes.prefixes_in(self.folder)
+        for prefix in found:
+            if restore(self.checkpoint, prefix):
+                return prefix
+        if found:
+            raise ValueError(f"{self.folder}: none of its {len(found)} checkpoints can be read")
+        return None
+
+    def save(self, step: int) -> str:
+        """Writes the checkpoint of a step and returns its name; then removes old ones, and unreadable ones of later steps.
+
+        Raises OSError if it cannot be written; earlier checkpoints stay intact.
+        """
+        prefix = os.path.join(self.folder, f"{CHECKPOINT}-{step}")
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            self.checkpoint.write(prefix)
+            for path in (*_files_of(prefix), self.folder):
+                _flush(path)
+        except (tf.errors.OpError, OSError) as error:
+            for leftover in _files_of(prefix):
+                shutil.rmtree(leftover) if os.path.isdir(leftover) else os.remove(leftover)
+            raise OSError(f"{self.folder}: the checkpoint of step {step} could not be written, those before it are intact: "
+                          f"{' '.join(str(error).split())[:200]}") from None
+        self._remove_all_but_the_last(step)
+        return os.path.basename(prefix)
+
+    def _remove_all_but_the_last(self, newest: int) -> None:
+        found = {prefixes.step_of(prefix): prefix for prefix in prefixes.prefixes_in(self.folder)}
+        steps = sorted(step for step in found if step <= newest)
+        kept = steps if self.keep is None else steps[-self.keep:]
+        tf.compat.v1.train.update_checkpoint_state(
+            self.folder, found[newest], all_model_checkpoint_paths=[found[step] for step in kept])
+        for step in set(found) - set(kept):
+            for path in _files_of(found[step]):
+                os.remove(path)
+
+
+def _files_of(prefix: str) -> list[str]:
+    """The files of a checkpoint, and the temporary folder of one that was not finished; the index first."""
+    return sorted(glob.glob(f"{glob.escape(prefix)}[._]*"), key=lambda path: not path.endswith(".index"))
+
+
+def _flush(path: str) -> None:
+    """Waits until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        return os.path.basename(manager.save(checkpoint_number=step))
-    except (tf.errors.OpError, OSError) as error:
-        for leftover in glob.glob(os.path.join(glob.escape(manager.directory), f"ckpt-{step}[._]*")):
-            shutil.rmtree(leftover) if os.path.isdir(leftover) else os.remove(leftover)
-        raise OSError(f"{manager.directory}: the checkpoint of step {step} could not be written, those before it are intact: "
-                      f"{' '.join(str(error).split())[:200]}") from None
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class BestCheckpoint:
@@ -109,7 +151,7 @@ class BestCheckpoint:
         value = float(metrics[self.metric])
         if not math.isfinite(value) or (self.record and self.sign * value <= self.sign * self.record["value"]):
             return False
-        save(tf.train.CheckpointManager(checkpoint, self.folder, max_to_keep=1), step)
+        CheckpointFolder(checkpoint, self.folder, keep=1).save(step)
         self.record = {"metric": self.metric, "value": value, "step": step}
         with written_whole(os.path.join(self.folder, METRIC_FILE)) as file:
             json.dump(self.record, file)

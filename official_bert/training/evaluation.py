@@ -11,8 +11,9 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from official_bert.models.interchange.prefixes import prefixes_in, step_of
 from official_bert.training import checkpointing, distribution, guards
-from official_bert.training.checkpointing import EVAL_LOG_FILE
+from official_bert.training.checkpointing import EVAL_LOG_FILE, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import task_at, total_steps
 from official_bert.training.run_log import BOARD_FOLDER, Watcher
@@ -28,8 +29,7 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     Raises ValueError if there is no evaluation data or no checkpoint.
     """
     trainer = _prepare(task, output_dir, placement)
-    manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=None)
-    if checkpointing.restore_newest(trainer.checkpoint, manager) is None:
+    if CheckpointFolder(trainer.checkpoint, output_dir).restore_newest() is None:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
     return _measure(trainer, task, files)
 
@@ -90,11 +90,10 @@ def _new_checkpoints(output_dir: str, after: int, total: int, idle_seconds: floa
     """Yields the prefixes of checkpoints after step `after` as they come, to step `total` (0: unknown) or until idle."""
     changed = time.monotonic()
     while time.monotonic() - changed < idle_seconds and (not total or after < total):
-        state = tf.train.get_checkpoint_state(output_dir)
-        steps = {int(prefix.rpartition("-")[2]): prefix for prefix in state.all_model_checkpoint_paths} if state else {}
-        for step in sorted(step for step in steps if step > after):
-            yield steps[step]
-            after, changed = step, time.monotonic()
+        for prefix in reversed(prefixes_in(output_dir)):
+            if (step := step_of(prefix)) > after:
+                yield prefix
+                after, changed = step, time.monotonic()
         time.sleep(POLL_SECONDS)
 
 

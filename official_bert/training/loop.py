@@ -14,10 +14,10 @@ from official_bert.config import Config
 from official_bert.models import checkpoints
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.training import checkpointing, distribution, guards
-from official_bert.training.checkpointing import BestCheckpoint
+from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import Phase, plan
-from official_bert.training.run_log import Profile, Watcher
+from official_bert.training.run_log import Profile, Watcher, logged_steps
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps, TaskBase
 from official_bert.training.trainer import Trainer
 
@@ -64,10 +64,13 @@ def _train(phases: list[Phase], config: Config, output_dir: str, strategy: tf.di
     changed = checkpointing.check_same_run(config, output_dir)
     first = phases[0].resolved
     trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
-    manager = tf.train.CheckpointManager(trainer.checkpoint, output_dir, max_to_keep=config.training.keep_checkpoints)
-    restored = checkpointing.restore_newest(trainer.checkpoint, manager)
+    folder = CheckpointFolder(trainer.checkpoint, output_dir, config.training.keep_checkpoints)
+    restored = folder.restore_newest()
     if not trainer.steps_agree():
         raise ValueError(f"--output_dir={output_dir}: expected a folder that all workers share, found different checkpoints")
+    if trainer.steps_done > phases[-1].last:
+        raise ValueError(f"--output_dir={output_dir}: expected at least the {trainer.steps_done} steps that the run has done, "
+                         f"got a training of {phases[-1].last}")
     if restored:
         report(f"resumed: {restored} at step {trainer.steps_done} of {phases[-1].last}; weights, optimizer, schedule, position in "
                "the data" + "".join(f"; {one.describe()}" for one in changed))
@@ -79,18 +82,17 @@ def _train(phases: list[Phase], config: Config, output_dir: str, strategy: tf.di
     if chief:
         checkpointing.write_run_files(config, output_dir)
     with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
-        return Run(trainer, manager, watcher, phases, profile).go()
+        return Run(trainer, folder, watcher, phases, profile).go()
 
 
 class Run:
     """One training run, from its trainer's step to the last one."""
 
-    def __init__(self, trainer: Trainer, manager: tf.train.CheckpointManager, watcher: Watcher, phases: list[Phase],
-                 profile: Profile):
-        self.trainer, self.manager, self.watcher, self.phases, self.profile = trainer, manager, watcher, phases, profile
+    def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher, phases: list[Phase], profile: Profile):
+        self.trainer, self.folder, self.watcher, self.phases, self.profile = trainer, folder, watcher, phases, profile
         self.settings = phases[0].resolved.task.config.training
         self.total = phases[-1].last
-        self.best = BestCheckpoint(manager.directory, phases[0].resolved.task.best_metric())
+        self.best = BestCheckpoint(folder.folder, phases[0].resolved.task.best_metric())
         self.terminated = False
         self.pending: list[np.ndarray] = []
         self.logged, self.logged_at = 0, 0.0
@@ -99,6 +101,7 @@ class Run:
         """Trains to the last step, with logs, evaluations and checkpoints; returns the last evaluation's metrics."""
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
+            self._make_up_evaluation()
             for phase in self.phases:
                 if self.trainer.steps_done < phase.last or phase is self.phases[-1]:
                     self._enter(phase)
@@ -127,7 +130,7 @@ class Run:
         step = self.trainer.steps_done
         if step >= phase.last:
             return
-        iterator = iter(distribution.distribute(phase.source, self.trainer.strategy, step - phase.first))
+        iterator = iter(distribution.distribute(phase.source, self.trainer.strategy, phase.batch_number(step)))
         seconds_a_step, self.logged, self.logged_at = 0.0, step, time.monotonic()
         while step < phase.last:
             self.profile.at(step)
@@ -149,11 +152,24 @@ class Run:
         if stopping:
             self.watcher.say(f"SIGTERM: saved at step {step}; the same command goes on from there")
             raise SystemExit(STOPPED)
-        due = self.settings.eval_every and step % self.settings.eval_every == 0
-        if (due or step == phase.last) and step < self.total:
+        if self._evaluation_due(phase, step):
             began = time.monotonic()
             self._evaluate(phase, step)
             self.logged_at += time.monotonic() - began
+
+    def _evaluation_due(self, phase: Phase, step: int) -> bool:
+        """Whether weights are measured after `step` steps; those after the last step always are."""
+        every = self.settings.eval_every
+        return 0 < step < self.total and (step == phase.last or (every > 0 and step % every == 0))
+
+    def _make_up_evaluation(self) -> None:
+        """Measures the restored weights if that was due when the run was stopped, and is not in its log."""
+        step = self.trainer.steps_done
+        for phase in self.phases:
+            if phase.first < step <= phase.last and self._evaluation_due(phase, step) and self.trainer.any_worker(
+                    step not in logged_steps(self.folder.folder, "eval")):
+                self.trainer.enter(phase.resolved.task)
+                self._evaluate(phase, step)
 
     def _steps_until_next_event(self, step: int, last: int, seconds_a_step: float) -> int:
         events = [self.settings.log_every, self.settings.save_every, self.settings.eval_every]
@@ -175,7 +191,7 @@ class Run:
 
     def _explain_infinite(self, phase: Phase, step: int) -> str:
         """Says which tensor of the step numbered `step` (from 0) was the first one that is not finite."""
-        batch = next(iter(phase.source.dataset(step - phase.first)))
+        batch = next(iter(phase.source.dataset(phase.batch_number(step))))
         weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
         parts = self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
         found = guards.first_bad_tensor(self.trainer.step, weights, batch, step, parts)
@@ -201,13 +217,14 @@ class Run:
             return {}
         metrics, rows = self.trainer.evaluate(held_out.source, self.settings.eval_steps)
         metrics |= held_out.evaluate(rows)
+        # In this order: an evaluation in the log is a finished one, which a resumed run does not make up.
+        better = self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics)
         self.watcher.evaluation(step, metrics)
-        if self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics):
+        if better:
             self.watcher.say(f"best so far: {self.best.describe()}")
         return metrics
 
     def save(self) -> None:
         """Writes a checkpoint, on the chief only."""
         if self.watcher.enabled:
-            path = checkpointing.save(self.manager, self.trainer.steps_done)
-            self.watcher.say(f"saved {path}")
+            self.watcher.say(f"saved {self.folder.save(self.trainer.steps_done)}")

@@ -1,4 +1,7 @@
-"""The phases of a run: each has its own steps and batches; schedule, optimizer and resume are the run's."""
+"""The phases of a run: each has its own steps and batches; schedule, optimizer and resume are the run's.
+
+A phase goes on in the data where the last phase on the same data ended.
+"""
 
 import dataclasses
 
@@ -8,18 +11,31 @@ from official_bert.training.task import BatchSource, DataFiles, Resolved, Steps,
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Steps first + 1 to last of a run, on the training batches of `resolved`, from batch 0 on."""
+    """Steps first + 1 to last of a run, on the training batches of `resolved`, from batch `first_batch` on."""
 
     number: int
     first: int
     last: int
     resolved: Resolved
+    first_batch: int = 0
 
     @property
     def source(self) -> BatchSource:
         """The training batches."""
         assert self.resolved.train is not None
         return self.resolved.train
+
+    def batch_number(self, step: int) -> int:
+        """The batch that the step after `step` steps takes."""
+        return self.first_batch + step - self.first
+
+    def follows_in(self, source: BatchSource) -> int | None:
+        """The number of the batch of `source` that begins where this phase ends in the same data; None for other data."""
+        if self.source.content != source.content:
+            return None
+        epoch, batches = divmod(self.batch_number(self.last), self.source.batches_per_epoch)
+        rows = batches * self.source.batch_size
+        return epoch * source.batches_per_epoch + min(-(-rows // source.batch_size), source.batches_per_epoch)
 
 
 def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
@@ -42,7 +58,10 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
             raise ValueError(f"config.phases[{number}].steps: expected at least 1, got {phase.steps}")
         first, model = (phases[-1].last, phases[0].resolved.model) if phases else (0, None)
         resolved = type(task)(phase_config(config, phase)).resolve(files, steps, model)
-        phases.append(Phase(number, first, first + phase.steps, resolved))
+        assert resolved.train is not None
+        follows = (earlier.follows_in(resolved.train) for earlier in reversed(phases))
+        start = next((batch for batch in follows if batch is not None), 0)
+        phases.append(Phase(number, first, first + phase.steps, resolved, start))
     return phases
 
 

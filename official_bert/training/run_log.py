@@ -1,6 +1,8 @@
 """A run's output: console lines with ETA, a JSON-lines log, TensorBoard, a profile of chosen steps."""
 
+import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -43,6 +45,18 @@ class Profile:
             self.running, self.edges = False, ()
 
 
+def logged_steps(output_dir: str, kind: str) -> set[int]:
+    """The steps of the lines of a kind (train, eval) in a run's log; lines that are no JSON are passed over."""
+    steps = set()
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(output_dir, LOG_FILE), encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with contextlib.suppress(json.JSONDecodeError):
+                row = json.loads(line)
+                if any(key.startswith(f"{kind}/") for key in row):
+                    steps.add(row["step"])
+    return steps
+
+
 class Watcher:
     """Writes metrics of training and evaluation; silent (`enabled=False`) on workers other than the chief."""
 
@@ -50,7 +64,9 @@ class Watcher:
                  board_folder: str = BOARD_FOLDER):
         self.total_steps, self.enabled = total_steps, enabled
         if enabled:
-            self.log = open(os.path.join(output_dir, log_file), "a", encoding="utf-8")  # noqa: SIM115 (close)
+            path = os.path.join(output_dir, log_file)
+            _remove_unfinished_line(path)
+            self.log = open(path, "a", encoding="utf-8")  # noqa: SIM115 (close)
             self.board = tf.summary.create_file_writer(os.path.join(output_dir, board_folder))
 
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
@@ -77,8 +93,9 @@ class Watcher:
     def _write(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
         if not self.enabled:
             return
-        row = {"step": step, "time": round(time.time(), 3)} | {f"{kind}/{name}": value for name, value in metrics.items()}
-        self.log.write(json.dumps(row) + "\n")
+        # JSON has no NaN and no infinity.
+        row = {f"{kind}/{name}": value if math.isfinite(value) else None for name, value in metrics.items()}
+        self.log.write(json.dumps({"step": step, "time": round(time.time(), 3)} | row, allow_nan=False) + "\n")
         self.log.flush()
         with self.board.as_default(step=step):
             for name, value in metrics.items():
@@ -89,6 +106,19 @@ class Watcher:
         if self.enabled:
             self.log.close()
             self.board.close()
+
+
+def _remove_unfinished_line(path: str) -> None:
+    """Cuts off what a killed run left behind the last line end of a log."""
+    with contextlib.suppress(FileNotFoundError), open(path, "r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - 4096)
+            file.seek(start)
+            if (found := file.read(end - start).rfind(b"\n")) >= 0:
+                break
+            end = start
+        file.truncate(start + found + 1 if end else 0)
 
 
 def _duration(seconds: float) -> str:

@@ -74,6 +74,10 @@ class BatchSource(Protocol):
     batches_per_epoch: int
     batch_size: int
 
+    @property
+    def content(self) -> list:
+        """What the data is made of, as JSON types: equal for the same files or examples."""
+
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
         """Batches start, start + 1, ... as dicts of tensors; only block `shard` of `num_shards` of their rows."""
 

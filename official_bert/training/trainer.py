@@ -115,13 +115,20 @@ class Trainer:
 
     def steps_agree(self) -> bool:
         """Whether every worker is at the same step; each has restored from the output folder that it sees."""
+        return self._sum_over_replicas(self.done) == self.steps_done * self.strategy.num_replicas_in_sync
+
+    def any_worker(self, claim: bool) -> bool:
+        """Whether at least one worker claims it. All workers must ask."""
+        return self._sum_over_replicas(tf.constant(int(claim), tf.int64)) > 0
+
+    def _sum_over_replicas(self, value: tf.Variable | tf.Tensor) -> int:
+        """Sums each replica's integer."""
         if not self.several_workers:
-            return True
+            return int(value) * self.strategy.num_replicas_in_sync
 
         def total():
-            return tf.distribute.get_replica_context().all_reduce("SUM", tf.cast(self.done, tf.float32))
-        found = self.strategy.experimental_local_results(tf.function(lambda: self.strategy.run(total))())[0]
-        return float(found) == self.steps_done * self.strategy.num_replicas_in_sync
+            return tf.distribute.get_replica_context().all_reduce("SUM", tf.cast(value, tf.int64))
+        return int(self.strategy.experimental_local_results(tf.function(lambda: self.strategy.run(total))())[0])
 
 
 def real_rows(predictions: Mapping[str, tf.Tensor]) -> list[dict[str, Any]]:

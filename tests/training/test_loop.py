@@ -151,19 +151,18 @@ def test_a_record_that_cannot_be_learned_from_is_named(tmp_path, wrong, told):
 def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):
     values = tf.Variable(np.random.default_rng(0).normal(size=50_000).astype(np.float32))
     checkpoint = tf.train.Checkpoint(values=values)
-    manager = tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=3)
-    checkpointing.save(manager, 1)
+    folder = checkpointing.CheckpointFolder(checkpoint, str(tmp_path), keep=3)
+    folder.save(1)
     before, limits = values.numpy(), resource.getrlimit(resource.RLIMIT_FSIZE)
     values.assign_add(tf.ones_like(values))
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
         with pytest.raises(OSError, match="the checkpoint of step 2 could not be written, those before it are intact"):
-            checkpointing.save(manager, 2)
+            folder.save(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.glob("ckpt-2*"))
-    again = tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=3)
-    assert checkpointing.restore_newest(checkpoint, again).endswith("ckpt-1")
+    assert folder.restore_newest().endswith("ckpt-1")
     np.testing.assert_array_equal(values.numpy(), before)
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from official_bert.files import written_folder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, encoder_settings, weights_by_name
-from official_bert.models.interchange import ours, stored, tf_models
+from official_bert.models.interchange import ours, prefixes, stored, tf_models
 from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.stored import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
@@ -60,12 +60,9 @@ def module_of(name: str) -> Format:
 
 
 def find_prefix(path: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder (its newest or only one)."""
+    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder (its newest whole one)."""
     if os.path.isdir(path):
-        if newest := tf.train.latest_checkpoint(path):
-            return newest
-        prefixes = [name.removesuffix(".index") for name in os.listdir(path) if name.endswith(".index")]
-        return os.path.join(path, prefixes[0]) if len(prefixes) == 1 else None
+        return prefixes.newest_whole(path)
     prefix = re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", path)
     return prefix if os.path.exists(f"{prefix}.index") else None
 
