@@ -250,7 +250,7 @@ def test_a_stopped_run_leaves_its_work_folder_and_goes_on_from_it(create, tmp_pa
     assert process.returncode == 1 and "stopped by" in errors and "Traceback" not in errors
     assert time.monotonic() - begin < 3  # two seconds, and one for a busy machine
     assert [path.name for path in tmp_path.iterdir()] == ["out.work"]
-    with pytest.raises(ValueError, match=r"out\.work: holds what a stopped run with another --dupe_factor finished"):
+    with pytest.raises(ValueError, match=r"out\.work: holds the finished work of a stopped run with another --dupe_factor"):
         create(*small(tmp_path))
     create(*small(tmp_path), "--discard")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.made_with.json", "out"]

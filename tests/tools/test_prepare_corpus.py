@@ -94,7 +94,7 @@ def test_a_stopped_run_leaves_its_work_folder_at_most_and_goes_on(root, tmp_path
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["c.txt.work"]
     long_source.write_text("\n".join(corpus_rows(20)))
     done = prepare(root, *command)
-    assert done.returncode == 1 and "c.txt.work: holds what a stopped run with another text finished" in done.stderr
+    assert done.returncode == 1 and "c.txt.work: holds the finished work of a stopped run with another text" in done.stderr
     assert prepare(root, *command, "--discard").returncode == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["c.txt"]
 

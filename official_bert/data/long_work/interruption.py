@@ -1,4 +1,4 @@
-"""Ends a command soon after Ctrl-C, SIGTERM or the loss of its terminal, whatever it is doing."""
+"""Ends a command within seconds of Ctrl-C, SIGTERM or the loss of its terminal, even in compiled code."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ import time
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLEAN_UP_SECONDS = 1.0
-stopping = threading.Event()  # set when a signal has come: threads in long work look at it
+stopping = threading.Event()  # set after a signal: threads in long work check it
 
 
 def end_on_signals(message: str = "no output was written") -> None:
@@ -22,8 +22,8 @@ def end_on_signals(message: str = "no output was written") -> None:
 
     def stop(number: int, _) -> None:
         for other in SIGNALS:
-            signal.signal(other, signal.SIG_IGN)  # once is enough: clean-up goes on
-        # A library may put an error of its own in place of the SystemExit (NumPy's tofile does).
+            signal.signal(other, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
+        # A library may replace the SystemExit by its own error (NumPy's tofile does).
         sys.excepthook = lambda *_: print(_text(number, message), file=sys.stderr)
         raise SystemExit(_text(number, message))
 
@@ -47,6 +47,6 @@ def _text(number: int, message: str) -> str:
 
 
 def check() -> None:
-    """Raises InterruptedError in a thread whose process is to end."""
+    """Raises InterruptedError if a signal has asked the process to end; for threads."""
     if stopping.is_set():
         raise InterruptedError("stopped")

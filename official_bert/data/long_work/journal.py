@@ -1,4 +1,4 @@
-"""Results of work on pieces in their order, kept in a file as they come, so that no piece is worked on twice."""
+"""A file of the results of finished pieces, in order, so that a continued run does not compute them again."""
 
 import os
 import pickle
@@ -11,16 +11,16 @@ _HEADER = struct.Struct("<QI")  # bytes of an entry, its CRC-32
 
 
 class Journal:
-    """A file of results, each with its checksum. Read all with `replay` first, then `append` more.
+    """A file of results, each with its checksum. Read all of them with `replay` first, then `append` more.
 
-    An entry that a kill left half-written, or that is damaged, and all behind it are dropped.
+    The first damaged or incomplete entry (after a kill) and all entries after it are dropped.
     """
 
     def __init__(self, path: str):
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
 
     def replay(self) -> Iterator[Any]:
-        """Gives the results of former runs in their order, and cuts the file off behind the last whole one."""
+        """Gives the results of earlier runs in order, and truncates the file after the last complete one."""
         self._file.seek(0)
         end = 0
         while len(header := self._file.read(_HEADER.size)) == _HEADER.size:
@@ -32,7 +32,7 @@ class Journal:
         self._file.truncate(end)
 
     def append(self, result: Any) -> None:
-        """Adds a result; a disk that is full leaves the file as it was."""
+        """Adds a result; if the disk is full, the file stays unchanged."""
         data = zlib.compress(pickle.dumps(result), 1)
         end = self._file.seek(0, os.SEEK_END)
         try:

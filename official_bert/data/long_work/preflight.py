@@ -1,6 +1,6 @@
-"""Checks before hours of work: can the outputs be written, is there room on the disk, are there enough file handles.
+"""Checks before hours of work that the outputs can be written, and that disk space and file handles are enough.
 
-Each raises ValueError naming the path, and changes nothing but that the folders of outputs are made.
+Each check raises ValueError naming the path. The only change that they make is to create the folders of the outputs.
 """
 
 import fnmatch
@@ -19,10 +19,10 @@ SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch 
 
 
 def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: str = "") -> None:
-    """Requires that each of `outputs` can be written and is not read; makes their folders.
+    """Requires that each of `outputs` can be written and is not an input; makes their folders.
 
-    `inputs` are the files that are read, `patterns` the paths, folders and globs that named them. Raises ValueError for an
-    output that is a folder, is named twice, is an input or would be one the next time; and if its folder cannot be written.
+    `inputs` are the files to read, `patterns` the paths, folders and globs that selected them. Raises ValueError for an output
+    that is a folder, is named twice, is an input or would be one in the next run; and if its folder cannot be written.
     """
     read = {os.path.realpath(path): path for path in inputs}
     taken: dict[str, str] = {}
@@ -43,7 +43,7 @@ def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: 
 
 
 def check_folder(folder: str) -> None:
-    """Makes a folder unless it is there, and requires that a file can be written in it."""
+    """Makes a folder if it is missing, and requires that a file can be written in it."""
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -53,7 +53,7 @@ def check_folder(folder: str) -> None:
 
 
 def _matching_pattern(path: str, patterns: str) -> str:
-    """The first pattern that finds a file of this name, "" for none."""
+    """Returns the first pattern that matches a file of this name, "" for none."""
     parts = os.path.abspath(path).split(os.sep)
     for pattern in filter(None, patterns.split(",")):
         inside = os.path.join(pattern, "**") if os.path.isdir(pattern) else pattern
@@ -63,7 +63,7 @@ def _matching_pattern(path: str, patterns: str) -> str:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the parts of a path match those of a glob; ** stands for any number of them."""
+    """Tells whether the parts of a path match those of a glob; ** matches any number of them."""
     if not pattern or not parts:
         return not parts and all(part == "**" for part in pattern)
     if pattern[0] == "**":
@@ -73,7 +73,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def check_disk(needed: Mapping[str, int], what: str) -> None:
-    """Requires free room for `needed`, {folder: bytes}; folders of one disk share it. Raises ValueError naming a folder."""
+    """Requires free space for `needed`, {folder: bytes}; folders on one disk share it. Raises ValueError naming the folders."""
     disks: dict[int, list[str]] = {}
     for folder in needed:
         disks.setdefault(os.stat(folder or ".").st_dev, []).append(folder)
@@ -85,12 +85,12 @@ def check_disk(needed: Mapping[str, int], what: str) -> None:
 
 
 def _size(count: int) -> str:
-    """A number of bytes as people write it."""
+    """Formats a number of bytes for a person."""
     return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
 
 
 def reserve_handles(count: int) -> None:
-    """Sees to it that `count` files can be open at once, by raising the limit of this process if it may."""
+    """Ensures that `count` files can be open at once; raises this process's limit if necessary and allowed."""
     if resource is None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

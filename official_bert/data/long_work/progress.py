@@ -1,4 +1,4 @@
-"""Shows how far long work is and the time left: a bar on a terminal, lines elsewhere."""
+"""Shows the progress of long work and the time left: a bar on a terminal, lines elsewhere."""
 
 import contextlib
 import sys
@@ -13,9 +13,9 @@ BETWEEN_LINES = 30.0  # seconds at most
 
 
 class Reporter:
-    """Shows the stages of a command one after another, and the seconds that each took; `show` may be called by any thread.
+    """Shows the stages of a command one after another, and the seconds of each; any thread may call `show`.
 
-    Elsewhere than on a terminal, a thread of its own writes the lines, so that they come while nothing else can report.
+    Without a terminal, a separate thread writes the lines, so that they appear even while compiled code runs.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Reporter:
             self._bar.stop()
 
     def show(self, stage: str, share: float) -> None:
-        """Takes note that `share` of a stage is done; with 1 the stage ends."""
+        """Notes that `share` of a stage is done; 1 ends the stage."""
         with self._lock:
             if stage != self._stage:
                 self._stage, self._begin = stage, time.monotonic()
@@ -52,7 +52,7 @@ class Reporter:
                 self._stage = ""
 
     def _write_lines(self) -> None:
-        """Writes a line for the present stage 1, 2, 4, 8, 16 and 30 seconds after its begin, then every 30 seconds."""
+        """Writes a line for the current stage after 1, 2, 4, 8, 16 and 30 seconds, then every 30 seconds."""
         begin, wait, due = 0.0, FIRST_LINE, 0.0
         while not self._end.wait(0.1):
             with self._lock:

@@ -1,4 +1,4 @@
-"""The folder beside an output that keeps a run's finished pieces, so that the same command goes on after a kill.
+"""The folder beside an output that keeps a run's finished pieces, so that the same command continues after a kill.
 
     with WorkFolder("train.tfrecord.work", made_of) as work:
         if (facts := work.finished("part-0", is_whole)) is None:
@@ -20,11 +20,11 @@ LOCK, MADE_OF = "lock", "made_of.json"
 
 
 class WorkFolder:
-    """Pieces of one run, which `made_of` describes: {what a user calls it: its value}, JSON values only.
+    """Pieces of one run. `made_of` describes their inputs: {name that the user knows: value}, JSON values only.
 
-    Entering makes the folder or takes the one that a stopped run left. Raises ValueError if that was made of something else,
-    or if another process works in it; `discard` removes what lies there first. Leaving removes the folder, unless the run
-    was stopped or a disk failed, and pieces are finished.
+    Entering makes the folder or takes the one that a stopped run left. Raises ValueError if that run had other inputs, or if
+    another process works in the folder; `discard` first empties it. Leaving removes the folder, unless pieces are finished and
+    the run was stopped or a disk failed.
     """
 
     def __init__(self, path: str, made_of: dict[str, Any], discard: bool = False):
@@ -44,7 +44,7 @@ class WorkFolder:
     def __exit__(self, kind, error, traceback) -> None:
         stopped = kind is not None and issubclass(kind, (KeyboardInterrupt, SystemExit, OSError, RuntimeError))
         if stopped and self._has_pieces():
-            print(f"{self.path} keeps what is finished: the same command goes on from it, --discard removes it", file=sys.stderr)
+            print(f"{self.path} keeps the finished work: the same command continues from it, --discard removes it", file=sys.stderr)
         else:
             shutil.rmtree(self.path, ignore_errors=True)
         self._file.close()
@@ -73,24 +73,24 @@ class WorkFolder:
                 shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
 
     def _compare(self) -> None:
-        """Requires that what lies in the folder was made of the same; writes down what this run is made of."""
+        """Requires that the folder's pieces have the same inputs as this run; writes down this run's inputs."""
         found = self._read(MADE_OF)
         if found == self.made_of:
             return
         if isinstance(found, dict) and self._has_pieces():
             differing = sorted(key for key in {*found, *self.made_of} if found.get(key) != self.made_of.get(key))
-            raise ValueError(f"{self.path}: holds what a stopped run with another {', '.join(differing)} finished; the same "
-                             "command goes on from it, --discard removes it")
-        self._empty()  # of a run that had finished nothing
+            raise ValueError(f"{self.path}: holds the finished work of a stopped run with another {', '.join(differing)}; the same "
+                             "command continues from it, --discard removes it")
+        self._empty()  # remains of a run that had finished nothing
         write_json(self.path_of(MADE_OF), self.made_of)
 
     def _has_pieces(self) -> bool:
-        """Whether a piece is finished, or a folder of its own keeps what a piece has so far."""
+        """Tells whether a piece is finished, or is partly done in a folder of its own."""
         return any(entry.is_dir() or entry.name.endswith(".json") or (entry.name.endswith(JOURNAL) and entry.stat().st_size)
                    for entry in os.scandir(self.path) if entry.name != MADE_OF)
 
     def _read(self, name: str) -> Any:
-        """The value in a JSON file of the folder; None if there is no such file or it is damaged."""
+        """Returns the value in a JSON file of the folder; None if the file is missing or damaged."""
         try:
             with open(self.path_of(name), encoding="utf-8") as file:
                 return json.load(file)
@@ -98,13 +98,13 @@ class WorkFolder:
             return None
 
     def path_of(self, name: str) -> str:
-        """The path of a piece."""
+        """Returns the path of a piece."""
         return os.path.join(self.path, name)
 
     def finished(self, name: str, is_whole: Callable[[str, Any], bool], elsewhere: str = "") -> Any:
-        """What `finish` was told of a piece; None for one that is not finished or not whole.
+        """Returns the facts that `finish` stored for a piece; None if the piece is not finished or not complete.
 
-        `is_whole(path, facts)` checks the file, which may lie `elsewhere`, its final place, already.
+        `is_whole(path, facts)` checks the file, which may already be in its final place, `elsewhere`.
         """
         facts = self._read(f"{name}.json")
         paths = [path for path in (self.path_of(name), elsewhere) if path and os.path.exists(path)]
@@ -114,14 +114,14 @@ class WorkFolder:
             return None
 
     def finish(self, name: str, facts: Any) -> None:
-        """Writes down, after a flush of the piece to the disk, that it is finished; `facts` are JSON values."""
+        """Flushes a piece to the disk, then marks it as finished with `facts` (JSON values)."""
         path = self.path_of(name)
         if os.path.isfile(path):
             flush_to_disk(path)
         write_json(f"{path}.json", facts)
 
     def publish(self, name: str, target: str) -> None:
-        """Gives a piece its final name; one that lies there already stays."""
+        """Moves a piece to its final path; a piece that is already there stays."""
         path = self.path_of(name)
         if not os.path.exists(path):
             return
@@ -136,7 +136,7 @@ class WorkFolder:
 
 
 def flush_to_disk(path: str) -> None:
-    """Returns when what was written to a file is on its disk."""
+    """Waits until the content of a file is on its disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 

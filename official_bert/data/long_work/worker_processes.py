@@ -1,4 +1,4 @@
-"""Worker processes that leave signals to the process that started them, and end with it."""
+"""Worker processes that leave signals to the process that started them and end with it."""
 
 import concurrent.futures
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
-    """Gives a pool of processes; after an error, what has not begun never does."""
+    """Gives a pool of processes; after an error, waiting jobs are cancelled."""
     context = multiprocessing.get_context("forkserver")
     with concurrent.futures.ProcessPoolExecutor(num_workers, context, _begin) as pool:
         try:

@@ -1,7 +1,7 @@
-"""The sharded order on Apache Beam: the same files as `--order=sharded` writes on one machine, from many machines.
+"""Makes records on Apache Beam: many machines write the same files as `--order=sharded` writes on one machine.
 
-A file of text is one piece of work, and so is a shard (a file of records). Both are copied to the worker's disk, a
-shard's token ids too: they are mapped from there, so its documents lie in memory one at a time.
+Each text file is one piece of work, and so is each shard (a file of records). Workers copy text and token ids to their disks.
+The token ids are memory-mapped from there, so only one document of a shard is in memory at a time.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from official_bert.files import BadText, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 
-CORPUS = ("documents", "sentences", "tokens")  # what is counted of a shard's text, and of its records
+CORPUS = ("documents", "sentences", "tokens")  # counters of a shard's text; RECORDS: of its records
 RECORDS = tuple(field.name for field in dataclasses.fields(Counts) if field.type is int)
-POOR_SHARD = "poor:"  # begins the name of a counter of a poor shard: its number and why
+POOR_SHARD = "poor:"  # begins the name of a counter that marks a poor shard; the shard's number and the reason follow
 
 
 class Document(NamedTuple):
@@ -46,7 +46,7 @@ class Document(NamedTuple):
 
 
 class Text(NamedTuple):
-    """How text becomes tokens; the vocabulary travels with it, since workers may not see the file."""
+    """Settings of the tokenizer, with the content of the vocabulary: workers may not be able to read the file."""
 
     vocab: bytes
     do_lower_case: bool
@@ -54,7 +54,7 @@ class Text(NamedTuple):
 
     @contextlib.contextmanager
     def vocab_file(self) -> Iterator[str]:
-        """The vocabulary as a file of the worker's."""
+        """Writes the vocabulary to a temporary file on the worker."""
         with tempfile.NamedTemporaryFile(suffix=".txt") as file:
             file.write(self.vocab)
             file.flush()
@@ -62,13 +62,13 @@ class Text(NamedTuple):
 
 
 class ReadDocuments(beam.DoFn):
-    """(number of a file, its path) -> (shard, document) for each of its documents."""
+    """Turns (number of a file, its path) into (shard, document) for each document in the file."""
 
     def __init__(self, text: Text, num_shards: int):
         self.text, self.num_shards = text, num_shards
 
     def setup(self) -> None:
-        """Builds the tokenizer, once a worker."""
+        """Builds the tokenizer, once per worker."""
         with self.text.vocab_file() as path:
             self.tokenizer = FastTokenizer(path, self.text.do_lower_case)
 
@@ -98,7 +98,7 @@ class ReadDocuments(beam.DoFn):
 
 
 class WriteShard(beam.DoFn):
-    """(shard, its documents) -> the shard's file."""
+    """Writes the file of a shard from (shard, its documents)."""
 
     def __init__(self, output_files: Sequence[str], config: InstanceConfig, facts: VocabularyFacts, seed: int,
                  compress: bool):
@@ -127,7 +127,7 @@ class WriteShard(beam.DoFn):
 
 
 def gather(documents: Iterable[Document | None], facts: VocabularyFacts, scratch: Scratch) -> tuple[TokenStore, np.ndarray]:
-    """The documents of a shard as a store in scratch files, as they come, and their numbers in the order of files."""
+    """Puts the documents of a shard into scratch files in the order of arrival; returns the store and their order in the input."""
     places: list[tuple[int, int]] = []
     sentences: list[int] = []
     with scratch.open() as tokens, scratch.open() as lengths:
@@ -144,13 +144,13 @@ def gather(documents: Iterable[Document | None], facts: VocabularyFacts, scratch
         ids = np.memmap(tokens, facts.token_type, "r") if sentences else np.zeros(0, facts.token_type)
     document_starts = np.cumsum([0, *sentences], dtype=np.int64)
     for array in (ids, sentence_starts, document_starts):
-        array.setflags(write=False)  # as the arrays of a mapped store are: one compiled form serves both
+        array.setflags(write=False)  # like the arrays of a mapped store, so that the kernels are compiled once for both
     store = TokenStore(ids, sentence_starts, document_starts, np.array([0, len(places)]), {})
     return store, np.array(sorted(range(len(places)), key=places.__getitem__), np.int64)
 
 
 def publish(path: str, destination: str) -> None:
-    """Copies a file to any file system, under its name only when it is whole."""
+    """Copies a file to any file system; the name appears only when the file is complete."""
     beside = f"{destination}.tmp.{uuid.uuid4().hex}"
     try:
         with open(path, "rb") as source, FileSystems.create(
@@ -165,7 +165,7 @@ def publish(path: str, destination: str) -> None:
 
 
 def match_files(patterns: str) -> list[str]:
-    """The files of globs and name@8 with commas between them, on any file system, in the order of pattern and name."""
+    """Returns the files of globs and name@8 with commas between them, on any file system, sorted within each pattern."""
     found: list[str] = []
     wanted = [pattern for name in patterns.split(",") for pattern in shard_names(name)]
     for pattern, result in zip(wanted, FileSystems.match(wanted)):
@@ -180,8 +180,8 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
              options: Sequence[str]) -> tuple[dict[str, Any], dict[int, str]]:
     """Runs the pipeline with Beam's `options` (`--runner=...`).
 
-    Returns the numbers of documents, sentences and tokens with the `Counts` as "counts", and {shard: why} of poor shards
-    (see `generator.POOR`). Each file appears when it is whole. ValueError if no file has a token.
+    Returns the numbers of documents, sentences and tokens with the `Counts` as "counts", and {shard: reason} of poor shards
+    (see `generator.POOR`). Each file appears when it is complete. Raises ValueError if no file has a token.
     """
     facts = VocabularyFacts.of(load_vocab(vocab_file))
     with open(vocab_file, "rb") as file:

@@ -1,8 +1,8 @@
-"""80/10/10 masks made while records are read: records without masks, masked anew each epoch inside `tf.data`.
+"""Dynamic 80/10/10 masking: records are stored without masks, and `tf.data` masks them anew in each epoch.
 
-Everything random is a hash of (seed, example, what is drawn), so a row's masks depend neither on the batch that it
-stands in nor on what was read before: a resumed run, or another number of workers, sees the same masks. The statistics
-are those of `data/kernels`; the numbers are not.
+Every random number is a hash of (seed, example, kind of draw). So the masks of a row do not depend on its batch or on the rows
+read before: a resumed run, or another number of workers, sees the same masks. The statistics are those of `kernels`; the
+numbers differ.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import tensorflow as tf
 from official_bert.data import records
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 
-ORDER, MASK, KEEP, REPLACEMENT, LENGTH, FIRST = range(6)  # what is drawn
+ORDER, MASK, KEEP, REPLACEMENT, LENGTH, FIRST = range(6)  # kinds of draws
 Batch = dict[str, tf.Tensor]
 
 
@@ -29,9 +29,9 @@ class DynamicMasking:
         self._span_lengths = np.cumsum(config.span_distribution())
 
     def __call__(self, batch: Mapping[str, tf.Tensor], examples: tf.Tensor) -> Batch:
-        """`batch` with the `records.unmasked_features`, `examples` int64 [B] -> the batch as 2018's records have it.
+        """Masks a `batch` of `records.unmasked_features`; returns a batch with the features of 2018's records.
 
-        `examples` says what the masks of a row depend on, besides the seed: epoch * size of the data + the record's
+        The masks of a row depend on the seed and on its number in `examples` (int64 [B]): epoch * size of the data + the record's
         number, for masks that change each epoch. Raises InvalidArgumentError for records of another schema version.
         """
         with tf.control_dependencies([tf.debugging.assert_equal(
@@ -49,14 +49,14 @@ class DynamicMasking:
         return kept | {"input_ids": self._corrupt(rows, ids, chosen, draws)} | self._predictions(ids, chosen)
 
     def _choose_tokens(self, rows, candidates, budgets):
-        """(chosen [B,S], number of the draw that decides what becomes of each token [B,S])."""
+        """Returns (chosen [B,S], the number of the draw that decides each token's replacement [B,S])."""
         places = tf.range(self.max_seq_length)
         scores = tf.where(candidates, _uniform(rows, ORDER, places), 2.0)
         ranks = tf.argsort(tf.argsort(scores, axis=1), axis=1)
         return candidates & (ranks < budgets[:, None]), places[None] + tf.zeros_like(ranks)
 
     def _choose_words(self, rows, batch, candidates, budgets):
-        """As `_choose_tokens`, for whole words and spans of them."""
+        """Does the same as `_choose_tokens` for whole words and for spans of words."""
         # As in 2018, a piece with ## joins the word before it, even across [SEP].
         words = tf.cumsum(tf.where(candidates, batch["word_starts"], 0), axis=1)           # [B,S], 0 to S
         sizes = tf.math.bincount(words, weights=tf.cast(candidates, tf.int32), axis=-1,
@@ -74,7 +74,7 @@ class DynamicMasking:
         return candidates & tf.gather(chosen, words, batch_dims=1), draws
 
     def _choose_whole_words(self, rows, sizes, budgets):
-        """Words in random order, each if it fits what is left of the budget: [B,W] bool."""
+        """Chooses words in random order, each if it fits the rest of the budget: [B,W] bool."""
         scores = tf.where(sizes > 0, _uniform(rows, ORDER, tf.range(self.max_seq_length + 1)), 2.0)
         order = tf.argsort(scores, axis=1)                                                 # [B,W]
         ordered = tf.transpose(tf.gather(sizes, order, batch_dims=1))                      # [W,B]
@@ -87,7 +87,7 @@ class DynamicMasking:
         return tf.gather(taken, tf.argsort(order, axis=1), batch_dims=1)
 
     def _choose_spans(self, rows, sizes, segments, budgets):
-        """Spans of words until the budget is spent or as many tries were vain as there are words (see `kernels`).
+        """Chooses spans of words until the budget is spent, or until as many tries have failed as there are words (see `kernels`).
 
         Returns (chosen [B,W], number of the try that chose each word [B,W]).
         """
@@ -119,7 +119,7 @@ class DynamicMasking:
         return chosen, numbers
 
     def _corrupt(self, rows, ids, chosen, draws):
-        """[MASK], the token itself or a random one in the place of each chosen token; tokens of one draw fare alike."""
+        """Replaces each chosen token by [MASK], by itself or by a random token; tokens drawn together get the same kind of replacement."""
         becomes_mask = _uniform(rows, MASK, draws) < self.config.mask_rate
         stays = _uniform(rows, KEEP, draws) < self.config.keep_share
         number = _uniform(rows, REPLACEMENT, tf.range(self.max_seq_length)) * len(self._replacements)
@@ -128,7 +128,7 @@ class DynamicMasking:
         return tf.where(chosen, corrupted, ids)
 
     def _predictions(self, ids, chosen) -> Batch:
-        """The features of the predictions, in ascending order of their places."""
+        """Returns the features of the predictions, in ascending order of their positions."""
         S, P = self.max_seq_length, self.max_predictions_per_seq
         places = tf.sort(tf.where(chosen, tf.range(S)[None], S), axis=1)[:, :P]            # [B,P]
         used = places < S
@@ -147,7 +147,7 @@ def _mix(bits: tf.Tensor) -> tf.Tensor:
 
 
 def _uniform(rows: tf.Tensor, what: int, numbers: tf.Tensor) -> tf.Tensor:
-    """Float64 in [0, 1) for each row [B] and each number ([N] or [B,N]) of what is drawn: [B,N]."""
+    """Draws float64 numbers in [0, 1) for each row [B] and each draw's number ([N] or [B,N]): [B,N]."""
     salt = tf.cast(numbers, tf.uint64) * tf.constant(8, tf.uint64) + tf.constant(what, tf.uint64)
     bits = _mix(rows[:, None] ^ _mix(salt if salt.shape.rank == 2 else salt[None]))
     return tf.cast(tf.bitwise.right_shift(bits, tf.constant(11, tf.uint64)), tf.float64) * 2.0 ** -53

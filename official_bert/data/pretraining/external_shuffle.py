@@ -1,8 +1,8 @@
-"""Rows of a file in a random order that is given, read and written mostly in sequence: no disk is asked for single rows.
+"""Reads the rows of a file in a given random order, with mostly sequential reads and writes of the disk.
 
-The order is cut into buckets of neighbouring places. A first pass over the rows puts each into its bucket's part of a second
-file; then a bucket after another is mapped into memory, where picking single rows is cheap. A file that is one bucket
-is mapped as it is.
+The order is cut into buckets of neighbouring places. A first pass copies each row into its bucket's part of a second file.
+Then one bucket after another is mapped into memory, because single rows are cheap to pick there. A file that fits one bucket
+is mapped directly.
 """
 
 import os
@@ -16,7 +16,7 @@ CHUNK_BYTES = 1 << 24  # held in memory twice while rows are put into buckets
 
 
 class Bucket(NamedTuple):
-    """Neighbours in the order: `rows[chosen]` are those of places `start`, start + 1, ..."""
+    """Rows that are neighbours in the order: `rows[chosen]` have the places `start`, start + 1, ..."""
 
     start: int
     rows: np.ndarray  # [n, width]
@@ -27,8 +27,8 @@ def shuffled(file: IO[bytes], row: np.dtype, order: np.ndarray, open_scratch: Ca
              progress: Callable[[float], Any] = lambda share: None) -> Iterator[Bucket]:
     """Yields `rows[order]` bucket by bucket; the rows (of type `row`, with a shape) fill `file`, which is empty afterwards.
 
-    Buckets hold a multiple of `multiple` rows. A file of several buckets shrinks while their file grows, so they need hardly
-    more disk together. Memory: 2 bytes a row and 32 MB; `progress` is called with the share of the rows in buckets.
+    Buckets hold a multiple of `multiple` rows. With several buckets, `file` shrinks while the file of buckets grows, so both
+    together need hardly more disk. Memory: 2 bytes a row and 32 MB. `progress` is called with the share of the rows in buckets.
     """
     size = max(1, BUCKET_BYTES // (row.itemsize * multiple)) * multiple
     if len(order) > size:
@@ -38,7 +38,7 @@ def shuffled(file: IO[bytes], row: np.dtype, order: np.ndarray, open_scratch: Ca
         rows = np.memmap(file, row.base, "r", start * row.itemsize, (count, *row.shape))
         rows[:, 0].max()  # reads the bucket in sequence, if it is not in the system's cache
         chosen = np.asarray(order[start:start + count])
-        if len(order) > size:  # rows stand in a bucket as they stood in the file, from its last chunk to its first
+        if len(order) > size:  # a bucket has its rows in the order of the file's chunks, the last chunk first
             places = np.empty(count, np.int64)
             places[_as_put(chosen, row)] = np.arange(count)
             chosen = places
@@ -50,15 +50,15 @@ def _rows_in_chunk(row: np.dtype) -> int:
 
 
 def _as_put(numbers: np.ndarray, row: np.dtype) -> np.ndarray:
-    """The order in which rows of these numbers come into a bucket: the file is read chunk by chunk from its end."""
+    """Returns the order in which rows with these numbers enter a bucket: the file is read chunk by chunk from its end."""
     chunk = _rows_in_chunk(row)
     return np.argsort(numbers % chunk - numbers // chunk * chunk)
 
 
 def _put_in_buckets(file: IO[bytes], row: np.dtype, order: np.ndarray, size: int, open_scratch: Callable[[], IO[bytes]],
                     progress: Callable[[float], Any]) -> IO[bytes]:
-    """A file with the rows of each bucket of `size` places together; `file` is cut off behind what is still to be read."""
-    ends = np.arange(0, len(order), size)  # in rows, where each bucket's part is filled up to
+    """Returns a file that groups rows by bucket of `size` places; truncates `file` behind the part that is still to be read."""
+    ends = np.arange(0, len(order), size)  # the row up to which each bucket's part is filled
     bucket_of = np.empty(len(order), np.min_scalar_type(len(ends)))
     for number, start in enumerate(ends.tolist()):
         bucket_of[order[start:start + size]] = number

@@ -1,8 +1,8 @@
-"""Documents to instances to record files, on one machine: in the order of 2018, or shard by shard.
+"""Generates pre-training data on one machine: documents to instances to record files, in 2018's order or shard by shard.
 
-2018's order is one random stream over the whole corpus, and a shuffle of all instances at its end. Here instances lie
-as rows of fixed width in a scratch file, and are read back in the shuffled order (`external_shuffle`). In the sharded
-order each output file has documents, random stream and shuffle of its own.
+2018's order is one random stream over the whole corpus, with a shuffle of all instances at the end. Here the instances are
+rows of fixed width in a scratch file and are read back in the shuffled order (`external_shuffle`). In the sharded order each
+output file has its own documents, random stream and shuffle.
 """
 
 import concurrent.futures
@@ -29,12 +29,12 @@ from official_bert.data.pretraining.record_writing import RowEncoder, rows_toget
 from official_bert.data.pretraining.token_store import TokenStore
 
 ROWS_AT_A_TIME = 4096
-SAMPLING_SHARE = 0.6  # of a shard's time, for its progress; the rest is writing
+SAMPLING_SHARE = 0.6  # of a shard's time, for the progress bar; the rest is writing
 Order = Literal["2018", "sharded"]
 Progress = Callable[[float], Any]
-POOR = {  # corpora that cannot teach the next sentence, and what becomes of the labels
+POOR = {  # corpora that are unfit for next-sentence prediction, and the effect on the labels
     "one document": "is one document (a blank line ends a document): 'random' next segments are drawn from that document "
-                    "itself, and labelled 1 (random) even where they follow",
+                    "itself, and labelled 1 (random) even if they follow",
     "single sentences": "has documents of a single sentence only (one sentence a line is expected): no segment has a next one, "
                         "so all next-sentence labels are 1 (random)",
     "empty": "has no document: its file holds no record"}
@@ -42,14 +42,14 @@ POOR = {  # corpora that cannot teach the next sentence, and what becomes of the
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What became of the tokens of a corpus; examples are token ids. Counts of parts can be added."""
+    """Counts the tokens of a corpus that were used, repeated and left out; examples are token ids. Counts of parts can be added."""
 
     instances: int = 0
     second_labels: int = 0  # labels that are 1
     tokens: int = 0  # in instances, special tokens not counted
     random_tokens: int = 0  # drawn as random next segments, before they are cut
     truncated: int = 0  # cut off to fit the length
-    unpaired: int = 0  # of documents of one token, of which sentence order makes no pair
+    unpaired: int = 0  # of instances of one token, which make no pair (sentence order)
     truncated_examples: list[list[int]] = dataclasses.field(default_factory=list)
     unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
 
@@ -76,23 +76,23 @@ def shard_seed(seed: int, shard: int) -> int:
 
 
 def shard_documents(file_starts: np.ndarray, shard: int, num_shards: int) -> np.ndarray:
-    """The numbers of a shard's documents: those whose file's number and number in that file add up to it (mod shards).
+    """Returns the numbers of a shard's documents: (number of the file + number in the file) modulo the number of shards.
 
-    So a document's shard can be told without a look at other files.
+    So the shard of a document does not depend on other files.
     """
     return np.concatenate([np.arange(first + (shard - file) % num_shards, end, num_shards, dtype=np.int64)
                            for file, (first, end) in enumerate(itertools.pairwise(file_starts))])
 
 
 def poverty(documents: int, sentences: int) -> str:
-    """The key of POOR for a corpus or shard of so many documents and sentences, "" for a rich one."""
+    """Returns the key of POOR for a corpus or shard with these numbers of documents and sentences, "" if it is fit."""
     if documents < 2:
         return "one document" if documents else "empty"
     return "single sentences" if sentences == documents else ""
 
 
 def poor_shards(store: TokenStore, num_shards: int) -> dict[int, str]:
-    """{shard: key of POOR} of the shards that are poor."""
+    """Returns {shard: key of POOR} for the poor shards."""
     sentences = np.diff(store.document_starts)
     found = {}
     for shard in range(num_shards):
@@ -103,7 +103,7 @@ def poor_shards(store: TokenStore, num_shards: int) -> dict[int, str]:
 
 
 def label_warnings(config: InstanceConfig, poor: Mapping[int, str], num_shards: int) -> list[str]:
-    """What becomes of the next-sentence labels of poor shards, a line for each kind; `num_shards` 0: of the whole corpus."""
+    """Returns warnings about the next-sentence labels of poor shards, a line for each kind; `num_shards` 0: the whole corpus."""
     if not num_shards:
         return [f"the corpus {POOR[kind]}" for kind in poor.values() if config.sentence_task == "nsp"]
     lines = []
@@ -117,7 +117,7 @@ def label_warnings(config: InstanceConfig, poor: Mapping[int, str], num_shards: 
 
 
 def expected_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) -> tuple[int, int]:
-    """About how many bytes the rows and the records of a corpus of so many tokens take at least, compression left out."""
+    """Estimates the least bytes of rows and of uncompressed records for a corpus of `tokens` tokens."""
     instances = config.dupe_factor * tokens // config.max_seq_length
     row = kernels.HEADER + config.max_seq_length + 2 * config.plan(facts).max_predictions_per_seq
     return (instances * (row * np.dtype(facts.token_type).itemsize + 8),  # 8: its place in the order
@@ -125,21 +125,21 @@ def expected_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) 
 
 
 class Scratch:
-    """Nameless files: what lies in them may exceed the memory, and is gone when the process is, however it ends."""
+    """Makes unnamed temporary files: their content may exceed the memory and disappears with the process, however it ends."""
 
     def __init__(self, folder: str):
         self.folder = folder
 
     def open(self) -> IO[bytes]:
-        """An empty file."""
+        """Opens an empty file."""
         return tempfile.TemporaryFile(dir=self.folder)
 
     def keep(self, numbers: np.ndarray) -> np.ndarray:
-        """The same numbers, mapped from a file: they take no memory where they are not used."""
+        """Returns the same numbers, memory-mapped from a file: unused parts take no memory."""
         if not len(numbers):
             return numbers
         with self.open() as file:
-            file.write(numbers.data)  # written: a mapped hole in a file kills where the disk is full
+            file.write(numbers.data)  # a mapped sparse file would kill the process on a full disk
             file.flush()
             return np.memmap(file, numbers.dtype, "r+", shape=numbers.shape)
 
@@ -153,7 +153,7 @@ class Generator:
     facts: VocabularyFacts
     seed: int
     scratch: Scratch
-    progress: Callable[[str, float], Any] = lambda stage, share: None  # what is being done, share that is done
+    progress: Callable[[str, float], Any] = lambda stage, share: None  # called with the stage and the share done
 
     @functools.cached_property
     def texts(self) -> np.ndarray:
@@ -170,10 +170,10 @@ class Generator:
 
     def write(self, output_files: Sequence[str], order: Order = "2018", compress: bool = False,
               num_workers: int = 1, work: WorkFolder | None = None) -> Counts:
-        """Writes `output_files`, of which none appears before all are whole; returns what was counted.
+        """Writes `output_files`, which appear when all of them are complete; returns the counts.
 
         The bytes are a function of the store, the configuration, the seed, the order and the number of files. Files are
-        written in the folder `work`, by default one beside the first output; shards that are whole there are not made again.
+        written in the folder `work`, by default one beside the first output; complete shards found there are not made again.
         """
         encoder = RowEncoder(self.config, self.facts)
         assert len(self.texts) == self.store.num_documents  # found once, before threads need it
@@ -182,7 +182,7 @@ class Generator:
             write = self._write_shards if order == "sharded" else self._write_in_one_order
             counts = write(folder, output_files, encoder, compress, num_workers)
             if not counts.instances:
-                raise ValueError("expected documents that make instances, got none but of a single token")
+                raise ValueError("expected documents that make instances, but every document has only one token")
             for number, path in enumerate(output_files):
                 folder.publish(_part(number), path)
                 record_origins.write_origin(path, self.origin)
@@ -195,7 +195,7 @@ class Generator:
 
     def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,
                             num_workers: int) -> Counts:
-        """All instances by turns."""
+        """Writes 2018's order: all instances in one shuffled order, over the files in turn."""
         documents = self.scratch.keep(np.arange(self.store.num_documents))
         instances = self.sample(documents, self.seed, lambda share: self.progress("sampling", share))
         paths = [work.path_of(_part(number)) for number in range(len(output_files))]
@@ -210,7 +210,7 @@ class Generator:
 
     def _write_shards(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,
                       num_workers: int) -> Counts:
-        """Each file from its own documents, several beside each other."""
+        """Writes each file from its own documents, several files at the same time."""
         shares, lock, failed = [0.0] * len(output_files), threading.Lock(), threading.Event()
 
         def tell(shard: int, share: float) -> None:
@@ -248,7 +248,7 @@ class Generator:
 
     def write_shard(self, documents: np.ndarray, shard: int, path: str, encoder: RowEncoder, compress: bool,
                     progress: Progress = lambda share: None) -> Counts:
-        """Writes one shard of the sharded order; returns what was counted."""
+        """Writes one shard of the sharded order; returns the counts."""
         instances = self.sample(documents, shard_seed(self.seed, shard), lambda share: progress(SAMPLING_SHARE * share))
         together = rows_together(encoder, 1, instances.row)
         buckets = shuffled(instances.file, instances.row, instances.order, self.scratch.open, together)
@@ -257,7 +257,7 @@ class Generator:
         return instances.counts
 
     def sample(self, documents: np.ndarray, seed: int, progress: Progress = lambda share: None) -> Instances:
-        """The instances of the documents of these numbers; `documents` is shuffled in place."""
+        """Samples instances from the documents with these numbers; shuffles `documents` in place."""
         progress(0)
         store = self.store
         corpus = kernels.Corpus(store.tokens, store.sentence_starts, store.document_starts, documents, self.texts)
@@ -272,7 +272,7 @@ class Generator:
             tokens += int(rows[:, kernels.LENGTH].sum()) - 3 * len(rows)
             progress(sampler.progress)
         file.flush()
-        if self.config.sentence_task == "none":  # its [SEP] are not counted so, and it cuts nothing
+        if self.config.sentence_task == "none":  # [SEP] varies in number here, and nothing is cut off
             firsts, ends = (store.sentence_starts[store.document_starts[documents + last]] for last in (0, 1))
             tokens = self.config.dupe_factor * int((ends - firsts).sum())
         order = np.arange(count)
@@ -290,10 +290,10 @@ class Generator:
 
 
 def _part(number: int) -> str:
-    """The name of an output in the work folder."""
+    """Returns the name of an output in the work folder."""
     return f"part-{number:05d}"
 
 
 def _is_whole(path: str, facts: Mapping[str, Any]) -> bool:
-    """Whether a shard's file holds its records, each with the right checksum."""
+    """Tells whether a shard's file holds all its records, each with the right checksum."""
     return sum(1 for _ in records.read_records(path)) == facts["instances"]

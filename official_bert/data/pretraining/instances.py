@@ -1,4 +1,4 @@
-"""Pairs of segments from documents: next sentence prediction (NSP), sentence order (SOP) or none, and the sampler that draws them.
+"""Samples training instances from documents: next sentence prediction (NSP), sentence order (SOP), or single segments.
 
 `nsp` is 2018's task: segment B follows A or comes from another document. `sop` (ALBERT) swaps two segments that follow
 each other. `none` (RoBERTa, full sentences) packs sentences that follow each other, across documents, into one segment.
@@ -14,12 +14,12 @@ from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.masking import STRATEGIES, MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.random_stream import RandomStream
 
-DEFAULT_PREDICTIONS = 20  # 2018's; short instances use less of them
+DEFAULT_PREDICTIONS = 20  # 2018's; short instances use fewer
 TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
 
 
 class Plan(NamedTuple):
-    """What instances to make, as the kernels take it."""
+    """The settings of instances in the form that the kernels take."""
 
     dupe_factor: int
     max_seq_length: int
@@ -35,9 +35,9 @@ class Plan(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What the kernels look up to mask."""
+    """Lookup tables of the kernels for masking."""
 
-    budgets: np.ndarray  # [S + 1] int64: predictions of an instance of so many tokens
+    budgets: np.ndarray  # [S + 1] int64: predictions of an instance of 0, 1, ... S tokens
     continues_word: np.ndarray  # [V] bool: pieces that begin with ##
     replacements: np.ndarray  # int64: the ids among which a random replacement is drawn
     span_lengths: np.ndarray  # cumulative probabilities of span lengths 1, 2, ...
@@ -45,14 +45,14 @@ class Tables(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
-    """What instances are made of documents; the defaults are 2018's."""
+    """Settings of instances; the defaults are 2018's."""
 
     max_seq_length: int = 128
     max_predictions_per_seq: int = DEFAULT_PREDICTIONS
     dupe_factor: int = 10  # passes over the corpus, each with pairs and masks of its own
-    short_seq_prob: float = 0.1  # of a document whose instances aim at a random shorter length
+    short_seq_prob: float = 0.1  # probability that a document's instances aim at a random shorter length
     sentence_task: Literal["nsp", "sop", "none"] = "nsp"
-    copies_apart: bool = True  # no random next segment comes from a document of the same text; False: 2018, if there are any
+    copies_apart: bool = True  # no random next segment comes from a copy of its document; False: as in 2018
     masking: MaskingConfig | None = dataclasses.field(default_factory=MaskingConfig)  # None: no masks
 
     def __post_init__(self):
@@ -68,7 +68,7 @@ class InstanceConfig:
             raise ValueError(f"short_seq_prob: expected a probability, got {self.short_seq_prob}")
 
     def plan(self, facts: VocabularyFacts) -> Plan:
-        """The configuration as the kernels take it."""
+        """Returns the configuration in the form that the kernels take."""
         S, P = self.max_seq_length, self.max_predictions_per_seq
         masking = self.masking or MaskingConfig()
         return Plan(
@@ -77,7 +77,7 @@ class InstanceConfig:
             float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id)
 
     def tables(self, facts: VocabularyFacts) -> Tables:
-        """What the kernels look up."""
+        """Returns the lookup tables of the kernels."""
         masking = self.masking or MaskingConfig()
         return Tables(masking.budgets(self.max_seq_length, self.max_predictions_per_seq),
                               facts.continues_word, facts.replacements, np.cumsum(masking.span_distribution()))
@@ -96,18 +96,18 @@ class InstanceSampler:
 
     @property
     def row_width(self) -> int:
-        """Columns of a row of instances, see `data/kernels`."""
+        """Columns of a row of instances (see `kernels`)."""
         return kernels.HEADER + self.plan.max_seq_length + 2 * self.plan.max_predictions_per_seq
 
     @property
     def progress(self) -> float:
-        """The share of the documents' passes that are sampled."""
+        """The share of the work that is done, over all passes."""
         documents = len(self.corpus.order)
         done = int(self.position[kernels.PASS]) * documents + max(0, int(self.position[kernels.DOCUMENT]))
         return done / (documents * self.plan.dupe_factor)
 
     def blocks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """Fills `rows` again and again and yields what of it is filled; it is overwritten by the next block."""
+        """Fills `rows` again and again and yields the filled part; the next block overwrites it."""
         count = 0
         while self.position[kernels.PASS] < self.plan.dupe_factor:
             made = kernels.make_rows(self.plan, self._tables, self.corpus, self._stream.words, self.position,
@@ -121,5 +121,5 @@ class InstanceSampler:
         yield rows[:count]
 
     def shuffle(self, indices: np.ndarray) -> None:
-        """Shuffles `indices` in place, with the numbers that follow the last instance's."""
+        """Shuffles `indices` in place, with the random numbers that follow those of the last instance."""
         self._stream.shuffle(indices)

@@ -1,17 +1,17 @@
-"""Next sentence prediction (NSP) pairs and 80/10/10 masks over token ids, compiled, with CPython's random stream.
+"""Compiled sampling of next sentence prediction (NSP) pairs and 80/10/10 masking over token ids, with CPython's random stream.
 
-2018's `create_pretraining_data.py` draws everything from one `random.Random`. The kernels draw the same numbers in the
-same order, so that they give the same instances. They work on a corpus of contiguous token ids (`data/token_store`): a
-segment is a slice of it, and an instance is a row of fixed width:
+2018's `create_pretraining_data.py` draws everything from one `random.Random`. The kernels draw the same numbers in the same
+order, so they give the same instances. They work on a corpus of contiguous token ids (`token_store`): a segment is a slice of
+it, and an instance is a row of fixed width:
 
     [length, start of segment B, label, number of predictions, ids * S, positions * P, original ids * P]
 
-`words` is what they draw from (`data/random_stream`), `plan` and `tables` are those of `data/instances`. Where the numbers
-run out, the instance in hand is taken back.
+They draw from `words` (`random_stream`); `plan` and `tables` are those of `instances`. If the numbers run out, the unfinished
+instance is taken back.
 
-For speed, only what Python calls is cached and takes arrays in tuples; what it calls is inlined and takes them one by
-one (Numba would count references to them at each number drawn). All kernels stand in one file: Numba's cache notices
-changes of a function's own file alone.
+For speed, only functions that Python calls are cached and take arrays in tuples. The functions below them are inlined and
+take arrays one by one (otherwise Numba would count references to them at each number drawn). All kernels are in one file,
+because Numba's cache notices changes only in a function's own file.
 """
 
 from typing import NamedTuple
@@ -25,8 +25,8 @@ HEADER = 4  # columns of a row before its ids
 LENGTH, SECOND_START, LABEL, PREDICTIONS = 0, 1, 2, 3
 NSP, SOP, SINGLE = 0, 1, 2  # sentence tasks
 UNMASKED, TOKEN, WHOLE_WORD, SPAN = 0, 1, 2, 3  # masking strategies
-PASS, DOCUMENT, SENTENCE, TARGET = 0, 1, 2, 3  # where sampling stands
-TRUNCATED, RANDOM, UNPAIRED = 4, 5, 6  # tokens so far: cut off, of random segments, of a sentence that makes no pair
+PASS, DOCUMENT, SENTENCE, TARGET = 0, 1, 2, 3  # the position of sampling
+TRUNCATED, RANDOM, UNPAIRED = 4, 5, 6  # tokens so far: cut off, in random segments, in instances that make no pair
 EXAMPLES, MOST_EXAMPLES = 7, 3  # slices [start, end] of `Corpus.tokens` that lost tokens, first TRUNCATED, then UNPAIRED
 STATE_SIZE = EXAMPLES + 2 * 2 * MOST_EXAMPLES
 
@@ -37,13 +37,13 @@ class Corpus(NamedTuple):
     tokens: np.ndarray  # uint16 or uint32
     sentence_starts: np.ndarray  # [sentences + 1] int64, in tokens
     document_starts: np.ndarray  # [documents + 1] int64, in sentences
-    order: np.ndarray  # [documents] int64: the document that stands at each place
+    order: np.ndarray  # [documents] int64: the document at each place
     texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `copies`)
 
 
 @njit(forceinline=True)
 def next_word(words):
-    """The next 32 bits; 0 where they run out, which any loop over draws accepts."""
+    """Returns the next 32 bits; 0 if they run out, which ends any loop over draws."""
     words[0] += np.uint32(1)
     return np.int64(words[min(np.int64(words[0]), len(words) - 1)])
 
@@ -68,7 +68,7 @@ def bit_length(number):
 
 @njit(forceinline=True)
 def draw_bits(words, bits):
-    """CPython's `getrandbits` of 1 to 63 bits: more than 32 take two numbers, the lower 32 bits first."""
+    """CPython's `getrandbits` for 1 to 63 bits: more than 32 bits take two numbers, the lower 32 bits first."""
     low = next_word(words)
     if bits <= 32:
         return low >> (32 - bits)
@@ -77,7 +77,7 @@ def draw_bits(words, bits):
 
 @njit(forceinline=True)
 def below(words, limit):
-    """CPython's `_randbelow`: as many bits as `limit` has, drawn again while they are not below it."""
+    """CPython's `_randbelow`: draws as many bits as `limit` has, again until the number is below `limit`."""
     bits, value = bit_length(limit), limit
     while value >= limit:
         value = draw_bits(words, bits)
@@ -102,7 +102,7 @@ def shuffle(words, items, count):
         while last >= lowest and used < available:  # numbers of as many bits
             drawn = np.int64(words[used] >> shift)
             used += 1
-            # Without a branch, which would be guessed wrong every fourth time: a number too high swaps nothing.
+            # Branchless, because one branch in four would be mispredicted: a number that is too high swaps nothing.
             fits = drawn <= last
             other = drawn if fits else last
             items[last], items[other] = items[other], items[last]
@@ -113,7 +113,7 @@ def shuffle(words, items, count):
 
 @njit(forceinline=True)
 def _next_document(plan, documents, words, state):
-    """Goes to the next document, of the next pass after the last; draws its target length (2018: mostly the most)."""
+    """Goes to the next document, or to the next pass; draws the document's target length (2018: mostly the maximum)."""
     state[SENTENCE] = 0
     state[DOCUMENT] += 1
     if state[DOCUMENT] == documents:
@@ -128,9 +128,10 @@ def _next_document(plan, documents, words, state):
 
 @njit(forceinline=True)
 def _random_segment(starts, document_starts, order, texts, words, place, wanted):
-    """A slice of at least `wanted` tokens, if it can be, from a random sentence on of a random document with another text."""
+    """Returns a slice of at least `wanted` tokens, if possible, from a random sentence of a random document with another text."""
     other = place
-    for turn in range(1000):  # 2018: ten tries to find another document; here a copy is none, and is not taken either
+    # 2018 gives up after ten tries and takes the document itself. Here a copy is never taken, and counts as a failed try.
+    for turn in range(1000):
         other = below(words, len(order))
         if texts[order[other]] != texts[order[place]] or (turn >= 9 and other == place):
             break
@@ -141,7 +142,7 @@ def _random_segment(starts, document_starts, order, texts, words, place, wanted)
 
 @njit(forceinline=True)
 def _reach(starts, first, last, wanted):
-    """The end of the sentences from `first` on, before `last`, that have `wanted` tokens together."""
+    """Returns the end of the sentences from `first` that have `wanted` tokens together, at most `last`."""
     end = first + 1
     while end < last and starts[end] - starts[first] < wanted:
         end += 1
@@ -163,7 +164,7 @@ def _truncate(words, a_start, a_end, b_start, b_end, most):
 
 @njit(forceinline=True)
 def _sample_pair(plan, starts, document_starts, order, texts, words, state):
-    """(start and end of A, of B, label, tokens drawn at random) of the next instance before it is cut to its length.
+    """Returns (start and end of A, of B, label, tokens drawn at random) of the next instance, before truncation.
 
     2018 `create_instances_from_document`.
     """
@@ -179,7 +180,7 @@ def _sample_pair(plan, starts, document_starts, order, texts, words, state):
         if label:
             wanted = state[TARGET] - (a_end - a_start)
             b_start, b_end = _random_segment(starts, document_starts, order, texts, words, state[DOCUMENT], wanted)
-            end, drawn = split, b_end - b_start  # what is not used is put back
+            end, drawn = split, b_end - b_start  # the unused sentences are put back
     else:
         if alone:  # a sentence on its own is split between two of its tokens
             a_end = b_start = a_start + min(b_end - a_start, 1 + below(words, max(1, b_end - a_start - 1)))
@@ -192,7 +193,7 @@ def _sample_pair(plan, starts, document_starts, order, texts, words, state):
 
 @njit
 def _count_left_out(whole, cut, is_pair, state):
-    """Counts the tokens of the slices `whole` that `cut` lacks, all of them if they make no pair; keeps some as examples."""
+    """Counts the tokens of the slices `whole` that are missing in `cut` (all of them without a pair); keeps some as examples."""
     a_size, b_size = whole[1] - whole[0], whole[3] - whole[2]
     left_out = a_size + b_size - (cut[1] - cut[0] + cut[3] - cut[2] if is_pair else 0)
     state[TRUNCATED if is_pair else UNPAIRED] += left_out
@@ -252,7 +253,7 @@ def _put_sentences(plan, tokens, starts, document_starts, order, state, row):
 
 @njit
 def _ends_pass(sentences_left, documents, state):
-    """Goes to the next sentence; true where a pass over the corpus ends."""
+    """Goes to the next sentence; returns True if that ends a pass over the corpus."""
     state[TARGET] = 0
     state[SENTENCE] += 1
     if sentences_left > 1:
@@ -265,7 +266,7 @@ def _ends_pass(sentences_left, documents, state):
 
 @njit(forceinline=True)
 def _find_words(plan, continues_word, row, places, begins):
-    """Lists the places that may be masked and where among them each word begins; returns the number of begins."""
+    """Lists the places that may be masked, and the first of them for each word; returns the number of words."""
     count, found = 0, 0
     for place in range(row[LENGTH]):
         token = row[HEADER + place]
@@ -282,7 +283,7 @@ def _find_words(plan, continues_word, row, places, begins):
 
 @njit(forceinline=True)
 def _draw_action(plan, words):
-    """What becomes of a chosen token: 0 [MASK], 1 it stays, 2 a random one."""
+    """Draws the replacement of a chosen token: 0 [MASK], 1 the token itself, 2 a random token."""
     if random(words) < plan.mask_share:
         return 0
     return 1 if random(words) < plan.keep_share else 2
@@ -300,7 +301,7 @@ def _corrupt(plan, replacements, words, row, place, action, originals):
 
 @njit(forceinline=True)
 def _mask_words(plan, replacements, words, row, budget, found, order, places, begins, originals):
-    """Masks begins in random order while they fit the budget (2018 `create_masked_lm_predictions`)."""
+    """Masks words in random order while they fit the budget (2018 `create_masked_lm_predictions`)."""
     for word in range(found):
         order[word] = word
     if shuffle(words, order, found) > 1:
@@ -318,10 +319,10 @@ def _mask_words(plan, replacements, words, row, budget, found, order, places, be
 
 @njit(forceinline=True)
 def _mask_spans(plan, replacements, span_lengths, words, row, budget, found, places, begins, originals):
-    """Masks spans of whole begins until the budget is spent (SpanBERT 3.1); a span is replaced as one.
+    """Masks spans of whole words until the budget is spent (SpanBERT 3.1); all tokens of a span get the same kind of replacement.
 
-    A span ends early at a [SEP], at a masked word, and where the next word would exceed the budget. After as many
-    vain tries as there are begins, the rest of the budget stays unspent.
+    A span ends early at a [SEP], at a masked word, or if the next word would exceed the budget. After as many failed tries as
+    there are words, the rest of the budget stays unspent.
     """
     masked, vain = 0, 0
     while masked < budget and vain < found:
@@ -354,7 +355,7 @@ def _put_predictions(plan, row, originals):
 
 @compiled(nogil=True)
 def make_rows(plan, tables, corpus, words, state, rows):
-    """Fills `rows` with the next instances; returns how many, less than `len(rows)` at the end only."""
+    """Fills `rows` with the next instances; returns their number, which is below `len(rows)` at the end of numbers or passes."""
     budgets, continues_word, replacements, span_lengths = tables
     tokens, starts, document_starts, order, texts = corpus
     places, begins, originals, turns = [np.empty(plan.max_seq_length + 1, np.int64) for _ in range(4)]
@@ -374,7 +375,7 @@ def make_rows(plan, tables, corpus, words, state, rows):
                 break
             whole = _sample_pair(plan, starts, document_starts, order, texts, words, state)
             pair = _truncate(words, whole[0], whole[1], whole[2], whole[3], plan.max_seq_length - 3)
-            # Not so for sentence order of one token alone: there is no pair.
+            # False for sentence order with a document of one token: there is no pair.
             is_whole = pair[0] < pair[1] and pair[2] < pair[3]
             if is_whole:
                 _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], whole[4], row)

@@ -1,6 +1,6 @@
-"""Masked LM: which tokens (15 %) a model has to predict, and what stands in their place, 80/10/10 [MASK], kept, random.
+"""Settings of masked-LM corruption: the model predicts 15 % of the tokens, 80/10/10 replaced by [MASK], kept, random.
 
-`data/kernels` makes the masks of records, `data/dynamic_masking` those of records without masks.
+`kernels` masks the instances of records; `dynamic_masking` masks records without masks during training.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class MaskingConfig:
     keep_rate: float = 0.1  # that stays,
     random_rate: float = 0.1  # and that becomes a random token
     span_p: float = 0.2  # of the geometric distribution of span lengths, in words
-    span_longest: int = 10  # the distribution is cut off here, and what is left scaled up to 1
+    span_longest: int = 10  # the distribution is cut off here and renormalised
 
     def __post_init__(self):
         for name in ("rate", "mask_rate", "keep_rate", "random_rate"):
@@ -39,17 +39,17 @@ class MaskingConfig:
 
     @property
     def keep_share(self) -> float:
-        """The share that stays among the chosen tokens that do not become [MASK]: 2018's second draw."""
+        """The share of kept tokens among the chosen tokens that do not become [MASK]: 2018's second draw."""
         rest = self.keep_rate + self.random_rate
         return self.keep_rate / rest if rest else 1.0
 
     def span_distribution(self) -> np.ndarray:
-        """Probabilities of span lengths 1, 2, ... span_longest."""
+        """Returns the probabilities of span lengths 1, 2, ... span_longest."""
         weights = self.span_p * (1 - self.span_p) ** np.arange(self.span_longest)
         return weights / weights.sum()
 
     def budgets(self, max_seq_length: int, max_predictions_per_seq: int) -> np.ndarray:
-        """[S + 1]: how many tokens of an instance of 0, 1, ... S tokens must be predicted.
+        """Returns [S + 1]: the number of predictions in an instance of 0, 1, ... S tokens.
 
         At least one; halves are rounded to the even number, as Python 3 rounds.
         """
@@ -59,7 +59,7 @@ class MaskingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyFacts:
-    """What sampling and masking must know of a vocabulary."""
+    """Facts about a vocabulary for sampling and masking."""
 
     size: int  # one more than the highest id
     cls_id: int
@@ -70,7 +70,7 @@ class VocabularyFacts:
 
     @classmethod
     def of(cls, vocab: Mapping[str, int]) -> "VocabularyFacts":
-        """The facts of {token: id}."""
+        """Returns the facts of {token: id}."""
         size = max(vocab.values()) + 1
         continues_word = np.zeros(size, np.bool_)
         continues_word[[index for token, index in vocab.items() if token.startswith("##")]] = True

@@ -1,4 +1,4 @@
-"""Work in several threads whose results come in the order of the jobs, so that their number changes no byte.
+"""Runs jobs in several threads and gives their results in the order of the jobs, so the number of threads changes no byte.
 
 Threads suffice: the compiled kernels, zlib and file access all release the interpreter.
 """
@@ -13,9 +13,9 @@ R = TypeVar("R")
 
 
 def in_order(function: Callable[[J], R], jobs: Iterable[J], num_workers: int) -> Iterator[tuple[J, R]]:
-    """(job, function(job)) in the order of `jobs`, of which no more than 3 a worker are taken ahead.
+    """Gives (job, function(job)) in the order of `jobs`, with at most 3 jobs per worker taken in advance.
 
-    An error of a job is raised when its turn comes; what has not begun then never does.
+    An error of a job is raised when its turn comes; jobs that have not begun are then cancelled.
     """
     waiting: collections.deque[tuple[J, concurrent.futures.Future[R]]] = collections.deque()
     with concurrent.futures.ThreadPoolExecutor(num_workers) as pool:

@@ -1,4 +1,4 @@
-"""CPython's random numbers in bulk: the Mersenne Twister of `random.Random`, for kernels to draw from."""
+"""CPython's random numbers in bulk, for the kernels: the Mersenne Twister of `random.Random`."""
 
 import random
 
@@ -15,8 +15,8 @@ FIRST_WORDS = 256 * STATE  # fit a second-level cache
 class RandomStream:
     """The 32-bit numbers of `random.Random(seed)`, in order.
 
-    `words` (uint32) is what kernels take: how many of its numbers are used, the numbers, and a 0. A kernel that needs
-    more finds the 0 and counts on; it has to take back what it did with it, and have `refill` called.
+    Kernels take `words` (uint32): the count of used numbers, the numbers, and a 0. A kernel that needs more numbers reads the 0
+    and goes on counting; it must then undo what it did with the 0, and `refill` must be called.
     """
 
     def __init__(self, seed: int):
@@ -33,7 +33,7 @@ class RandomStream:
             self.refill()
 
     def refill(self) -> None:
-        """Makes more numbers available; many more where not one was used since the last time."""
+        """Makes more numbers available; many more if none was used since the last call."""
         left = self.words[1 + int(self.words[0]):-1]
         if len(left) and not self.words[0]:
             self._room *= 2
@@ -47,7 +47,7 @@ class RandomStream:
 
 @compiled(nogil=True)
 def generate(key, words):
-    """Fills `words`, a multiple of 624, and moves `key` on (Matsumoto and Nishimura's `genrand_int32`)."""
+    """Fills `words` (a multiple of 624 numbers) and updates `key` (Matsumoto and Nishimura's `genrand_int32`)."""
     for start in range(0, len(words), STATE):
         for i in range(STATE - 397):
             key[i] = _twist(key[i], key[i + 1], key[i + 397])

@@ -1,4 +1,4 @@
-"""Rows of instances to record files: values, bytes, compression; each step in many threads, the bytes always the same."""
+"""Writes rows of instances to record files: values, bytes, compression. Each step runs in threads; the bytes are always the same."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ COLUMNS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "mas
 
 
 def features_of(config: InstanceConfig) -> tuple[records.Feature, ...]:
-    """The table of the records that a configuration makes."""
+    """Returns the features of the records that a configuration makes."""
     if config.masking is None:
         return records.unmasked_features(config.max_seq_length)
     return records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq)
@@ -34,7 +34,7 @@ def features_of(config: InstanceConfig) -> tuple[records.Feature, ...]:
 
 @compiled(nogil=True)
 def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
-    """Writes the features of `rows[chosen]` to `values` [n, W], each from its column on (-1: not wanted).
+    """Writes the features of `rows[chosen]` to `values` [n, W], each at its first column (-1: not wanted).
 
     `columns` are in the order of COLUMNS.
     """
@@ -63,7 +63,7 @@ def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
 
 
 class RowEncoder:
-    """Turns rows of instances (see `data/kernels`) into framed records."""
+    """Turns rows of instances (see `kernels`) into framed records."""
 
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts):
         self._plan, self._continues_word = config.plan(facts), facts.continues_word
@@ -71,10 +71,10 @@ class RowEncoder:
         self._columns = np.array([self._encoder.columns[name].start if name in self._encoder.columns else -1
                                   for name in COLUMNS], np.int64)
         self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time
-        self.least_bytes = self._encoder.width  # of a record: a byte a value
+        self.least_bytes = self._encoder.width  # of a record: one byte per value
 
     def encode(self, rows: np.ndarray, chosen: np.ndarray, framed: bool = True) -> np.ndarray:
-        """The bytes (uint8) of the records of `rows[chosen]`."""
+        """Returns the bytes (uint8) of the records of `rows[chosen]`."""
         values = np.empty((len(chosen), self._encoder.width), np.int32)
         expand_rows(rows, chosen, self._plan, self._continues_word, self._columns, records.SCHEMA_VERSION, values)
         out = np.empty(len(chosen) * self._encoder.most_bytes, np.uint8)
@@ -82,14 +82,14 @@ class RowEncoder:
 
 
 class FilePart(NamedTuple):
-    """Bytes of a file, and what they are uncompressed."""
+    """A part of a file as stored, with the facts about its uncompressed bytes."""
 
     stored: Any
     original: np.ndarray
 
 
 def make_file_part(original: np.ndarray, compress: bool) -> FilePart:
-    """The bytes as they are stored: a piece of a deflate stream that stands on its own, where compressed."""
+    """Returns the bytes as stored; if compressed, an independent piece of a deflate stream."""
     if not compress:
         return FilePart(original.data, original)
     deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -97,7 +97,7 @@ def make_file_part(original: np.ndarray, compress: bool) -> FilePart:
 
 
 class OutputFile:
-    """A record file, plain or gzip, that is written part by part; a full disk is told with the file's name."""
+    """A record file, plain or gzip, that is written part by part. Disk-full errors name the file."""
 
     def __init__(self, path: str, compress: bool):
         self._path, self._compress = path, compress
@@ -133,18 +133,18 @@ class OutputFile:
 
 
 def rows_together(encoder: RowEncoder, files: int, row: np.dtype) -> int:
-    """How many rows of a file are encoded, and compressed, at a time: the encoder's block; less for very many files.
+    """Returns how many rows of a file are encoded and compressed at a time: the encoder's block, or fewer for very many files.
 
-    So a bucket of the shuffle holds such a part of each file (see `external_shuffle`).
+    A bucket of the shuffle then holds such a part of each file (see `external_shuffle`).
     """
     return min(encoder.block, max(1, BUCKET_BYTES // (row.itemsize * files)))
 
 
 def write_rows(buckets: Iterable[Bucket], count: int, paths: Sequence[str], encoder: RowEncoder, compress: bool,
                num_workers: int, progress: Callable[[float], Any], together: int) -> None:
-    """Writes `count` rows to the files by turns, as 2018 does: the i-th in the order goes to file i mod files.
+    """Writes `count` rows to the files in turn, as 2018 does: row i of the order goes to file i mod files.
 
-    Buckets begin at multiples of `together` * files, which is how many rows of a file are encoded at a time.
+    Buckets begin at multiples of `together` * files; `together` rows of a file are encoded at a time.
     """
     def make_jobs() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         for bucket in buckets:

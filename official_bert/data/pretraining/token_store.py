@@ -1,8 +1,8 @@
-"""A corpus as memory-mapped token ids: memory does not grow with the corpus, and tokenizing is done once.
+"""Keeps a corpus as memory-mapped token ids: memory does not grow with the corpus, and text is tokenized once.
 
-A store is a folder with `tokens.bin` (the ids of all sentences, one after another; uint16 or uint32), `sentences.bin`
-(int64, where each sentence starts in it, and its end), `documents.bin` (int64, where each document starts in the
-sentences, and their end) and `store.json` (what it was made of). It serves any sequence length, seed and task.
+A store is a folder with `tokens.bin` (the ids of all sentences, one after another; uint16 or uint32), `sentences.bin` (int64:
+the first token of each sentence, and the end), `documents.bin` (int64: the first sentence of each document, and the end) and
+`store.json` (the inputs it was made from). It can be used for any sequence length, seed and task.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 
 FORMAT = 1
 ARRAYS = ("tokens", "sentences", "documents")
-STORE = "store"  # what a store is called in the work folder while it is made
-SECONDS_BETWEEN_SAVES = 10.0  # so much tokenizing is lost at most when a run is killed
+STORE = "store"  # the name of an unfinished store in the work folder
+SECONDS_BETWEEN_SAVES = 10.0  # the most tokenizing that a killed run loses
 CHUNK_BYTES = 1 << 20  # of text that one worker encodes at a time
 LONGEST_LINE = 1 << 22  # bytes; a longer line is encoded in parts, cut at a space
 DESCRIBED = {"format": "version of this program", "vocab_sha256": "vocabulary", "do_lower_case": "--do_lower_case",
@@ -36,12 +36,12 @@ DESCRIBED = {"format": "version of this program", "vocab_sha256": "vocabulary", 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """A part of a file; a line may go on in the next one where it is very long."""
+    """A part of a file; a very long line may continue in the next part."""
 
     path: str
     start: int
     stop: int
-    is_open: bool  # its last line goes on in the next chunk
+    is_open: bool  # the last line continues in the next chunk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class TokenStore:
 
 def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, on_bad_text: BadText,
              files_end_documents: bool) -> dict:
-    """What a store depends on; equal descriptions mean that a kept store can be used again."""
+    """Returns everything that a store depends on; a kept store with an equal description can be used again."""
     with open(vocab_file, "rb") as file:
         vocab_hash = hashlib.sha256(file.read()).hexdigest()
     files = [{"path": os.path.abspath(path), "bytes": os.path.getsize(path), "modified": os.stat(path).st_mtime_ns}
@@ -77,7 +77,7 @@ def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, o
 
 
 def open_store(folder: str, description: dict) -> TokenStore | None:
-    """The store in `folder`, or None where there is none; ValueError where it was made of something else."""
+    """Returns the store in `folder`, or None if there is none; raises ValueError if it was made from something else."""
     try:
         with open(os.path.join(folder, "store.json"), encoding="utf-8") as file:
             meta = json.load(file)
@@ -104,7 +104,7 @@ def _damaged(folder: str) -> ValueError:
 
 
 def check_store_folder(folder: str) -> None:
-    """Requires that a store is in `folder` or can be made there: it is empty or missing."""
+    """Requires that `folder` holds a store, is empty, or does not exist."""
     if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, "store.json")):
         raise ValueError(f"{folder}: expected a token store or an empty folder, got one with other files")
     if os.path.lexists(folder) and not os.path.isdir(folder):
@@ -113,7 +113,7 @@ def check_store_folder(folder: str) -> None:
 
 
 def _map_array(path: str, kind: dict) -> np.ndarray:
-    """The array in a file, which must hold just that."""
+    """Maps the array in a file; the file must have exactly its size."""
     dtype, length = np.dtype(kind["dtype"]), kind["length"]
     if os.path.getsize(path) != dtype.itemsize * length:
         raise ValueError(f"{path}: expected {dtype.itemsize * length} bytes, got {os.path.getsize(path)}; "
@@ -124,11 +124,11 @@ def _map_array(path: str, kind: dict) -> np.ndarray:
 def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_workers: int = 1,
                 progress: Callable[[int], Any] = lambda _: None, may_be_empty: bool = False,
                 discard: bool = False) -> TokenStore:
-    """Tokenizes the files of `description` into `folder`, which appears when it is whole.
+    """Tokenizes the files of `description` into `folder`, which appears when it is complete.
 
-    `progress` is called with the bytes that each chunk adds. A run that was stopped is gone on with: what it had encoded lies
-    in `folder`.work. ValueError, with file and byte offset, for text that is not UTF-8 (unless `on_bad_text` is "replace")
-    and, unless it may be so, if no file has a token; and if another process makes the same store.
+    `progress` is called with the bytes that each chunk adds. A stopped run is continued: its encoded text is in `folder`.work.
+    Raises ValueError, with file and byte offset, for text that is not UTF-8 (unless `on_bad_text` is "replace"); if no file has
+    a token (unless `may_be_empty`); and if another process is making the same store.
     """
     work = WorkFolder(f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value for key, value in description.items()}, discard)
     with work:
@@ -151,19 +151,19 @@ def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_wo
 
 
 def no_text(paths: Sequence[str]) -> ValueError:
-    """The error for files without a token."""
+    """Returns the error for files without a token."""
     more = f" and {len(paths) - 3} more files" if len(paths) > 3 else ""
     return ValueError(f"expected text, found not one token in {', '.join(paths[:3])}{more}")
 
 
 def encode_chunks(chunks: Iterable[Chunk], tokenizer: FastTokenizer, replace: bool,
                   num_workers: int) -> Iterator[tuple[Chunk, EncodedLines]]:
-    """Chunks of files with their ids, in order, whatever the number of workers."""
+    """Gives the chunks of files with their ids, in order, for any number of workers."""
     return in_order(lambda chunk: _encode_chunk(tokenizer, chunk, replace), chunks, num_workers)
 
 
 def split_file(path: str) -> Iterator[Chunk]:
-    """Chunks of about CHUNK_BYTES that end where a line does, or at a space of a line beyond LONGEST_LINE."""
+    """Gives chunks of about CHUNK_BYTES that end at a line's end, or at a space of a line longer than LONGEST_LINE."""
     size, start = os.path.getsize(path), 0
     if not size:
         yield Chunk(path, 0, 0, False)
@@ -175,7 +175,7 @@ def split_file(path: str) -> Iterator[Chunk]:
 
 
 def _find_end(file: IO[bytes], start: int, size: int) -> tuple[int, bool]:
-    """Where a chunk from `start` on ends, and whether its last line goes on."""
+    """Returns the end of a chunk that begins at `start`, and whether its last line continues."""
     last_space = -1
     position = start + CHUNK_BYTES
     file.seek(position)
@@ -206,11 +206,11 @@ def _encode_chunk(tokenizer: FastTokenizer, chunk: Chunk, replace: bool) -> Enco
 
 
 class StoreWriter:
-    """Appends encoded chunks to a store's files: finds sentences and documents as 2018's reader does.
+    """Appends encoded chunks to a store's files, and finds sentences and documents as 2018's reader does.
 
-    A sentence is a line with a token; a blank line ends a document; a file's end does only where asked for, since
-    2018 read all files as one text. Now and then the writer saves where it stands; another one for the same work folder
-    goes on there, if the files are as they were then.
+    A sentence is a line with a token; a blank line ends a document. The end of a file ends a document only if asked for, since
+    2018 read all files as one text. Every few seconds the writer saves its state; a later writer for the same work folder
+    continues from there if the files are unchanged.
     """
 
     def __init__(self, work: WorkFolder, token_type: type, description: dict):
@@ -220,7 +220,7 @@ class StoreWriter:
         self.chunks = 0  # added so far
         self._file_starts: list[int] = []
         self._ended = True  # the next sentence begins a document
-        self._open = (0, True)  # tokens of the line that goes on, and whether nothing of it is visible yet
+        self._open = (0, True)  # tokens of the unfinished line, and whether it is blank so far
         if saved := work.finished(STORE, self._is_as_saved):
             self.chunks, self._lengths, self._checksums = saved["chunks"], saved["lengths"], saved["checksums"]
             self._file_starts, self._ended, self._open = saved["file_starts"], saved["ended"], tuple(saved["open"])
@@ -248,7 +248,7 @@ class StoreWriter:
         return os.path.join(self._folder, f"{name}.bin")
 
     def _is_as_saved(self, folder: str, saved: dict) -> bool:
-        """Whether the files begin with what was saved."""
+        """Tells whether the files begin with the saved content."""
         for name in ARRAYS:
             left, checksum = saved["lengths"][name] * self._types[name].itemsize, 0
             with open(self._path(name), "rb") as file:
@@ -260,12 +260,12 @@ class StoreWriter:
         return True
 
     def _state(self) -> dict:
-        """Where the writer stands."""
+        """Returns the writer's state."""
         return {"chunks": self.chunks, "lengths": dict(self._lengths), "checksums": dict(self._checksums),
                 "file_starts": list(self._file_starts), "ended": self._ended, "open": self._open}
 
     def _save(self) -> None:
-        """Writes down where the last chunk ended, when that is on the disk."""
+        """Flushes the files to the disk, then writes down the state after the last chunk."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -279,7 +279,7 @@ class StoreWriter:
 
     def add(self, chunk: Chunk, encoded: EncodedLines) -> None:
         """Appends a chunk; chunks come in the order of the text."""
-        if chunk.start == 0:  # of the next file, which may be the same one again
+        if chunk.start == 0:  # a new file, which may be the same path again
             self._file_starts.append(self._lengths["documents"])
             self._ended |= self.description["files_end_documents"]
         lengths, blank = encoded.lengths.astype(np.int64), encoded.blank.copy()
@@ -294,12 +294,12 @@ class StoreWriter:
         self._append("tokens", encoded.ids)
         self._add_lines(first, lengths, blank)
         self.chunks += 1
-        self._at_chunk = self._state()  # a signal may come in the middle of a chunk
+        self._at_chunk = self._state()  # a signal may arrive in the middle of a chunk
         if time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
             self._save()
 
     def _add_lines(self, first: int, lengths: np.ndarray, blank: np.ndarray) -> None:
-        """Appends the starts of sentences and documents of lines whose first token stands at `first`."""
+        """Appends the starts of the sentences and documents in lines; `first` is the position of their first token."""
         starts = first + np.cumsum(lengths) - lengths
         breaks = np.cumsum(blank) + self._ended
         sentences = np.flatnonzero(lengths)
@@ -318,7 +318,7 @@ class StoreWriter:
         self._lengths[name] += len(values)
 
     def _finish(self) -> None:
-        """Closes the last sentence and document and writes what the store was made of."""
+        """Closes the last sentence and document, and writes the store's description."""
         starts = self._file_starts + [self._lengths["documents"]]
         self._append("documents", np.array([self._lengths["sentences"]]))
         self._append("sentences", np.array([self._lengths["tokens"]]))

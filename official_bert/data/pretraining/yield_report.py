@@ -1,7 +1,7 @@
-"""Accounts for text on its way through a tool: what came in, what went out, what was dropped and why.
+"""Accounts for text on its way through a tool: the input, the output, and the dropped text with the reasons.
 
 A tool calls `keep`, `drop`, `repeat` and `note` while it works. Amounts are given by unit (`documents=1, characters=90`);
-a tool may use any units. What came in is kept + dropped - repeated, so the account of each unit always adds up.
+a tool may use any units. The input is kept + dropped - repeated, so the account of each unit always adds up.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from official_bert.files import written_whole
 
 EXAMPLES = 3  # shown of each reason
 EXAMPLE_LENGTH = 240  # characters of an example, the rest is cut
-SCREEN_WIDTH = 160  # where the output is no terminal
+SCREEN_WIDTH = 160  # if the output is not a terminal
 MOST_LOST = 0.05  # a larger share lost of any unit of `WARNED_UNITS` is a warning
 WARNED_UNITS = ("characters", "tokens")
 
@@ -45,7 +45,7 @@ class Reason:
 
 
 class YieldReport:
-    """Counts text kept, dropped and repeated, by unit and reason. Reports of parts, added in order, give that of the whole."""
+    """Counts kept, dropped and repeated text by unit and reason. Reports of parts, added in order, give the report of the whole."""
 
     def __init__(self) -> None:
         self.kept: dict[str, int] = {}
@@ -59,11 +59,11 @@ class YieldReport:
             self.kept[unit] = self.kept.get(unit, 0) + amount
 
     def drop(self, reason: str, example: str = "", *, expected: bool = False, **amounts: int) -> None:
-        """Counts text that came in and did not go out; `expected` as in `Reason`."""
+        """Counts input text that is not in the output; `expected` as in `Reason`."""
         self.dropped.setdefault(reason, Reason(expected=expected)).add(amounts, [example])
 
     def repeat(self, reason: str, example: str = "", **amounts: int) -> None:
-        """Counts copies: text that went out (or was dropped) more often than it came in."""
+        """Counts copies: text that is in the output (or was dropped) more often than in the input."""
         self.repeated.setdefault(reason, Reason()).add(amounts, [example])
 
     def note(self, event: str, example: str = "", **amounts: int) -> None:
@@ -88,7 +88,7 @@ class YieldReport:
         return {"in": out + dropped - repeated, "repeated": repeated, "out": out, "dropped": dropped}
 
     def lost_share(self, unit: str) -> float:
-        """Returns the share of `unit` that was dropped unexpectedly, of what was not dropped expectedly."""
+        """Returns the share of unexpected drops in a unit, without the expected drops."""
         lost = sum(reason.amounts.get(unit, 0) for reason in self.dropped.values() if not reason.expected)
         return lost / max(1, lost + self.kept.get(unit, 0))
 
@@ -135,7 +135,7 @@ class YieldReport:
         return report
 
     def table(self) -> rich.table.Table:
-        """Returns the report for a terminal: a column a unit, a row for what came in, went out, and each reason."""
+        """Returns the report for a terminal: a column for each unit; rows for input, output and each reason."""
         units = self.units()
         table = rich.table.Table("", *units, "examples")
         for column in table.columns[1:-1]:

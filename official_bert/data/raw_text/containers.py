@@ -1,6 +1,6 @@
-"""Opens what text comes in: plain and compressed files, standard input, tables (Parquet, Arrow and folders of `datasets`).
+"""Opens the containers of text: plain and compressed files, standard input, tables (Parquet, Arrow and folders of `datasets`).
 
-What cannot be read (bytes that are not UTF-8, a row without text) is an error, or is skipped or replaced and counted.
+Unreadable text (bytes that are not UTF-8, a row without text) is an error, or is skipped or replaced and counted.
 """
 
 import bz2
@@ -28,7 +28,7 @@ _DATASET_FILES = ("state.json", "dataset_info.json", "dataset_dict.json")  # bes
 
 @dataclasses.dataclass
 class BadText:
-    """What to do about text that cannot be read, and the report that counts it."""
+    """The policy for text that cannot be read, and the report that counts it."""
     policy: OnBadText = "error"
     report: YieldReport = dataclasses.field(default_factory=YieldReport)
 
@@ -50,7 +50,7 @@ class BadText:
 
 
 def kind_of(path: str) -> str:
-    """Returns what the first bytes of a file say: `gzip`, `bzip2`, `xz`, `zstd`, `parquet`, `arrow`, or `text`."""
+    """Returns the kind of a file by its first bytes: `gzip`, `bzip2`, `xz`, `zstd`, `parquet`, `arrow`, or `text`."""
     if path == STANDARD_INPUT:
         return "text"
     with open(path, "rb") as file:
@@ -81,7 +81,7 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
 
 
 def _kind_of_stream(stream: io.BufferedReader) -> str:
-    """Returns the kind of a stream by its next bytes, which stay to be read."""
+    """Returns the kind of a stream by its next bytes, without consuming them."""
     start = stream.peek(8)
     return next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "text")
 
@@ -117,7 +117,7 @@ class _ZstdReader(io.RawIOBase):
         return size
 
     def _decompressed(self, data: bytes) -> Iterator[bytes]:
-        """Gives what `data` holds of this frame and the next ones."""
+        """Gives the decompressed content of `data`, over one frame or several."""
         while data:
             if self._frame is None:
                 self._frame = self._package.ZstdDecompressor().decompressobj()
@@ -131,7 +131,7 @@ _OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bzip2": bz2.open,
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that decompressors raise."""
+    """Returns the exceptions that decompressors raise for damaged files."""
     try:
         import zstandard
         return (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zstandard.ZstdError, OSError)
@@ -161,7 +161,7 @@ def read_lines(path: str, bad: BadText) -> Iterator[str]:
 
 
 def _decoded(data: bytes, bad: BadText, place: str, offset: int) -> str:
-    """Returns bytes as text, with U+FFFD for bad ones or "" as `bad` says."""
+    """Decodes bytes; bad ones give U+FFFD or make the whole text "", as `bad` says."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -213,7 +213,7 @@ def _columns(path: str, text_key: str) -> Iterator[Any]:
 
 
 def _check_column(path: str, schema: Any, text_key: str) -> None:
-    """Raises ValueError if a table has no column of texts `text_key`."""
+    """Raises ValueError if a table has no text column `text_key`."""
     import pyarrow
     types = {field.name: field.type for field in schema}
     kind = types.get(text_key)

@@ -1,8 +1,8 @@
-"""Finds paragraphs and documents that occurred before, exactly or nearly, in bounded memory.
+"""Finds exact and near duplicates of paragraphs and documents in bounded memory.
 
-Two documents are nearly the same if the sets of their words and pairs of neighbouring words (characters, four at a time, in
-scripts without spaces) have at least the Jaccard similarity wanted. MinHash signatures (`datasketch`) estimate it; those of
-all documents lie on disk, and in memory an index of 16 numbers a document, about 200 MB for a million.
+Two documents are near duplicates if the sets of their words and word pairs (four characters at a time in scripts without
+spaces) have at least the wanted Jaccard similarity. MinHash signatures (`datasketch`) estimate it. The signatures are on disk;
+memory holds an index of 16 numbers per document, about 200 MB for a million documents.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from official_bert.data.raw_text import scripts
 PERMUTATIONS = 64
 ROWS_OF_BAND = 4  # two documents are compared if four numbers of their signatures, in the same place, are equal
 BANDS = PERMUTATIONS // ROWS_OF_BAND
-RECENT = 1 << 16  # entries in a table of Python's before they become a sorted array
+RECENT = 1 << 16  # entries in a Python dict before they become a sorted array
 KINDS = ("paragraphs", "documents", "near")
 
 
 @dataclasses.dataclass
 class Fingerprint:
-    """What the search for duplicates needs of a document: hashes of its paragraphs, of its text, and its signature."""
+    """A document's data for the search for duplicates: hashes of its paragraphs and of its text, and its signature."""
     paragraphs: np.ndarray
     document: int
     signature: np.ndarray | None
@@ -52,7 +52,7 @@ class Fingerprinter:
 
     def signature(self, text: str) -> np.ndarray:
         """Returns the MinHash signature of a text: `PERMUTATIONS` numbers of 32 bits."""
-        import datasketch  # brings SciPy along, which takes a second; few runs need it
+        import datasketch  # imports SciPy, which takes a second; few runs need it
         counter = datasketch.MinHash(num_perm=PERMUTATIONS, seed=1, hashfunc=zlib.crc32)
         counter.update_batch([feature.encode("utf-8", "surrogatepass") for feature in sorted(self.features(text))])
         return counter.hashvalues.astype(np.uint32)
@@ -67,7 +67,7 @@ class Fingerprinter:
 
 
 class Index:
-    """Numbers of 64 bits with the entry that each was added for, in sorted arrays that are merged as they grow."""
+    """Maps 64-bit numbers to the entries that they were added for, in sorted arrays that are merged as they grow."""
 
     def __init__(self) -> None:
         self._recent: dict[int, int] = {}
@@ -89,7 +89,7 @@ class Index:
         return known
 
     def add(self, keys: np.ndarray, entry: int = 0) -> None:
-        """Adds `keys` for an entry; a key that is there already keeps its first entry."""
+        """Adds `keys` for an entry; a known key keeps its first entry."""
         for key in keys.tolist():
             self._recent.setdefault(key, entry)
         if len(self._recent) >= RECENT:
@@ -109,10 +109,10 @@ def _merge(older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.nda
 
 
 class Deduplicator:
-    """Tells, of documents in their order, what occurred before. The same documents in the same order give the same answers.
+    """Finds duplicates among documents in their order. The same documents in the same order give the same answers.
 
-    `kinds` are some of `KINDS`; `similarity` is that of near duplicates. Pairs of just that similarity are found in more than
-    95 of 100 cases, because estimates up to three standard errors below it count. Signatures lie in `folder`.
+    `kinds` are some of `KINDS`; `similarity` is the threshold of near duplicates. Estimates up to three standard errors below it
+    count, so more than 95 of 100 pairs with exactly that similarity are found. Signatures are in `folder`.
     """
 
     def __init__(self, kinds: Iterable[str], folder: str, similarity: float = 0.8):
@@ -123,7 +123,7 @@ class Deduplicator:
         self._known = 0
 
     def repeated_paragraphs(self, document: Fingerprint) -> list[bool]:
-        """Tells of each paragraph whether it occurred before, in an earlier document or in this one."""
+        """Tells for each paragraph whether it occurred before, in an earlier document or in this one."""
         if "paragraphs" not in self.kinds:
             return [False] * len(document.paragraphs)
         _, first = np.unique(document.paragraphs, return_index=True)
@@ -134,7 +134,7 @@ class Deduplicator:
         return (repeated | here).tolist()
 
     def is_duplicate(self, document: Fingerprint) -> str:
-        """Returns "exact" or "near" for a document that was there before; "" for a new one, which is remembered."""
+        """Returns "exact" or "near" for a duplicate of an earlier document; remembers a new one and returns ""."""
         key = np.array([document.document], np.uint64)
         if "documents" in self.kinds:
             if self._documents.find(key):

@@ -1,5 +1,5 @@
-"""Raw text to documents of paragraphs, and those to sentences: WikiExtractor folders, JSON lines, tables, plain text,
-hard-wrapped books, and what is laid out already with a blank line between documents."""
+"""Reads raw text as documents and splits them into sentences. Formats: WikiExtractor folders, JSON lines, tables, plain text,
+hard-wrapped books, and text that has a blank line between documents already."""
 
 import dataclasses
 import html
@@ -17,21 +17,21 @@ from official_bert.data.raw_text.sentence_splitting import split_sentences
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
 FORMATS = ("auto", "wikiextractor", "jsonl", "table", "text", "book", "documents")
-SAMPLE_LINES = 400  # by which the format of a file is told
+SAMPLE_LINES = 400  # read to detect the format of a file
 MOST_CHARACTERS = 1 << 24  # of one document: a file of any size is read in bounded memory
 TITLES, UNENDED = "titles of articles", "an article without its end (</doc>)"
 
 
 @dataclasses.dataclass
 class Document:
-    """A document's paragraphs in order, with its title if it is an article; `headings` says that some may be headings."""
+    """A document's paragraphs in order, with its title if it is an article; `headings`: some paragraphs may be headings."""
     paragraphs: list[str]
     title: str = ""
     headings: bool = False
 
 
 def detect_format(lines: Iterable[str]) -> Format:
-    """Returns the format of a file by its first lines: hard-wrapped books end most lines in the middle of a sentence."""
+    """Returns the format of a file by its first lines; in hard-wrapped books, most lines end in the middle of a sentence."""
     sample = [line for line in lines if line.strip()]
     if not sample:
         return "text"
@@ -49,8 +49,8 @@ def read_documents(path: str, form: Format = "auto", text_key: str = "text",
                    bad: containers.BadText | None = None) -> Iterator[Document]:
     """Gives the documents of one file.
 
-    A WikiExtractor article, a JSON line and a row of a table are a document each; so is a whole file of plain text or a
-    book (cut where it grows beyond some megabytes), and what stands between blank lines in the format `documents`.
+    Each WikiExtractor article, JSON line and table row is a document. So is a whole file of plain text or a book (cut after some
+    megabytes) and, in the format `documents`, the text between two blank lines.
     Raises ValueError naming file and line for text that cannot be read, if `bad` says so (its default).
     """
     bad = bad or containers.BadText()
@@ -113,20 +113,20 @@ def _read_json_lines(lines: Iterable[str], path: str, text_key: str, bad: contai
                 bad.skip(f"{path}:{number}", problem, documents=1, characters=_count_characters(line))
             elif text.isascii() or (repaired := _without_surrogates(text)) == text:
                 yield text.splitlines()
-            elif bad.replace(f"{path}:{number}", "a lone surrogate, which is no character"):
+            elif bad.replace(f"{path}:{number}", "a lone surrogate, which is not a character"):
                 yield repaired.splitlines()
             else:
-                bad.skip(f"{path}:{number}", "a lone surrogate, which is no character", documents=1,
+                bad.skip(f"{path}:{number}", "a lone surrogate, which is not a character", documents=1,
                          characters=_count_characters(repaired))
 
 
 def _text_of_row(line: str, text_key: str) -> tuple[str, str]:
-    """Returns the text of a JSON line and ""; or "" and what is wrong with the line."""
+    """Returns the text of a JSON line and ""; or "" and the problem with the line."""
     try:
         row = json.loads(line)
     except RecursionError:
         return "", "not valid JSON: nested too deeply"
-    except ValueError as error:  # a number of 5,000 digits is one too
+    except ValueError as error:  # also for a number of 5,000 digits
         return "", f"not valid JSON: {error}"
     if not isinstance(row, dict) or not isinstance(row.get(text_key), str):
         got = str(sorted(row)) if isinstance(row, dict) else type(row).__name__
@@ -137,7 +137,7 @@ def _text_of_row(line: str, text_key: str) -> tuple[str, str]:
 
 
 def _without_surrogates(text: str) -> str:
-    """Returns `text` with U+FFFD for code points that are halves of a character."""
+    """Returns `text` with U+FFFD in place of surrogates."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -169,16 +169,16 @@ def _in_pieces(paragraphs: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _count_characters(text: str) -> int:
-    """Returns how many characters a text has, white space apart: no cleaning changes that number."""
+    """Returns the number of characters without white space, which cleaning does not change."""
     return len("".join(text.split()))
 
 
 class Cleaner:
-    """Makes sentences of documents and accounts for what is left out.
+    """Splits documents into sentences and reports the text that is left out.
 
-    Documents with fewer than `shortest` sentences of running text are dropped, and those that miss the `limits`.
-    `keep_everything` takes titles, headings and list items as they are, for text that is clean already. Raises ValueError for
-    an unknown language.
+    Drops documents with fewer than `shortest` sentences of running text, and those that miss the `limits`.
+    `keep_everything` keeps titles, headings and list items, for text that is already clean. Raises ValueError for an unknown
+    language.
     """
 
     def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False,
@@ -189,14 +189,14 @@ class Cleaner:
         self._count_words = WordCounter()
 
     def clean(self, document: Document, report: YieldReport) -> list[str]:
-        """Returns the sentences of a document that stays, none of another; counts them in `report`."""
+        """Returns the sentences of a document, none if it is dropped; counts both cases in `report`."""
         paragraphs = self.clean_paragraphs(document, report)
         if paragraphs:
             report.keep(**self.amounts(paragraphs))
         return [sentence for sentences in paragraphs for sentence in sentences]
 
     def clean_paragraphs(self, document: Document, report: YieldReport) -> list[list[str]]:
-        """Returns the sentences of each paragraph of a document that stays; counts in `report` what was dropped only."""
+        """Returns the sentences of each paragraph of a document, none if it is dropped; counts only dropped text in `report`."""
         kept = self._running_text(document, report)
         paragraphs = [split_sentences(text, self.language) for text in kept]
         if not paragraphs:
@@ -213,7 +213,7 @@ class Cleaner:
         return f"documents of fewer than {self.shortest} sentences"
 
     def reason_to_drop(self, paragraphs: list[list[str]]) -> str:
-        """Returns why a document of these sentences is dropped, "" if it stays."""
+        """Returns the reason to drop a document with these sentences, "" to keep it."""
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
         if len(sentences) < self.shortest:
             return self._too_short

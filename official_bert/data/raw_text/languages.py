@@ -1,8 +1,8 @@
-"""The languages of Wikipedia by their codes, and by whose rules the sentences of each are split.
+"""Wikipedia's language codes, and for each the language whose rules split its sentences.
 
-The `sentencex` library has rules (abbreviations, months, quotation marks) for some languages. Each other language falls
-back on those of a relative or of a language that its texts borrow from, and otherwise on English, which also knows the full
-stops of all scripts.
+The `sentencex` library has rules (abbreviations, months, quotation marks) for some languages. Every other language uses those
+of a related language, or of a language that its texts borrow from, or else English, whose rules know the full stops of all
+scripts.
 """
 
 import difflib
@@ -45,7 +45,7 @@ _FALLBACKS = {
 
 
 def _rules() -> dict[str, str]:
-    """Returns the language whose rules each code uses."""
+    """Returns {code: the language whose rules it uses}."""
     return {code: code for code in OWN_RULES.split()} | {code: rule for rule, codes in _FALLBACKS.items() for code in codes.split()}
 
 
@@ -53,9 +53,9 @@ RULES = _rules()
 
 
 def splitting_rule(language: str) -> str:
-    """Returns the code of the language by whose rules sentences of `language` end.
+    """Returns the code of the language whose rules split the sentences of `language`.
 
-    Raises ValueError for a code that is not in our list of Wikipedia's, with similar ones.
+    Raises ValueError, with similar codes, for a code that is not in the list of Wikipedias.
     """
     if language not in RULES:
         similar = difflib.get_close_matches(language.lower(), RULES, n=3, cutoff=0.5)
@@ -65,6 +65,6 @@ def splitting_rule(language: str) -> str:
 
 
 def describe_rule(language: str) -> str:
-    """Returns by whose rules sentences of `language` end; raises what `splitting_rule` raises."""
+    """Returns a line that names the rules for sentences of `language`; raises the errors of `splitting_rule`."""
     rule = splitting_rule(language)
     return f"sentences of {language} end by " + ("rules of its own" if rule == language else f"the rules of {rule} (fallback)")

@@ -1,7 +1,7 @@
-"""Mixes corpora of several languages (or sources) in wanted shares, by leaving documents out and by repeating them.
+"""Mixes corpora of several languages (or sources) in wanted shares by leaving out and repeating documents.
 
-Which documents, depends on their place in the input and nothing else. A document's copies go to different output files; that
-none serves as the random next sentence of another is the generator's work (`pretraining/copies`).
+The choice depends only on a document's place in the input. A document's copies go to different output files. The generator
+ensures that no copy serves as the random next sentence of another (`pretraining/copies`).
 """
 
 import collections
@@ -16,7 +16,7 @@ _NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_]\w+)*|simple):(.+)")
 
 
 def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:
-    """Returns the files of each language of a list as `en:wiki/*,sw:other/*.txt`; `default` is that of patterns without one.
+    """Returns {language: files} for a list such as `en:wiki/*,sw:other/*.txt`; patterns without a language get `default`.
 
     Raises ValueError naming the pattern that matches no file.
     """
@@ -29,14 +29,14 @@ def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:
 
 
 def without_languages(patterns: str) -> str:
-    """Returns the list of patterns that `split_languages` takes without the languages."""
+    """Returns a list of patterns as `split_languages` takes it, without the languages."""
     return ",".join(named[2] if (named := _NAMED.match(pattern)) else pattern for pattern in patterns.split(","))
 
 
 def parse_mix(text: str, languages: list[str]) -> dict[str, float]:
-    """Returns the wanted shares in a text such as `en=3,sw=1`, adding up to 1.
+    """Returns the shares in a text such as `en=3,sw=1`, scaled to add up to 1.
 
-    Raises ValueError unless it has a positive number for each of `languages`, and for nothing else.
+    Raises ValueError unless it has exactly one positive number for each of `languages`.
     """
     wanted = {}
     for part in text.split(","):
@@ -53,18 +53,18 @@ def parse_mix(text: str, languages: list[str]) -> dict[str, float]:
 
 
 def smoothed_shares(sizes: Mapping[str, int], exponent: float) -> dict[str, float]:
-    """Returns the shares p ** exponent, renormalised, of languages with these sizes (2018's multilingual model: 0.7)."""
+    """Returns the shares p ** exponent, renormalised, for languages of these sizes (2018's multilingual model: 0.7)."""
     total = sum(sizes.values())
     powers = {name: (size / total) ** exponent for name, size in sizes.items() if size}
     return {name: power / sum(powers.values()) for name, power in powers.items()}
 
 
 def copy_factors(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, float]:
-    """Returns how often a document of each language stands in a mixture of the wanted shares and of the same size in all."""
+    """Returns how often to repeat each language's documents for the wanted shares, at the same total size."""
     total = sum(sizes.values())
     return {name: shares.get(name, 0.0) * total / size for name, size in sizes.items() if size}
 
 
 def copies(factor: float, language: str, number: int) -> int:
-    """Returns how many copies document `number` of a language gets, `factor` on average."""
+    """Returns the number of copies of document `number` of a language, on average `factor`."""
     return int(factor) + (hash_text(f"{language}:{number}") < (factor - int(factor)) * 2**64)

@@ -1,10 +1,10 @@
-"""Filters that leave out documents of poor quality, by simple shares that mean the same in any language."""
+"""Filters for documents of poor quality, by simple shares that mean the same in any language."""
 
 import collections
 import dataclasses
 import unicodedata
 
-# The script of each language that is not written in Latin letters, as Unicode's names of characters begin.
+# The script of each language without Latin letters, as the first word of its characters' Unicode names.
 _SCRIPTS = {
     "CYRILLIC": "ab ady av ba be be-tarask be-x-old bg bxr ce cu cv inh kbd kk koi krc kv ky lbe lez mdf mhr mk mn mrj myv os ru rue sah "
                 "sr tg tt tyv udm uk xal",
@@ -20,14 +20,14 @@ _JAPANESE = ("CJK", "HIRAGANA", "KATAKANA")
 
 @dataclasses.dataclass(frozen=True)
 class QualityLimits:
-    """What a document must have; the defaults let everything pass."""
+    """Requirements for documents; the defaults let everything pass."""
     min_letters: float = 0.0  # share of letters among its characters, white space apart; combining vowels are letters
     max_repeated_lines: float = 1.0  # share of its sentences that occurred before in it
     min_words: int = 0
     min_script: float = 0.0  # share of its letters that are of the script of its language
 
     def reason_to_drop(self, sentences: list[str], words: int, language: str) -> str:
-        """Returns the limit that a document of these sentences misses, "" for none."""
+        """Returns the limit that a document with these sentences misses, "" for none."""
         if words < self.min_words:
             return f"documents of fewer than {self.min_words} words"
         if self.max_repeated_lines < 1 and 1 - len(set(sentences)) / len(sentences) > self.max_repeated_lines:
@@ -43,14 +43,14 @@ class QualityLimits:
 
 
 def scripts_of(language: str) -> tuple[str, ...]:
-    """Returns the scripts of a language, as Unicode's names of their letters begin."""
+    """Returns the scripts of a language, as the first words of their letters' Unicode names."""
     if language in ("ja", "ryu"):
         return _JAPANESE
     return (next((script for script, codes in _SCRIPTS.items() if language in codes.split()), "LATIN"),)
 
 
 def _letters_by_script(text: str) -> tuple[collections.Counter, int]:
-    """Returns how many letters of each script a text has, and how many other characters, white space apart."""
+    """Returns the number of letters of each script in a text, and of other characters without white space."""
     letters: collections.Counter = collections.Counter()
     other = 0
     for char, count in collections.Counter(text).items():

@@ -1,8 +1,8 @@
 """Tells running text from headings, lists, tables and captions, as in the paper (3.1: "we extract only the text passages
 and ignore lists, tables, and headers"), in any script.
 
-A paragraph is running text if it ends as a sentence does or is long, consists mostly of letters, and does not begin like a
-list's item. WikiExtractor gives headings a full stop; what it writes must be as long as a sentence too.
+A paragraph is running text if it ends like a sentence or is long, consists mostly of letters, and does not begin like a list
+item. WikiExtractor gives headings a full stop, so its paragraphs must also be as long as a sentence.
 """
 
 import re
@@ -10,7 +10,7 @@ import unicodedata
 
 from official_bert.data.raw_text import scripts
 
-# Ends of sentences in the scripts that have one, and what may close after them.
+# Sentence marks of the scripts that have them, with the brackets and quotation marks that may follow.
 _CLOSING = r"(?:['\"”’»›)\]}＂」』】）\s]|\[\d+\])*$"
 _SENTENCE_END = re.compile(rf"[.!?…。！？．｡।॥؟۔։።᙮၊။។៕།༎᱾꯫:;：；]{_CLOSING}")
 _OWN_FULL_STOP = re.compile(rf"[。！？｡।॥۔։።᙮၊။។៕།༎᱾꯫]{_CLOSING}")  # WikiExtractor's headings get an ASCII one
@@ -19,9 +19,9 @@ _LIST_MARK = re.compile(r"^\s*(BULLET::::|[*#•·▪◦‣–—-]\s|[(（]?\d{
 _SECTION_NUMBER = re.compile(r"\d+(\.\d+)+\.?\s[^.!?]*\.?$")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _TAIL = 80  # characters in which a paragraph's end is looked for
-# By script: characters of a paragraph at least; characters from which it is running text however it ends (Thai has no
-# full stop); length of the shortest sentence that is no heading in WikiExtractor's output (words, otherwise letters), and
-# if it has its script's own full stop.
+# By script: the least characters of a paragraph; the length from which it is running text however it ends (Thai has no full
+# stop); the least length of a sentence in WikiExtractor's output, where shorter lines are headings (words, otherwise letters),
+# and the same for a sentence with its script's own full stop.
 _SHORTEST = {"spaced": 10, "ideographic": 6, "unspaced": 10}
 _LONG = {"spaced": 200, "ideographic": 60, "unspaced": 40}
 _HEADING = {"spaced": 8, "ideographic": 40, "unspaced": 40}
@@ -31,18 +31,18 @@ _IDEOGRAPHS_OF_A_WORD = _HEADING["ideographic"] / _HEADING["spaced"]  # in lines
 
 HEADING, LIST_ITEM, MARKUP, NO_LETTERS = "headings", "list items", "markup and tables", "mostly digits and signs"
 SHORT, NO_END = "very short lines", "lines that do not end as a sentence does"
-NOT_RUNNING_TEXT = (HEADING, LIST_ITEM, MARKUP, NO_LETTERS, SHORT)  # reasons that are no loss
+NOT_RUNNING_TEXT = (HEADING, LIST_ITEM, MARKUP, NO_LETTERS, SHORT)  # reasons that do not count as loss
 
 
 class ParagraphFilter:
-    """Says of each paragraph whether it is kept; `headings` if the file may hold headings with full stops."""
+    """Decides which paragraphs are kept; `headings`: the file may have headings with full stops."""
 
     def __init__(self, headings: bool = False):
         self._headings = headings
         self._count_words = scripts.WordCounter()
 
     def reason_to_drop(self, paragraph: str) -> str:
-        """Returns why a paragraph is not running text; "" for one that is."""
+        """Returns the reason why a paragraph is not running text; "" if it is."""
         text = paragraph.strip()
         script = scripts.script_of(text)
         if _LIST_MARK.match(text):
@@ -58,7 +58,7 @@ class ParagraphFilter:
         return "" if ends_as_a_sentence(text) or len(text) >= _LONG[script] else NO_END
 
     def _is_heading(self, text: str, script: scripts.Script) -> bool:
-        """Tells whether a line of WikiExtractor's is shorter than a sentence."""
+        """Tells whether a line of WikiExtractor's output is shorter than a sentence."""
         if _SECTION_NUMBER.match(text):
             return True
         own_full_stop = _OWN_FULL_STOP.search(text[-_TAIL:])
@@ -71,16 +71,16 @@ class ParagraphFilter:
 
 
 def _count_letters(text: str) -> int:
-    """Returns how many letters `text` has; combining vowels count."""
+    """Returns the number of letters in `text`, combining vowels included."""
     return sum(unicodedata.category(char)[0] in "LM" for char in text)
 
 
 def _is_mostly_letters(text: str) -> bool:
-    """Tells whether at least half of the characters are letters, white space apart."""
+    """Tells whether at least half of the characters, without white space, are letters."""
     size = len("".join(text.split()))
     return 2 * len(_NO_LETTERS.sub("", text)) >= size or 2 * _count_letters(text) >= size
 
 
 def ends_as_a_sentence(text: str) -> bool:
-    """Tells whether a line ends with the mark of a sentence in some script, and what may close behind it."""
+    """Tells whether a line ends with a sentence mark of some script and optional closing brackets or quotation marks."""
     return bool(_SENTENCE_END.search(text.rstrip()[-_TAIL:]))

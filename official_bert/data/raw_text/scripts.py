@@ -1,4 +1,4 @@
-"""Facts about writing systems: which characters are words of their own, and how much text says as much as English does."""
+"""Facts about writing systems: characters that are words by themselves, and lengths of text that match those of English."""
 
 import re
 from typing import Literal
@@ -14,7 +14,7 @@ _IDEOGRAPHIC = re.compile("[\u2e80-\u2fdf\u3005-\u3007\u3040-\u312f\u31a0-\u31ff
 _UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\uaa60-\uaadf]")
 _UNMARKED = re.compile("[\u0e00-\u0eff\u1950-\u197f]")  # Thai, Lao and Tai Le, which end no sentence with a mark
 LONGEST_SENTENCE = {"spaced": 1000, "ideographic": 400, "unspaced": 400}  # characters
-LONGEST_UNMARKED = 160  # where only spaces tell clauses apart
+LONGEST_UNMARKED = 160  # characters, if only spaces separate clauses
 
 
 def script_of(text: str) -> Script:
@@ -34,7 +34,7 @@ def without_ideographs(text: str) -> tuple[str, int]:
 
 
 def longest_sentence(text: str) -> int:
-    """Returns how many characters a sentence has at most in the script of `text`."""
+    """Returns the most characters of a sentence in the script of `text`."""
     script = script_of(text)
     if script == "unspaced" and 2 * len(_UNMARKED.findall(text)) >= len(text.replace(" ", "")) / 2:
         return LONGEST_UNMARKED
@@ -42,7 +42,7 @@ def longest_sentence(text: str) -> int:
 
 
 class _WordTable(dict):
-    """For `str.translate`: the tokenizer's spaces around ideographs, and spaces for punctuation."""
+    """A table for `str.translate`: spaces around ideographs as in the tokenizer, and spaces in place of punctuation."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)

@@ -1,8 +1,8 @@
-"""Splits paragraphs into sentences by the `sentencex` library, with limits that hold whatever the text is like.
+"""Splits paragraphs into sentences with the `sentencex` library, and limits their length for any text.
 
-The library never ends a sentence inside quotation marks or brackets. A single stray mark therefore merges hundreds of
-sentences, up to the next mark of its kind, and turns the roles of all marks behind it round. So the library sees only
-marks that open and close a short span; and a sentence that is still too long is split at the best place within reach.
+The library never ends a sentence inside quotation marks or brackets. So a single stray mark merges hundreds of sentences, up
+to the next mark of its kind, and reverses the roles of all later marks. For this reason the library sees only marks that open
+and close a short span, and a sentence that is still too long is split at the best place in reach.
 """
 
 import re
@@ -12,12 +12,12 @@ import sentencex
 
 from official_bert.data.raw_text import languages, scripts
 
-BLOCK = 5_000  # characters shown to the library at once: in long texts it misses ends that it finds in their surroundings
-LONGEST_QUOTE = 300  # characters of a quotation or bracket whose inside is kept together
-MARKS_WITHIN = 20  # other marks inside of it at most
+BLOCK = 5_000  # characters shown to the library at once: in longer texts it misses sentence ends
+LONGEST_QUOTE = 300  # characters of a quotation or bracket that is not split
+MARKS_WITHIN = 20  # the most other marks inside it
 SUSPICIOUS_SENTENCE = 500  # characters: in a longer one each full stop ends a sentence, without the library's exceptions
 
-# Marks that can open a span, each with those that close it.
+# Marks that can open a span, each with its closing marks.
 _CLOSERS = {'"': '"', "“": "”", "„": "“”", "‟": "”", "«": "»", "»": "«", "‹": "›", "‘": "’", "‚": "‘’", "'": "'", "`": "'`",
             "「": "」", "『": "』", "《": "》", "(": ")", "（": "）", "[": "]", "{": "}", "<": ">"}
 _ALWAYS_CLOSE = "”»›’」』》)）]}>"
@@ -33,9 +33,9 @@ _PLACES = (_FULL_STOP, re.compile(r"[;:؛]\s+|[；：།༎]\s*"), re.compile(r"
 
 
 def split_sentences(paragraph: str, language: str = "en") -> list[str]:
-    """Returns the sentences of a paragraph in order, white space squeezed; together they are the whole paragraph.
+    """Returns the sentences of a paragraph in order, with single spaces; together they are the whole paragraph.
 
-    Sentences end by the rules of `language` (a Wikipedia code) and are at most as long as `scripts.longest_sentence` says.
+    Sentences end by the rules of `language` (a Wikipedia code) and have at most `scripts.longest_sentence` characters.
     Raises ValueError for an unknown language.
     """
     text = " ".join(paragraph.split())
@@ -45,7 +45,7 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
 
 
 def _split_blocks(text: str, rule: str) -> Iterator[str]:
-    """Gives the library's sentences of a text of any length; a block begins where the last but one sentence before it ends."""
+    """Gives the library's sentences of a text of any length, block by block; the last sentence of a block begins the next block."""
     start = 0
     while len(text) - start > BLOCK:
         *sentences, _ = _split_by_library(text[start:start + BLOCK], rule)
@@ -77,7 +77,7 @@ def _split_by_library(text: str, rule: str) -> Iterator[str]:
 
 
 def _unpaired_marks(text: str) -> set[int]:
-    """Returns the positions of quotation marks and brackets, except those that open and close a short outermost span."""
+    """Returns the positions of quotation marks and brackets, except pairs around a short outermost span."""
     marks = [match.start() for match in _MARK.finditer(text) if not _is_apostrophe(text, match.start())]
     paired: set[int] = set()
     covered = -1  # the end of the last span: marks inside of it would end it too soon if the library saw them
@@ -95,13 +95,13 @@ def _unpaired_marks(text: str) -> set[int]:
 
 
 def _is_apostrophe(text: str, position: int) -> bool:
-    """Tells whether the mark at `position` stands inside a word."""
+    """Tells whether the mark at `position` is inside a word."""
     return (text[position] in _APOSTROPHES and text[position - 1:position].isalnum()
             and text[position + 1:position + 2].isalnum())
 
 
 def _opens(text: str, position: int) -> bool:
-    """Tells whether the mark at `position` can open a span; a straight one does between a space (or mark) and a word."""
+    """Tells whether the mark at `position` can open a span; a straight one can after a space or mark and before a word."""
     mark, before, after = text[position], text[position - 1:position], text[position + 1:position + 2]
     if mark not in _CLOSERS or not after:
         return False
@@ -109,7 +109,7 @@ def _opens(text: str, position: int) -> bool:
 
 
 def _closes(text: str, position: int) -> bool:
-    """Tells whether the mark at `position` can close a span; a straight one does behind a word or mark and not before one."""
+    """Tells whether the mark at `position` can close a span; a straight one can after a word or mark, not before a word."""
     return text[position] not in _STRAIGHT or not (text[position - 1].isspace() or text[position + 1:position + 2].isalnum())
 
 
@@ -128,7 +128,7 @@ def _move_behind_closers(text: str, start: int, end: int, hidden: set[int]) -> i
 
 
 def _split_suspicious(sentence: str) -> list[str]:
-    """Returns a sentence whole, or split behind each full stop if it is so long that the library may have missed some."""
+    """Returns a sentence as it is, or split after each full stop if it is so long that the library may have missed some."""
     if len(sentence) <= SUSPICIOUS_SENTENCE:
         return [sentence]
     ends = [match.end() for match in _FULL_STOP.finditer(sentence)]
@@ -136,7 +136,7 @@ def _split_suspicious(sentence: str) -> list[str]:
 
 
 def _split_long(sentence: str) -> Iterator[str]:
-    """Gives parts of a sentence no longer than its script allows, split at the best place in reach."""
+    """Gives parts of a sentence that are no longer than its script allows, split at the best place in reach."""
     start = 0
     if len(sentence) > scripts.LONGEST_UNMARKED:  # the smallest limit
         longest = scripts.longest_sentence(sentence)
@@ -148,7 +148,7 @@ def _split_long(sentence: str) -> Iterator[str]:
 
 
 def _best_place(sentence: str, start: int, longest: int) -> int:
-    """Returns the last place of the best kind behind a third of `longest`; between two letters if there is no other."""
+    """Returns the last place of the best kind after a third of `longest`; between two letters if there is none."""
     for places in _PLACES:
         ends = [match.end() for match in places.finditer(sentence, start + longest // 3, start + longest)]
         if ends:
