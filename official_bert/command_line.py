@@ -42,7 +42,7 @@ TEXTS = ("vocab_file",)
 
 
 def define_placement() -> None:
-    """--strategy and what belongs to it."""
+    """Defines --strategy and the flags that belong to it."""
     flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to compute.")
     flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.")
     flags.DEFINE_string("worker_hosts", "", "With --strategy=multi_worker and no TF_CONFIG: host:port,host:port,...")
@@ -54,20 +54,20 @@ def define_placement() -> None:
 
 
 def placement_values(values: Any) -> dict[str, Any]:
-    """The arguments of `Placement` in absl's `FLAGS`."""
+    """Returns the arguments of `Placement` from absl's `FLAGS`."""
     names = ("num_cpu_devices", "worker_hosts", "task_index", "tpu_name", "tpu_zone", "gcp_project")
     return {"strategy": "tpu" if values.use_tpu else values.strategy} | {name: values[name].value for name in names}
 
 
 def define_configuration() -> None:
-    """--config, --set and --bert_config_file."""
+    """Defines --config, --set and --bert_config_file."""
     flags.DEFINE_string("config", None, "The run's YAML.")
     flags.DEFINE_multi_string("set", [], "Overrides, as in --set optimizer.learning_rate=3e-5.")
     flags.DEFINE_string("bert_config_file", None, "2018: the model's JSON; model.* of the configuration.")
 
 
 def define_2018(names: Iterable[str]) -> None:
-    """Flags of 2018's scripts; each sets the key of the configuration that its help names, and has no default of its own."""
+    """Defines flags of 2018's scripts; each sets the configuration key that its help names and has no default."""
     for name in names:
         define = (flags.DEFINE_bool if name in BOOLS else flags.DEFINE_float if name in FLOATS
                   else flags.DEFINE_string if name in TEXTS else flags.DEFINE_integer)
@@ -75,17 +75,14 @@ def define_2018(names: Iterable[str]) -> None:
 
 
 def given_flags(flag_values: Any) -> dict[str, Any]:
-    """The values of the 2018 flags on the command line, by the key that each sets (absl's `FLAGS` as `flag_values`)."""
+    """Returns the values of the 2018 flags on the command line, by configuration key (`flag_values`: absl's `FLAGS`)."""
     return {key: flag_values[name].value for name, key in FLAG_KEYS.items() if name in flag_values and flag_values[name].present}
 
 
 def run_main(main: Any) -> None:
-    """Runs an absl main; a user's mistake (ValueError, OSError), Ctrl-C and the death of a worker process become one line.
+    """Runs an absl main; a user's mistake (ValueError, OSError), Ctrl-C and the death of a worker process give one line and status 1.
 
-    The exit status is 1 then.
-
-    TensorFlow, which a main imports in its body, is told to keep notes about the machine to itself; what a user sets in
-    the environment stands.
+    Silences TensorFlow's messages about the machine, unless the user has set TF_CPP_MIN_LOG_LEVEL.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

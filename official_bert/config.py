@@ -21,7 +21,7 @@ STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run co
 
 
 def changeable(default: Any) -> Any:
-    """A field with this default, of which a run may be resumed with another value; every other field makes it another run."""
+    """Returns a field with this default that may change when a run is resumed; changing any other field makes it another run."""
     return dataclasses.field(default=default, metadata={"changeable": True})
 
 
@@ -56,7 +56,7 @@ class ModelConfig:
 FIXED_BY_CHECKPOINT = ("model.vocab_size", "model.hidden_size", "model.num_hidden_layers", "model.num_attention_heads",
                        "model.intermediate_size", "model.max_position_embeddings", "model.type_vocab_size",
                        "tokenizer.do_lower_case")
-BERT_BASE = ModelConfig()  # what the constructors of layers and models take by default
+BERT_BASE = ModelConfig()  # the default sizes of layers and models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class OptimizerConfig:
     power: float = 1.0  # of the polynomial schedule
     end_learning_rate: float = 0.0
     warmup_steps: int = 0
-    warmup_proportion: float = 0.0  # share of all steps, used where warmup_steps is 0
+    warmup_proportion: float = 0.0  # share of all steps, used if warmup_steps is 0
     weight_decay_rate: float = 0.01  # not on LayerNorm and biases
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -91,19 +91,19 @@ class TrainingConfig:
 
     batch_size: int = 32  # sequences a step over all replicas and accumulation steps
     eval_batch_size: int = changeable(32)
-    steps: int = changeable(0)  # optimizer steps; 0 where epochs says it
+    steps: int = changeable(0)  # optimizer steps; 0 if epochs is given
     epochs: float = changeable(0.0)  # passes over the training data (fine-tuning)
     accumulation_steps: int = 1  # micro-batches a step
-    steps_per_loop: int = changeable(100)  # at most so many steps before the host regains control
+    steps_per_loop: int = changeable(100)  # the most steps before the host regains control
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     xla: bool = False  # compile the step with XLA
     recompute: bool = False  # activation checkpointing: less memory, about a third more work
     save_every: int = changeable(1000)  # steps between checkpoints
-    keep_checkpoints: int = changeable(3)  # the last so many; the best one is kept besides
+    keep_checkpoints: int = changeable(3)  # the number of last checkpoints to keep; the best one is kept too
     eval_every: int = changeable(0)  # steps between evaluations; 0: at the end only
     eval_steps: int = changeable(0)  # batches of one evaluation; 0: all
     log_every: int = changeable(50)  # steps between lines of the log
-    skip_gradient_norm: float = 0.0  # steps whose global gradient norm exceeds it are skipped and counted; 0: none
+    skip_gradient_norm: float = 0.0  # steps with a larger global gradient norm are skipped and counted; 0: none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class PhaseConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that says what a run does; where it runs and where its files lie are flags."""
+    """All settings of a run, except its place and its files: those are flags."""
 
     task: str = "pretraining"  # a name in tasks/loading.py, or a dotted module
     seed: int = 12345  # data order, initial weights, dropout
@@ -126,11 +126,11 @@ class Config:
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
-    phases: tuple[PhaseConfig, ...] = ()  # one after the other, under one schedule; none: training.steps at once
+    phases: tuple[PhaseConfig, ...] = ()  # run one after another under one schedule; none: training.steps at once
     options: dict = dataclasses.field(default_factory=dict)  # the task's own, see its `Options`
 
 
-# What 2018's run_classifier.py and run_squad.py do if nothing else is said.
+# The defaults of 2018's run_classifier.py and run_squad.py.
 FINE_TUNING: Mapping[str, Any] = types.MappingProxyType({
     "optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1}, "training": {"epochs": 3.0}})
 
@@ -149,7 +149,7 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
 
 
 def _typed(kind: Any, value: Any, where: str) -> Any:
-    """`value` as `kind`, strictly: YAML reads 2e-1 as a string and yes as a bool, and neither is let through."""
+    """Returns `value` as `kind`, strictly: YAML reads 2e-1 as a string and yes as a bool, and both are refused."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return build(kind, value, where)  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ def _typed(kind: Any, value: Any, where: str) -> Any:
 
 
 def _hint(kind: type, value: Any) -> str:
-    """What the user probably meant by a string that should be a number."""
+    """Returns a hint for a string that should probably be a number."""
     if kind is not float or not isinstance(value, str):
         return ""
     try:
@@ -179,7 +179,7 @@ def _hint(kind: type, value: Any) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice in a mapping, of which plain YAML keeps the last in silence."""
+    """Refuses duplicate keys in a mapping; plain YAML silently keeps the last."""
 
     def construct_mapping(self, node, deep=False):
         seen = set()
@@ -192,12 +192,12 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: str) -> dict:
-    """The mapping in a YAML file, laid over that of its `base:` (a path or a list of paths beside the file)."""
+    """Returns the mapping in a YAML file, merged over that of its `base:` (a path or a list of paths beside the file)."""
     return merge(*inherited_and_own(path))
 
 
 def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dict]:
-    """The values that a YAML file has from its `base:`, and those that stand in the file itself."""
+    """Returns the values that a YAML file inherits from its `base:`, and the file's own values."""
     path = os.path.normpath(path)
     if path in _seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")
@@ -218,7 +218,7 @@ def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dic
 
 
 def merge(below: Mapping, above: Mapping) -> dict:
-    """`above` laid over `below`; mappings merge key by key, everything else is replaced."""
+    """Returns `above` merged over `below`: mappings merge key by key, other values are replaced."""
     merged = dict(below)
     for key, value in above.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
@@ -227,7 +227,7 @@ def merge(below: Mapping, above: Mapping) -> dict:
 
 
 def parse_override(text: str) -> dict:
-    """`a.b=c` as {"a": {"b": c}}; c is read as YAML, except that 2e-5 is the number that it looks like."""
+    """Returns `a.b=c` as {"a": {"b": c}}; c is read as YAML, except that 2e-5 is a number."""
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
         raise ValueError(f"--set {text}: expected key=value with a dotted key, as in optimizer.learning_rate=1e-4")
@@ -244,7 +244,7 @@ def parse_override(text: str) -> dict:
 
 
 def nest(dotted: Mapping[str, Any]) -> dict:
-    """{"a.b": c} as {"a": {"b": c}}."""
+    """Returns {"a.b": c} as {"a": {"b": c}}."""
     nested: dict = {}
     for key, value in dotted.items():
         for part in reversed(key.split(".")):
@@ -254,18 +254,18 @@ def nest(dotted: Mapping[str, Any]) -> dict:
 
 
 def read_bert_config(path: str) -> dict:
-    """The `model:` mapping in a 2018 `bert_config.json`; its keys that no BERT variable depends on are left out."""
+    """Returns the `model:` mapping of a 2018 `bert_config.json`, without keys that are not in `ModelConfig`."""
     values = read_json(path, "bert_config.json")
     if not isinstance(values, dict) or "hidden_size" not in values:
         raise ValueError(f"{path}: expected a BERT configuration with hidden_size, got {str(values)[:80]}")
     known = {field.name for field in dataclasses.fields(ModelConfig)}
-    # 2018's BertConfig has 16 segment types where the file says nothing.
+    # 2018's BertConfig has 16 segment types by default.
     return {"type_vocab_size": 16} | {key: value for key, value in values.items() if key in known}
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """What a checkpoint's files tell of its model and its tokenizer, as parts of a configuration."""
+class CheckpointValues:
+    """The values of a checkpoint's model and tokenizer, as parts of a configuration."""
 
     values: Mapping[str, Any]
     origin: str = "the checkpoint"
@@ -273,37 +273,39 @@ class Told:
 
 def load_config(path: str | None = None, *, bert_config_file: str | None = None,
                 flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = (),
-                defaults: Mapping[str, Any] | None = None, told: Told | None = None,
+                defaults: Mapping[str, Any] | None = None, checkpoint: CheckpointValues | None = None,
                 report: Callable[[str], None] = lambda _: None) -> Config:
-    """The run's configuration, after precedence; `flags` are the 2018 flags on the command line, by dotted key; `defaults` lie
-    below the YAML.
+    """Returns a run's configuration by precedence. `flags` are 2018's flags on the command line, by dotted key; the YAML
+    overrides `defaults`.
 
-    What a checkpoint `told` lies above the values that the YAML inherits through `base:`, which `report` says, and below its own.
+    The values of a `checkpoint` override those that the YAML inherits through `base:` (`report` gets a line about it); the
+    YAML's own values override both.
 
-    Raises ValueError, naming file and key, for whatever is unknown or of the wrong type, and if the YAML's own values, flags or
-    overrides say another size or casing than the checkpoint.
+    Raises ValueError, naming file and key, for unknown keys and wrong types, and if the YAML's own values, flags or overrides
+    contradict the checkpoint's size or casing.
     """
-    told = told or Told({})
+    checkpoint = checkpoint or CheckpointValues({})
     inherited, asked = inherited_and_own(path) if path else ({}, {})
     if bert_config_file:
         asked = merge(asked, {"model": read_bert_config(bert_config_file)})
     asked = merge(asked, nest(flags or {}))
     for override in overrides:
         asked = merge(asked, parse_override(override))
-    if wrong := [one for one in _contradictions(told.values, asked) if one.key in FIXED_BY_CHECKPOINT]:
-        raise ValueError(f"{told.origin}: " + "; ".join(f"config.{one.key} is {one.before!r} there, got {one.after!r}" for one in wrong))
-    if yielding := [one for one in _contradictions(told.values, inherited) if one.key in FIXED_BY_CHECKPOINT]:
-        report(f"{told.origin}: its values instead of those of base: in {path}: "
+    if wrong := [one for one in _contradictions(checkpoint.values, asked) if one.key in FIXED_BY_CHECKPOINT]:
+        raise ValueError(f"{checkpoint.origin}: "
+                         + "; ".join(f"config.{one.key} is {one.before!r} there, got {one.after!r}" for one in wrong))
+    if yielding := [one for one in _contradictions(checkpoint.values, inherited) if one.key in FIXED_BY_CHECKPOINT]:
+        report(f"{checkpoint.origin}: its values instead of those of base: in {path}: "
                + ", ".join(f"{one.key} {one.before!r} instead of {one.after!r}" for one in yielding))
-    return build(Config, merge(merge(merge(defaults or {}, inherited), told.values), asked), "config")
+    return build(Config, merge(merge(merge(defaults or {}, inherited), checkpoint.values), asked), "config")
 
 
-def _contradictions(told: Mapping, asked: Mapping) -> list["Difference"]:
-    """The keys that both have, with different values."""
+def _contradictions(stored: Mapping, asked: Mapping) -> list["Difference"]:
+    """Returns the keys with different values in both."""
     def common(one: Mapping, other: Mapping) -> dict:
         return {key: common(value, other[key]) if isinstance(value, Mapping) and isinstance(other[key], Mapping) else value
                 for key, value in one.items() if key in other}
-    return differences(common(told, asked), common(asked, told))
+    return differences(common(stored, asked), common(asked, stored))
 
 
 def check_length(length: int, model: ModelConfig, where: str = "config.options.max_seq_length", least: int = 0) -> None:
@@ -315,7 +317,7 @@ def check_length(length: int, model: ModelConfig, where: str = "config.options.m
 
 
 def to_dict(config: Any) -> dict:
-    """A configuration as plain YAML types."""
+    """Returns a configuration as plain YAML types."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
@@ -327,19 +329,19 @@ def save_config(config: Config, path: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A dotted key of which two configurations have different values."""
+    """A dotted key with different values in two configurations."""
 
     key: str
     before: Any
     after: Any
 
     def describe(self) -> str:
-        """`key: before -> after`."""
+        """Returns `key: before -> after`."""
         return f"{self.key}: {self.before!r} -> {self.after!r}"
 
 
 def differences(old: Mapping, new: Mapping, where: str = "") -> list[Difference]:
-    """The dotted keys in which two plain configurations differ."""
+    """Returns the dotted keys in which two plain configurations differ."""
     found = []
     for key in dict.fromkeys([*old, *new]):
         name, before, after = f"{where}{key}", old.get(key), new.get(key)
@@ -351,7 +353,7 @@ def differences(old: Mapping, new: Mapping, where: str = "") -> list[Difference]
 
 
 def may_change(key: str) -> bool:
-    """Whether a run may be resumed with another value of a dotted key of `Config`: it may be made longer or shorter, say."""
+    """Tells whether a run may be resumed with another value of a dotted key of `Config`."""
     section, _, name = key.rpartition(".")
     kind = typing.get_type_hints(Config).get(section, Config if not section else None)
     fields = {field.name: field for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}

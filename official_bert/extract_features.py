@@ -1,10 +1,10 @@
-"""Writes what BERT's layers say about each token of each line of a file (2018 `extract_features.py`).
+"""Writes the outputs of BERT's layers for each token of each line of a file (2018 `extract_features.py`).
 
     python -m official_bert.extract_features --input_file=lines.txt --output_file=features.jsonl --layers=-1,-2,-3,-4 \
         --vocab_file=uncased/vocab.txt --bert_config_file=uncased/bert_config.json --init_checkpoint=uncased/bert_model.ckpt
 
-A line is a text, or two with ` ||| ` between them. --output_file=features.npz or .parquet writes these instead of JSON lines.
-Vocabulary and sizes are found beside the checkpoint where they lie there.
+A line is a text, or two with ` ||| ` between them. --output_file=features.npz or .parquet writes these formats instead of JSON
+lines. Vocabulary and model size are read from files beside the checkpoint, if they are there.
 """
 
 import os
@@ -21,11 +21,11 @@ from official_bert.config import check_length, load_config
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Texts, one a line.", required=True)
-flags.DEFINE_string("output_file", None, "JSON lines; .npz and .parquet are written as such.", required=True)
+flags.DEFINE_string("output_file", None, "JSON lines, or .npz or .parquet by the extension.", required=True)
 flags.DEFINE_string("init_checkpoint", None, "A checkpoint of any format (docs/checkpoints.md).", required=True)
 flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers: -1 is the last, 0 the first.")
 flags.DEFINE_integer("batch_size", 32, "Lines at once, of about equal length.", lower_bound=1)
-flags.DEFINE_string("bert_config_file", None, "The model's JSON, where it does not lie beside the checkpoint.")
+flags.DEFINE_string("bert_config_file", None, "The model's JSON, if it is not beside the checkpoint.")
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
 LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 
@@ -36,7 +36,7 @@ def main(_) -> None:
     from official_bert.text.tokenization import FullTokenizer
     from official_bert.training import runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                         told=runs.told_by(FLAGS.init_checkpoint))
+                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint))
     runs.require_vocabulary(config)
     lines = read_texts(FLAGS.input_file)
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
@@ -54,7 +54,7 @@ def main(_) -> None:
 
 
 def read_texts(path: str) -> list[str]:
-    """The lines of the input; ValueError if there are none, or if they are not UTF-8."""
+    """Returns the lines of the input; raises ValueError if there are none, or if they are not UTF-8."""
     if not os.path.exists(path):
         raise ValueError(f"--input_file={path}: no such file")
     texts = [line.strip() for line in files.read_lines(path)]
@@ -64,7 +64,7 @@ def read_texts(path: str) -> list[str]:
 
 
 def read_layers(text: str, count: int) -> list[int]:
-    """The numbers in --layers; ValueError for one that the encoder has not."""
+    """Returns the numbers in --layers; raises ValueError for a layer that the encoder lacks."""
     try:
         layers = [int(part) for part in text.split(",")]
     except ValueError:
@@ -76,7 +76,7 @@ def read_layers(text: str, count: int) -> list[int]:
 
 
 def make_encoder(config, checkpoint: str):
-    """The encoder with the checkpoint's weights, giving all layers."""
+    """Returns the encoder with the checkpoint's weights, with the outputs of all layers."""
     from official_bert.models import checkpoints
     from official_bert.models.encoder import BertEncoder, encoder_settings
     encoder = BertEncoder(**encoder_settings(config.model), return_layers=True, name="bert")
@@ -86,7 +86,7 @@ def make_encoder(config, checkpoint: str):
 
 
 def make_row(line: str, tokenizer, max_seq_length: int) -> dict[str, np.ndarray]:
-    """The ids and segments of a line, cut as in 2018, not padded."""
+    """Returns the ids and segments of a line, cut as in 2018, not padded."""
     from official_bert.text.packing import pack_pair, truncate_pair
     pair = re.fullmatch(r"(.*) \|\|\| (.*)", line)
     first, second = (tokenizer.tokenize(part) for part in (pair.groups() if pair else (line, "")))
@@ -97,7 +97,7 @@ def make_row(line: str, tokenizer, max_seq_length: int) -> dict[str, np.ndarray]
 
 
 def compute(encoder, rows: Sequence[dict], layers: Sequence[int], batch_size: int) -> Iterator[dict[int, np.ndarray]]:
-    """By layer float32 [tokens,D] of each row, in their order; rows of about equal length go through the encoder together."""
+    """Returns {layer: float32 [tokens,D] of each row}, in order; rows of similar length go through the encoder together."""
     import tensorflow as tf
     run = tf.function(lambda batch: [encoder(batch, training=False)["layer_outputs"][layer] for layer in layers], reduce_retracing=True)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]["input_ids"]))

@@ -1,4 +1,4 @@
-"""Finds, reads and writes the files that a user names; knows nothing of what they hold.
+"""Finds, reads and writes the files that a user names, whatever their content.
 
 Other modules reach a user's files through these functions, so that a path has one meaning everywhere.
 """
@@ -18,12 +18,12 @@ DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def matching(pattern: str) -> list[str]:
-    """The files and folders that a glob matches (** any depth), sorted; or the path of that very name, brackets and all."""
+    """Returns the sorted files and folders that a glob matches (** any depth), or else the path with exactly that name."""
     return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
 
 
 def shard_names(name: str) -> list[str]:
-    """The files that name@8 stands for, name-00000-of-00008 and so on; `name` alone if it ends in no such number."""
+    """Returns the files of name@8: name-00000-of-00008 and so on; `name` alone if it does not end in such a number."""
     stem, at, count = name.rpartition("@")
     if not (at and count.isdecimal() and int(count)):
         return [name]
@@ -31,10 +31,10 @@ def shard_names(name: str) -> list[str]:
 
 
 def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str]:
-    """The files that paths, folders, globs and name@8 with commas between them name: in their order, sorted within each.
+    """Returns the files of comma-separated paths, folders, globs and name@8, in that order and sorted within each.
 
-    A folder stands for all files below it. A file that is named twice is given once, unless `repeats`. Raises ValueError
-    naming the pattern that matches no file, and the `flag`.
+    A folder stands for all files below it. A file that is named twice is returned once, unless `repeats`. Raises ValueError
+    naming the `flag` and the pattern that matches no file.
     """
     found: list[str] = []
     for name in filter(None, patterns.split(",")):
@@ -49,9 +49,9 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
 
 
 def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]:
-    """The names of the folders in `folder` that are numbers, by number; none if `folder` cannot be read.
+    """Returns the subfolders of `folder` whose names are numbers, by number; none if `folder` cannot be read.
 
-    Only those that hold one of the files `holding`, if any are given.
+    With `holding`, only those that have one of these files.
     """
     try:
         with os.scandir(folder) as entries:
@@ -62,11 +62,11 @@ def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]
 
 
 def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None, keep_ends: bool = False) -> Iterator[str]:
-    """The lines of a UTF-8 file without a byte-order mark and, unless `keep_ends`, without line ends and carriage returns.
+    """Gives the lines of a UTF-8 file without a byte-order mark and, unless `keep_ends`, without line ends and carriage returns.
 
-    Only a line feed ends a line: other line ends of Unicode may be words. `on_bad_text` is the flag of that name of commands
-    that have it: "replace" gives U+FFFD for bytes that are not UTF-8. Raises ValueError naming the file and `what` it should
-    be if there is none, and the file, line and byte that are not UTF-8.
+    Only a line feed ends a line: Unicode's other line ends may be words. `on_bad_text` is the command's flag of that name:
+    "replace" gives U+FFFD for bytes that are not UTF-8. Raises ValueError naming the file and `what` it should be if it is
+    missing, or naming the file, line and byte that are not UTF-8.
     """
     try:
         file = open(path, "rb")  # noqa: SIM115  (closed below; the errors are those of opening)
@@ -89,12 +89,12 @@ def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None
 
 
 def read_text(path: str, what: str = "file") -> str:
-    """The text of a UTF-8 file without a byte-order mark, line ends unchanged; raises what `read_lines` raises."""
+    """Returns the text of a UTF-8 file without a byte-order mark, line ends unchanged; raises the errors of `read_lines`."""
     return "".join(read_lines(path, what, keep_ends=True))
 
 
 def read_json(path: str, what: str = "file") -> Any:
-    """The value in a JSON file. Raises ValueError naming the file, and the place in it that is not JSON."""
+    """Returns the value in a JSON file. Raises ValueError naming the file and the place that is not JSON."""
     try:
         return json.loads(read_text(path, what))
     except json.JSONDecodeError as error:
@@ -103,7 +103,7 @@ def read_json(path: str, what: str = "file") -> Any:
 
 @contextlib.contextmanager
 def written_beside(path: str) -> Iterator[str]:
-    """Gives a temporary path beside `path` to write; flushes it to the disk and renames it at the end, removes it after an error."""
+    """Gives a temporary path beside `path`; flushes it to the disk and renames it at the end, or removes it after an error."""
     temporary = f"{path}.tmp.{os.getpid()}"
     try:
         yield temporary
@@ -117,7 +117,7 @@ def written_beside(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[str]) -> Iterator[list[TextIO]]:
-    """Gives UTF-8 files to write, line ends unchanged, that appear at `paths` once all are whole; makes their folders.
+    """Gives UTF-8 files to write, line ends unchanged, that appear at `paths` when all are complete; makes their folders.
 
     Raises ValueError naming the files if the disk is full; then, and after any other error, none of them appears.
     """
@@ -139,29 +139,29 @@ def written_together(paths: Sequence[str]) -> Iterator[list[TextIO]]:
 
 
 def _close(file: TextIO) -> None:
-    """Closes a file that may hold text for which there is no room."""
+    """Closes a file whose buffered text may not fit the disk."""
     with contextlib.suppress(OSError):
         file.close()
 
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[TextIO]:
-    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` once it is whole; makes its folder."""
+    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` when it is complete; makes its folder."""
     with written_together([path]) as [file]:
         yield file
 
 
 def require_new_folder(folder: str, flag: str = "") -> None:
-    """Raises ValueError, naming the `flag` too, if `folder` is there already and is not an empty folder."""
+    """Raises ValueError, naming the `flag`, if `folder` exists and is not an empty folder."""
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         raise ValueError(f"{flag}{'=' if flag else ''}{folder}: expected a new or empty folder")
 
 
 @contextlib.contextmanager
 def written_folder(folder: str) -> Iterator[str]:
-    """Gives a temporary folder beside `folder` to fill; renames it at the end, removes it with its files after an error.
+    """Gives a temporary folder beside `folder` to fill; renames it at the end, or removes it after an error.
 
-    Raises ValueError if `folder` is there already and is not empty.
+    Raises ValueError if `folder` exists and is not empty.
     """
     require_new_folder(folder)
     temporary = f"{folder.rstrip('/')}.tmp.{os.getpid()}"

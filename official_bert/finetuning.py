@@ -23,14 +23,14 @@ SECTIONS = {"model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": Opt
 
 @dataclasses.dataclass(frozen=True)
 class FineTuned:
-    """What a fine-tuning gave: the metrics of its evaluation, and the run's folder."""
+    """The result of a fine-tuning: the metrics of its evaluation, and the run's folder."""
 
     metrics: Mapping[str, float]
     output_dir: str
 
     @functools.cached_property
     def predictor(self) -> Predictor:
-        """Answers raw texts with the trained model; loaded when it is first asked for."""
+        """A predictor of the trained model, loaded on first use."""
         return Predictor(self.output_dir)
 
 
@@ -43,7 +43,7 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     task's published layout. `init_checkpoint` has any format and gives the model's size, vocabulary and casing. `options` are the
     configuration's keys: those of the task (`max_seq_length=128`, `text_column="review"`), of training (`epochs=3`, `batch_size=16`),
     optimizer (`learning_rate=3e-5`), model and tokenizer, and `seed`; if two sections have a name, the dotted one says which:
-    `**{"optimizer.name": "lamb"}`. `config` is a YAML that they overrule. The same call goes on if a run stopped.
+    `**{"optimizer.name": "lamb"}`. They override the YAML `config`. The same call continues a stopped run.
 
     Raises ValueError, naming file and line or `train[row 3]` (rows count from 0), before training begins.
     """
@@ -58,33 +58,33 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
 
 def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: str, train: bool = True, overrides: Iterable[str] = (),
                 report: Callable[[str], None] = print, **more: Any) -> Config:
-    """The configuration of a fine-tuning; without training, that of the run in `output_dir`. `more` are arguments of `load_config`.
+    """Returns the configuration of a fine-tuning; without training, that of the run in `output_dir`. `more` goes to `load_config`.
 
     `task` may be the name of a data set of GLUE.
     """
     overrides = [*_named(task), *overrides]
     if not train and (stored := runs.stored_config(output_dir, overrides)):
         return stored
-    return load_config(path or None, overrides=overrides, defaults=runs.DEFAULTS, told=runs.told_by(init_checkpoint, output_dir),
-                       report=report, **more)
+    return load_config(path or None, overrides=overrides, defaults=runs.DEFAULTS,
+                       checkpoint=runs.checkpoint_values(init_checkpoint, output_dir), report=report, **more)
 
 
 def carry_out(config: Config, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
               steps: Steps = TRAIN_AND_EVALUATE, best: bool = False, report: Callable[[str], None] = print) -> FineTuned:
-    """Trains, evaluates and predicts as `runs.run` does."""
+    """Trains, evaluates and predicts with `runs.run`."""
     metrics = runs.run(load_task(config), files, output_dir, placement, init_checkpoint, steps, best, report)
     return FineTuned(metrics, output_dir)
 
 
 def _named(task: str) -> list[str]:
-    """The overrides that a task's name stands for."""
+    """Returns the overrides that a task's name stands for."""
     if dataset := dataset_name(task):
         return ["task=glue", f"options.dataset={dataset}"]
     return [f"task={task}"] if task else []
 
 
 def _dotted(task: str, key: str) -> str:
-    """The configuration's key that a keyword means; ValueError if there is none, or if there are several."""
+    """Returns the configuration key for a keyword; raises ValueError if there is none, or if there are several."""
     if "." in key:
         return key
     sections = {**SECTIONS, "options": task_class("glue" if dataset_name(task) else task, "task").Options}
@@ -98,9 +98,9 @@ def _dotted(task: str, key: str) -> str:
 
 
 def as_source(data: Any, name: str) -> Source:
-    """A path as it is; a list of dicts, a pandas frame or a split of `datasets` as rows with missing values None.
+    """Returns a path unchanged, and a list of dicts, a pandas frame or a split of `datasets` as rows, missing values as None.
 
-    Raises ValueError for anything else, and for data without a row.
+    Raises ValueError for anything else, and for data without rows.
     """
     if data is None:
         return ""
@@ -124,7 +124,7 @@ def as_source(data: Any, name: str) -> Source:
 
 
 def _of_datasets(data: Any, name: str) -> list[dict]:
-    """The rows of a split of the `datasets` library; numbers of classes become their names, -1 (no label) None."""
+    """Returns the rows of a split of the `datasets` library; class numbers become names, -1 (no label) becomes None."""
     if isinstance(data.column_names, Mapping):
         raise ValueError(f"{name}: expected one split, got a dict of {', '.join(data.column_names)}")
     names = {key: feature.names for key, feature in data.features.items() if hasattr(feature, "names")}

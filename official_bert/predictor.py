@@ -1,6 +1,6 @@
-"""Answers to many raw texts: a model loaded once, texts batched by length, answers in the order of the texts.
+"""Answers many raw texts with a model that is loaded once: texts are batched by length, answers keep the order of the texts.
 
-A model is a training run's folder, a checkpoint of any format or an exported model; all answer through the same graph.
+A model is a training run's folder, a checkpoint of any format or an exported model; all of them use the same graph.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of colu
 class Predictor:
     """Answers raw texts with a trained or published model: `Predictor("runs/reviews")(["Good.", "Bad."])`.
 
-    `inputs` are the names of what a text consists of (`text`; `text, text_pair`; `question, context`; `text, choices`), `outputs` the
-    names in an answer. `describe(row, answer)` gives an answer's lines for a person.
+    `inputs` are the names of the parts of a text (`text`; `text, text_pair`; `question, context`; `text, choices`), `outputs` the
+    names in an answer. `describe(row, answer)` formats an answer for a person.
     """
 
     def __init__(self, path: str | os.PathLike, options: ServingOptions | None = None, vocab_file: str = "",
@@ -35,9 +35,9 @@ class Predictor:
         """Loads a training run's folder, a checkpoint of any format, or an exported model.
 
         A checkpoint without a head answers with embeddings. `choices` are fields of `ServingOptions` (`top_k=3`, `head="embeddings"`).
-        `vocab_file` and `do_lower_case` are for checkpoints whose files do not tell them.
+        `vocab_file` and `do_lower_case` are for checkpoints whose files do not have them.
 
-        Raises ValueError if there is no model, or if it does not read one of the options.
+        Raises ValueError if there is no model, or for an option that the model does not use.
         """
         path = os.fspath(path)
         options = _chosen(options or ServingOptions(), choices)
@@ -60,7 +60,7 @@ class Predictor:
         self.outputs = self._model.outputs
 
     def __call__(self, texts: Any, batch_size: int = 32) -> Any:
-        """The answers to a list of texts, in their order, as dicts of plain Python values; the answer itself to a text alone.
+        """Returns the answers to a list of texts in order, as dicts of plain Python values; for a single text, the answer itself.
 
         A text is a string, or with several inputs a tuple of them in the order of `inputs`, or a dict by their names:
         `("Who wrote it?", "It was written by Ada.")`, `{"text": "She sat", "choices": ["down.", "blue."]}`. Answers hold no padding.
@@ -75,7 +75,7 @@ class Predictor:
         return [self._unpadded(answer) for answer in self.answer(rows, batch_size)]
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
-        """The outputs of each row of inputs by name, in their order, as the exported model gives them.
+        """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.
 
         Raises ValueError, with the row's number, if a row lacks an input.
         """
@@ -90,7 +90,7 @@ class Predictor:
         return answers
 
     def _batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:
-        """The numbers of rows that are answered together: of about equal length and, if there are choices, with as many of them."""
+        """Gives batches of row numbers: rows of similar length and, if there are choices, with the same number of them."""
         choices = [len(row["choices"]) if "choices" in self.inputs else 0 for row in rows]
         lengths = [sum(len(str(row[name])) for name in self.inputs) for row in rows]
         order = sorted(range(len(rows)), key=lambda index: (choices[index], lengths[index]))
@@ -99,7 +99,7 @@ class Predictor:
             yield from (alike[start:start + batch_size] for start in range(0, len(alike), batch_size))
 
     def _row(self, text: Any, number: int) -> Row:
-        """A text in one of its forms as a row of inputs; ValueError if it is in none."""
+        """Returns a text in any of its forms as a row of inputs; raises ValueError for other forms."""
         if isinstance(text, str):
             text = (text,)
         if isinstance(text, (tuple, list)):
@@ -118,7 +118,7 @@ class Predictor:
 
 
 def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptions:
-    """The options with these fields; ValueError for a name that is not among them."""
+    """Returns the options with these fields replaced; raises ValueError for an unknown name."""
     known = [field.name for field in dataclasses.fields(options)]
     if unknown := [name for name in choices if name not in known]:
         raise ValueError(f"{unknown[0]}: expected one of {', '.join(known)}")
@@ -126,28 +126,28 @@ def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptio
 
 
 def served_classes(task: str, where: str = "config.task") -> tuple[type[ServedModel], ...]:
-    """The kinds of served models of a task's name; `fill_mask` is pre-training's. ValueError for a name that is unknown."""
+    """Returns the served-model classes of a task's name; `fill_mask` is pre-training's. Raises ValueError for an unknown name."""
     if task == "embeddings":
         return (ServedEmbeddings,)
     return task_class("pretraining" if task == "fill_mask" else task, where).served_classes
 
 
 def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]]) -> type[ServedModel] | None:
-    """The first of the classes whose outputs are all among `outputs`, or None."""
+    """Returns the first class whose outputs are all among `outputs`, or None."""
     return next((kind for kind in classes if set(kind.outputs) <= set(outputs)), None)
 
 
 def _exported_class(folder: str, outputs: Iterable[str]) -> type[ServedModel]:
-    """The class of an exported model, by the task of the configuration in its assets; the base if that is not known here."""
+    """Returns the class of an exported model, by the task in its configuration; the base class if the task is unknown here."""
     try:
         task = load_config(os.path.join(folder, "assets", CONFIG_FILE)).task
         return class_that_gives(outputs, (*served_classes(task), ServedEmbeddings)) or ServedModel
-    except ValueError:  # exported by other code, or with a task of one's own that is not on the path: it answers all the same
+    except ValueError:  # exported by other code, or by a user's task that is not on the path: it can answer nevertheless
         return ServedModel
 
 
 def plain(value: Any) -> Any:
-    """A NumPy value as JSON's types, strings decoded."""
+    """Converts a NumPy value to JSON's types, with decoded strings."""
     if isinstance(value, bytes):
         return value.decode("utf-8")
     if isinstance(value, np.ndarray):
@@ -156,9 +156,9 @@ def plain(value: Any) -> Any:
 
 
 def read_rows(arguments: Sequence[str], input_file: str, names: Sequence[str], lines: Iterable[str]) -> Iterator[Row]:
-    """Rows of the inputs `names` from arguments, else from a file's lines: JSON objects, or columns between tabs.
+    """Gives rows of the inputs `names` from arguments, or else from a file's lines: JSON objects, or columns separated by tabs.
 
-    Raises ValueError naming the line where it is neither.
+    Raises ValueError naming a line that is neither.
     """
     place = "argument" if arguments else input_file
     for number, line in enumerate(arguments or lines, 1):

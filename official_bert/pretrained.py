@@ -1,4 +1,4 @@
-"""Tokenizer, encoder and model of whatever a path holds: a run, a checkpoint of any format, an exported model."""
+"""Loads the tokenizer, encoder or model from a path: a run, a checkpoint of any format, or an exported model."""
 
 import os
 
@@ -17,10 +17,10 @@ from official_bert.training.checkpointing import CONFIG_FILE, VOCAB_FILE
 
 
 def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -> FullTokenizer:
-    """The tokenizer of a vocabulary file, a training run, a checkpoint of any format, or an exported model.
+    """Returns the tokenizer of a vocabulary file, a training run, a checkpoint of any format, or an exported model.
 
-    `tokenize(text)` gives WordPieces, `encode(texts)` an encoder's inputs. Without `do_lower_case`, text is lower-cased if the files
-    say so; if they do not, unless the vocabulary has entries with capital letters.
+    `tokenize(text)` gives WordPieces, `encode(texts)` an encoder's inputs. Without `do_lower_case`, the files decide
+    whether text is lower-cased; if they do not say, text is lower-cased unless the vocabulary has entries with capital letters.
 
     Raises ValueError if there is no vocabulary.
     """
@@ -31,7 +31,7 @@ def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -
 
 
 def _vocabulary(path: str) -> tuple[str, bool | None]:
-    """The vocabulary file that a path means, and whether its text is lower-cased, None if the files do not say."""
+    """Returns the vocabulary file of a path, and whether text is lower-cased (None if the files do not say)."""
     folder = exported_folder(path)
     home = os.path.join(folder, "assets") if folder else run_folder(path)
     if home and os.path.exists(os.path.join(home, VOCAB_FILE)):
@@ -45,7 +45,7 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
 
 
 def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEncoder:
-    """The encoder of a training run or of a checkpoint of any format; its heads are left out.
+    """Returns the encoder of a training run or of a checkpoint of any format, without heads.
 
     It takes `FullTokenizer.encode`'s dict and gives `sequence_output` [B,S,D] (a vector for each token), `pooled_output` [B,D] (of
     [CLS], for the next-sentence head), `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`, a list of [B,S,D].
@@ -59,10 +59,10 @@ def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEn
 
 
 def load_model(path: str | os.PathLike) -> keras.Model:
-    """The Keras model of a training run or of a checkpoint of any format, with the heads that the checkpoint has.
+    """Returns the Keras model of a training run or of a checkpoint of any format, with the heads that the checkpoint has.
 
-    `BertEncoder`, `Pretrainer`, `Classifier`, `ChoiceClassifier`, `SpanPredictor`, `Tagger` or a run's own model; their inputs and
-    outputs stand with the classes.
+    `BertEncoder`, `Pretrainer`, `Classifier`, `ChoiceClassifier`, `SpanPredictor`, `Tagger` or a run's own model; the classes
+    document their inputs and outputs.
 
     Raises ValueError if there is no checkpoint or weights are missing.
     """

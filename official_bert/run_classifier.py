@@ -1,4 +1,4 @@
-"""Fine-tunes on a published sentence task with the flags of 2018's `run_classifier.py`, and leaves the files that it left.
+"""Fine-tunes on a published sentence task with the flags and the output files of 2018's `run_classifier.py`.
 
     python -m official_bert.run_classifier --task_name=MRPC --do_train=true --do_eval=true --data_dir=glue/MRPC \
         --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json --init_checkpoint=$BERT/bert_model.ckpt \
@@ -19,15 +19,15 @@ from official_bert.config import load_config
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task_name", None, "CoLA, MNLI, MRPC, XNLI, or another of GLUE's.", required=True)
 flags.DEFINE_string("data_dir", None, "The folder of the task's files.", required=True)
-flags.DEFINE_string("output_dir", None, "Checkpoints and results lie here.", required=True)
-flags.DEFINE_string("init_checkpoint", "", "Weights (only) to begin with.")
+flags.DEFINE_string("output_dir", None, "The folder for checkpoints and results.", required=True)
+flags.DEFINE_string("init_checkpoint", "", "A checkpoint to take the weights from; its optimizer state is not used.")
 flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_eval", False, "Evaluate on the development set and write eval_results.txt.")
 flags.DEFINE_bool("do_predict", False, "Write the probabilities of the test set's labels to test_results.tsv.")
-flags.DEFINE_integer("predict_batch_size", None, "2018: rows at once; --eval_batch_size counts here.")
-flags.DEFINE_string("master", None, "2018: has no meaning here.")
-flags.DEFINE_integer("num_tpu_cores", None, "2018: has no meaning here, a TPU tells it.")
-flags.DEFINE_string("cache_dir", "", "Tokenized data is kept here; empty: nowhere.")
+flags.DEFINE_integer("predict_batch_size", None, "2018's flag, without effect; use --eval_batch_size.")
+flags.DEFINE_string("master", None, "2018's flag, without effect.")
+flags.DEFINE_integer("num_tpu_cores", None, "2018's flag, without effect.")
+flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized data between runs; empty: none.")
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
@@ -60,17 +60,17 @@ def main(_) -> None:
 
 
 def _config(dataset: str):
-    """The configuration of the flags, with 2018's values where they say nothing."""
+    """Returns the configuration of the flags, with 2018's values for flags that are not given."""
     from official_bert.training import runs
-    told = runs.told_by("" if FLAGS.bert_config_file else FLAGS.init_checkpoint, FLAGS.output_dir)
+    checkpoint = runs.checkpoint_values("" if FLAGS.bert_config_file else FLAGS.init_checkpoint, FLAGS.output_dir)
     overrides = ["task=glue", f"options.dataset={dataset}"]
-    overrides += ["options.language=zh"] if dataset == "xnli" else []  # as 2018's XnliProcessor
+    overrides += ["options.language=zh"] if dataset == "xnli" else []  # like 2018's XnliProcessor
     return load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                       overrides=[*overrides, *FLAGS.set], defaults=runs.DEFAULTS, told=told, report=print)
+                       overrides=[*overrides, *FLAGS.set], defaults=runs.DEFAULTS, checkpoint=checkpoint, report=print)
 
 
 def _results_of_2018(metrics: dict[str, float]) -> dict[str, float | int]:
-    """The metrics under the names of 2018's `eval_results.txt`, and the step that they belong to."""
+    """Returns the metrics and their step under the names of 2018's `eval_results.txt`."""
     from official_bert.models.checkpoints import newest_checkpoint
     results: dict[str, float | int] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
     if prefix := newest_checkpoint(FLAGS.output_dir):

@@ -13,31 +13,31 @@ from official_bert.command_line import run_main
 FLAGS = flags.FLAGS
 flags.DEFINE_string("checkpoint", None, "A training run's output folder, one checkpoint in it (folder/ckpt-1000), or a checkpoint of "
                     "any format that --init_checkpoint takes: TF 1, Hugging Face, keras-hub, tf-models.", required=True)
-flags.DEFINE_string("vocab_file", "", "The vocabulary, if it does not lie beside --checkpoint.")
-flags.DEFINE_bool("do_lower_case", None, "Whether text is lower-cased; by default what the files say, or the vocabulary's entries.")
-flags.DEFINE_string("output", None, "Folder of the exported model, as models/NAME.", required=True)
-flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest that is there.")
-flags.DEFINE_enum("head", "", ["", "embeddings"], "What the model gives; empty: the answers of its task.")
-flags.DEFINE_enum("pooling", None, ["cls", "mean"], "With --head=embeddings: the row of [CLS], or the mean of all rows (if not given).")
-flags.DEFINE_integer("max_seq_length", 0, "Longest row of tokens; 0: as in training.")
-flags.DEFINE_integer("top_k", None, "Fill-mask: words given for each [MASK]; 5 if it is not given.", lower_bound=1)
-flags.DEFINE_float("threshold", None, "Several labels: the probability from which one is given; 0.5 if it is not given.", 0.0, 1.0)
-flags.DEFINE_bool("pretokenized", None, "Tagger: the words of a text are what stands between spaces, as in CoNLL files; "
-                  "else punctuation around words is set apart.")
-flags.DEFINE_bool("pairs", None, "Classifier: a row has two texts; by default as in training, one for a checkpoint that is no run.")
-flags.DEFINE_integer("max_positions", None, "Fill-mask: most [MASK] (or masked_lm_positions) of a text; 128 if it is not given. A request "
-                     "beyond this limit, or one of the next two, is refused.", lower_bound=1)
-flags.DEFINE_integer("max_choices", None, "Choice models: most choices of a text; 32 if it is not given.", lower_bound=1)
-flags.DEFINE_integer("max_windows", None, "Question answering and taggers: most windows over a text; 256 if it is not given.",
+flags.DEFINE_string("vocab_file", "", "The vocabulary, if it is not beside --checkpoint.")
+flags.DEFINE_bool("do_lower_case", None, "Whether text is lower-cased; by default decided by the files beside the checkpoint.")
+flags.DEFINE_string("output", None, "Folder of the exported model, such as models/NAME.", required=True)
+flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest existing version.")
+flags.DEFINE_enum("head", "", ["", "embeddings"], "The model's output; empty: the answers of its task.")
+flags.DEFINE_enum("pooling", None, ["cls", "mean"], "With --head=embeddings: the vector of [CLS], or the mean over all tokens (default).")
+flags.DEFINE_integer("max_seq_length", 0, "The most tokens of a row; 0: as in training.")
+flags.DEFINE_integer("top_k", None, "Fill-mask: words for each [MASK] (default 5).", lower_bound=1)
+flags.DEFINE_float("threshold", None, "Multi-label classifier: a label is given from this probability on (default 0.5).", 0.0, 1.0)
+flags.DEFINE_bool("pretokenized", None, "Tagger: words are separated by spaces, as in CoNLL files; otherwise punctuation around words is "
+                  "split off.")
+flags.DEFINE_bool("pairs", None, "Classifier: a row has two texts; by default as in training, or one for a checkpoint that is not a run.")
+flags.DEFINE_integer("max_positions", None, "Fill-mask: the most [MASK] (or masked_lm_positions) of a text (default 128). Requests beyond "
+                     "this limit, or one of the next two, are refused.", lower_bound=1)
+flags.DEFINE_integer("max_choices", None, "Choice models: the most choices of a text (default 32).", lower_bound=1)
+flags.DEFINE_integer("max_windows", None, "Question answering and taggers: the most windows over a text (default 256).",
                      lower_bound=1)
-flags.DEFINE_integer("tokens_at_once", None, "Question answering and taggers: windows go through the model in chunks of at most so many "
-                     "tokens, which bounds memory; 4096 if it is not given.", lower_bound=1)
-flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests: those that the server's "
-                  "batching allows. Empty: none.")
+flags.DEFINE_integer("tokens_at_once", None, "Question answering and taggers: the most tokens (of windows) that go through the model at "
+                     "once, which limits memory (default 4096).", lower_bound=1)
+flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests; the server batches to these sizes. "
+                  "Empty: no warm-up.")
 
 
 def main(_) -> None:
-    """Loads the run, exports its model and says what was written."""
+    """Loads the run, exports its model and prints the folders written."""
     from official_bert.serving.export import ExportOptions, export
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import restore_for_inference

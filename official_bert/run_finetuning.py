@@ -4,9 +4,8 @@
     python -m official_bert.run_finetuning --config=reviews.yaml --train_file=train.csv --eval_file=dev.csv \
         --predict_file=new.csv --init_checkpoint=uncased_L-12 --output_dir=runs/reviews
 
-Tasks are those of official_bert/tasks/loading.py and, by a dotted name, modules of your own; the data sets of `glue` are tasks by
-their own names too. The same command again
-goes on where the run stopped.
+A task is a name in official_bert/tasks/loading.py, a data set of `glue`, or the dotted name of your own module. The same command
+again continues a stopped run.
 """
 
 import dataclasses
@@ -19,21 +18,21 @@ from official_bert.command_line import given_flags, run_main
 from official_bert.config import Config
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("task", None, "The task; otherwise that of --config.")
+flags.DEFINE_string("task", None, "The task; by default that of --config.")
 flags.DEFINE_string("data_dir", "", "A folder in the task's published layout.")
-flags.DEFINE_string("train_file", "", "Training data, instead of the one in --data_dir.")
-flags.DEFINE_string("eval_file", "", "Evaluation data, instead of the one in --data_dir.")
-flags.DEFINE_string("predict_file", "", "Data to answer, instead of the one in --data_dir.")
-flags.DEFINE_string("output_dir", None, "Checkpoints, configuration, logs, results and predictions lie here.", required=True)
+flags.DEFINE_string("train_file", "", "Training data, instead of the file in --data_dir.")
+flags.DEFINE_string("eval_file", "", "Evaluation data, instead of the file in --data_dir.")
+flags.DEFINE_string("predict_file", "", "Data to predict, instead of the file in --data_dir.")
+flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration, logs, results and predictions.", required=True)
 flags.DEFINE_string("init_checkpoint", "", "Weights to begin with: a TF 1 checkpoint, a Hugging Face folder, one of ours.")
-flags.DEFINE_string("cache_dir", os.path.join("~", ".cache", "official_bert"), "Tokenized data is kept here; empty: nowhere.")
+flags.DEFINE_string("cache_dir", os.path.join("~", ".cache", "official_bert"), "A folder to keep tokenized data in; empty: none.")
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", True, "Evaluate on the evaluation data.")
 flags.DEFINE_bool("do_predict", None, "Write the task's prediction files for the test data; by default with --predict_file.")
 flags.DEFINE_bool("predict_best", False, "Predict with the best checkpoint of the run instead of the last.")
 flags.DEFINE_bool("grid", False, "Train the paper's grid (batch 16, 32; rate 5e-5 to 2e-5; 2 to 4 epochs) and keep the best run.")
 flags.DEFINE_multi_string("vary", [], "A grid of your own: --vary optimizer.learning_rate=2e-5,3e-5, once for each key.")
-flags.DEFINE_integer("seeds", 1, "Train with so many seeds; mean and spread are told.", lower_bound=1)
+flags.DEFINE_integer("seeds", 1, "Train with this many seeds; reports mean and standard deviation.", lower_bound=1)
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
@@ -41,7 +40,7 @@ command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "trai
 
 
 def main(_) -> None:
-    """Trains, evaluates and predicts; a grid or several seeds where they are asked for."""
+    """Trains, evaluates and predicts; a grid or several seeds if asked for."""
     from official_bert import finetuning
     from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps

@@ -1,9 +1,10 @@
-"""Answers raw text with a trained or exported model: blanks filled, labels, answers, entities.
+"""Answers raw text with a trained or exported model: filled blanks, labels, answers, entities.
 
     python -m official_bert.run_predict --task=fill_mask --model=bert-base-uncased 'The capital of [MASK] is Paris.'
     python -m official_bert.run_predict --task=squad --model=runs/squad --input_file=questions.jsonl --output_file=answers.jsonl
 
-Texts are arguments, the lines of --input_file, or standard input: JSON objects with the model's inputs, or columns between tabs.
+Texts come from arguments, the lines of --input_file, or standard input: JSON objects with the model's inputs, or columns
+separated by tabs.
 """
 
 import contextlib
@@ -19,19 +20,19 @@ from official_bert.command_line import run_main
 from official_bert.files import read_lines, written_whole
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("task", None, "What the model is asked for: its task (glue, squad, ner ...) or fill_mask.", required=True)
+flags.DEFINE_string("task", None, "The model's task (glue, squad, ner ...), or fill_mask.", required=True)
 flags.DEFINE_string("model", None, "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an "
                     "exported model.", required=True)
-flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it does not lie beside it.")
-flags.DEFINE_bool("do_lower_case", None, "Whether a checkpoint's text is lower-cased; by default what its files say.")
-flags.DEFINE_bool("pairs", None, "A checkpoint's classifier reads two texts; a training run knows.")
+flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it is not beside it.")
+flags.DEFINE_bool("do_lower_case", None, "Whether a checkpoint's text is lower-cased; by default as its files say.")
+flags.DEFINE_bool("pairs", None, "A checkpoint's classifier reads two texts; not needed for a training run.")
 flags.DEFINE_string("input_file", "", "Texts; - or nothing (and no arguments) reads standard input.")
 flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines, instead of printing them.")
 flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
 flags.DEFINE_integer("top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
                      "own.", lower_bound=1)
 
-TEXTS_AT_ONCE = 4096  # of a file: answers are written as it goes
+TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
 
 
 def main(arguments: list[str]) -> None:

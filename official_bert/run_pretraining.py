@@ -3,7 +3,7 @@
     python -m official_bert.run_pretraining --config=configs/pretrain/small.yaml --input_file='train-*.tfrecord' \
         --eval_input_file=held_out.tfrecord --vocab_file=vocab.txt --output_dir=runs/small --strategy=one_device
 
-The same command again goes on where the run stopped. The flags of 2018's script work too.
+The same command again continues a stopped run. The flags of 2018's script work too.
 """
 
 import os
@@ -15,18 +15,18 @@ from official_bert.command_line import given_flags, run_main
 from official_bert.config import load_config
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", "", "Training records: globs with commas between them.")
+flags.DEFINE_string("input_file", "", "Training records: comma-separated globs.")
 flags.DEFINE_string("eval_input_file", "", "Held-out records, evaluated during and after training.")
-flags.DEFINE_string("output_dir", None, "Checkpoints, configuration and logs lie here.", required=True)
-flags.DEFINE_string("init_checkpoint", "", "Weights (only) to begin with, with their model's size, vocabulary and casing; a "
-                    "run that goes on does not look at it.")
-flags.DEFINE_enum("mode", "train", ("train", "eval", "eval_continuous"), "train (and evaluate where there is held-out data); "
+flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and logs.", required=True)
+flags.DEFINE_string("init_checkpoint", "", "A checkpoint that gives the weights, the model's size, the vocabulary and the casing; not used "
+                    "if a run is resumed.")
+flags.DEFINE_enum("mode", "train", ("train", "eval", "eval_continuous"), "train (and evaluate if held-out records are given); "
                   "eval: the newest checkpoint; eval_continuous: each checkpoint that a run beside this one writes.")
-flags.DEFINE_float("idle_seconds", 3600.0, "With --mode=eval_continuous: ends when no checkpoint has come for so long.")
-flags.DEFINE_string("profile_steps", "", "first:last, as in 100:110: profiles these steps for TensorBoard.")
+flags.DEFINE_float("idle_seconds", 3600.0, "With --mode=eval_continuous: ends if no new checkpoint appears for this long.")
+flags.DEFINE_string("profile_steps", "", "first:last, such as 100:110: profiles these steps for TensorBoard.")
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", False, "Evaluate at the end, on --eval_input_file or, as in 2018, on --input_file; with "
-                  "--do_train=False the newest checkpoint. Writes eval_results.txt.")
+                  "--do_train=False, evaluate the newest checkpoint. Writes eval_results.txt.")
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "max_predictions_per_seq", "train_batch_size",
@@ -42,7 +42,7 @@ def main(_) -> None:
     from official_bert.training.task import DataFiles
     placement = Placement(**command_line.placement_values(FLAGS))
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
-                         told=runs.told_by(FLAGS.init_checkpoint, FLAGS.output_dir), report=print)
+                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir), report=print)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file)
     if not FLAGS.do_train and not FLAGS.do_eval:

@@ -3,9 +3,9 @@
     python -m official_bert.run_squad --bert_config_file=bert_config.json --vocab_file=vocab.txt --init_checkpoint=bert_model.ckpt \
         --do_train --train_file=train-v1.1.json --do_predict --predict_file=dev-v1.1.json --output_dir=runs/squad
 
-Beside 2018's three prediction files it writes the official metrics (`eval_results.txt`), where the file has gold answers.
-A run's folder is all that a later --do_predict needs. --ensemble=runs/a,runs/b averages the logits of several.
-A second fine-tuning gives the folder of the first as --init_checkpoint.
+Besides 2018's three prediction files it writes the official metrics (`eval_results.txt`) if the file has gold answers. A later
+--do_predict needs only the run's folder. --ensemble=runs/a,runs/b averages the logits of several runs. A second fine-tuning
+starts from the first with --init_checkpoint=FOLDER.
 """
 
 import os
@@ -18,14 +18,14 @@ from official_bert.command_line import given_flags, run_main
 from official_bert.config import FINE_TUNING, Config, build, load_config, merge, nest, parse_override, to_dict
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("output_dir", None, "Checkpoints, configuration and predictions lie here.", required=True)
+flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and predictions.", required=True)
 flags.DEFINE_string("train_file", "", "SQuAD's JSON for training, such as train-v1.1.json.")
 flags.DEFINE_string("predict_file", "", "SQuAD's JSON for predictions, such as dev-v1.1.json or test-v1.1.json.")
-flags.DEFINE_string("init_checkpoint", "", "Weights (only) to begin with: pre-trained ones, or a fine-tuned run's folder.")
+flags.DEFINE_string("init_checkpoint", "", "A checkpoint to take the weights from: pre-trained, or a fine-tuned run's folder.")
 flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir.")
-flags.DEFINE_string("ensemble", "", "Output folders of finished runs, with commas between them: their logits are averaged.")
-flags.DEFINE_string("cache_dir", "", "Tokenized training features are kept here between runs.")
+flags.DEFINE_string("ensemble", "", "Comma-separated output folders of finished runs: their logits are averaged.")
+flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized training features between runs.")
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_stride", "max_query_length", "max_answer_length",
@@ -51,7 +51,7 @@ def main(_) -> None:
 
 
 def train(placement) -> None:
-    """Fine-tunes into --output_dir, or goes on with what was begun there."""
+    """Fine-tunes into --output_dir, or continues the run there."""
     from official_bert.tasks.loading import load_task
     from official_bert.training import loop
     from official_bert.training.task import DataFiles, Steps
@@ -63,7 +63,7 @@ def train(placement) -> None:
 
 
 def predict() -> None:
-    """Answers the questions of --predict_file, writes the answers and, where there are gold ones, the metrics."""
+    """Answers the questions of --predict_file; writes the answers and, if there are gold answers, the metrics."""
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.squad.task import average_logits
     from official_bert.training.evaluation import predict as predict_rows
@@ -94,7 +94,7 @@ def predict() -> None:
 
 
 def _trained(folder: str):
-    """The task and the model of a run's folder or, as 2018 allows, of a fine-tuned --init_checkpoint of any format."""
+    """Returns the task and the model of a run's folder or, as 2018 allows, of a fine-tuned --init_checkpoint of any format."""
     from official_bert.models.checkpoints import initialize_from
     from official_bert.tasks.loading import load_task, restore_for_inference, run_folder
     from official_bert.training.checkpointing import CONFIG_FILE
@@ -110,7 +110,7 @@ def _trained(folder: str):
 
 
 def _config() -> Config:
-    """The configuration that flags and --config say."""
+    """Returns the configuration of the flags and --config."""
     overrides = _overrides() + ([] if FLAGS.config else ["task=squad"])
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          overrides=overrides, defaults=None if FLAGS.config else FINE_TUNING)

@@ -3,7 +3,7 @@
     python -m official_bert.serve --model_base_path=models/small/text
     python -m official_bert.serve --model_config_file=deploy/models.config --batching_parameters_file=deploy/batching.config
 
-Flags with TF Serving's names mean what they mean there. docs/serving.md lists the interface, its limits and its statuses.
+Flags with TF Serving's names have the same meaning. docs/serving.md lists the interface, its limits and its statuses.
 """
 
 import asyncio
@@ -16,58 +16,58 @@ from absl import flags
 from official_bert.command_line import run_main
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, as models/NAME/text.")
+flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, such as models/NAME/text.")
 flags.DEFINE_string("model_name", "default", "The name under which --model_base_path is served.")
 flags.DEFINE_string("model_config_file", "", "Several models: TF Serving's model configuration (text).")
-flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may ask: keep it local, or give "
+flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may send requests: keep it local, or give "
                     "--api_token_file and TLS.")
-flags.DEFINE_integer("rest_api_port", 8501, "Port of REST and the page; 0: any that is free; -1: none.", -1, 65535)
-flags.DEFINE_integer("port", 8500, "Port of gRPC; 0: any that is free; -1: none.", -1, 65535)
-flags.DEFINE_bool("enable_batching", True, "Whether requests that wait together run together.")
+flags.DEFINE_integer("rest_api_port", 8501, "Port of REST and the page; 0: any free port; -1: none.", -1, 65535)
+flags.DEFINE_integer("port", 8500, "Port of gRPC; 0: any free port; -1: none.", -1, 65535)
+flags.DEFINE_bool("enable_batching", True, "Whether waiting requests run together in one batch.")
 flags.DEFINE_string("batching_parameters_file", "", "TF Serving's batching parameters (text); empty: 32 rows, no waiting.")
-flags.DEFINE_bool("enable_per_model_batching_parameters", False, "Whether a version is batched by its own file, "
-                  "batching_params.pbtxt, and not at all without one.")
+flags.DEFINE_bool("enable_per_model_batching_parameters", False, "Whether each version is batched by its own file, "
+                  "batching_params.pbtxt, and not batched without one.")
 flags.DEFINE_string("monitoring_config_file", "", "TF Serving's monitoring configuration (text); empty: metrics at their usual "
                     "address.")
-flags.DEFINE_float("file_system_poll_wait_seconds", 1.0, "Seconds between looks for new versions.", 0.05)
+flags.DEFINE_float("file_system_poll_wait_seconds", 1.0, "Seconds between checks for new versions.", 0.05)
 flags.DEFINE_integer("rest_api_timeout_in_ms", 30000, "The longest that a REST request may take.", 1)
-flags.DEFINE_float("max_run_seconds", 300.0, "The longest that one run of a model may take, however long its clients wait.", 0.001)
-flags.DEFINE_float("drain_seconds", 30.0, "For requests under way when the server is stopped.", 0.0)
-flags.DEFINE_bool("enable_model_warmup", True, "Whether a version answers its warm-up requests before it serves.")
+flags.DEFINE_float("max_run_seconds", 300.0, "The longest that one run of a model may take, however long clients wait.", 0.001)
+flags.DEFINE_float("drain_seconds", 30.0, "Time for running requests to finish when the server is stopped.", 0.0)
+flags.DEFINE_bool("enable_model_warmup", True, "Whether a new version answers its warm-up requests before it serves.")
 flags.DEFINE_integer("tensorflow_intra_op_parallelism", 0, "TensorFlow's threads within an operation; 0: one a core.", 0)
 flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "TensorFlow's threads between operations; 0: one a core.", 0)
 flags.DEFINE_integer("max_request_bytes", 8 << 20, "The largest request.", 1024)
 flags.DEFINE_integer("max_request_rows", 1024, "The most rows (texts) in one request.", 1)
-flags.DEFINE_integer("max_request_elements", 2 << 20, "The most numbers in one request, as its tensors declare them, all inputs "
-                     "together; a string counts as 16.", 1)
+flags.DEFINE_integer("max_request_elements", 2 << 20, "The most numbers in one request, counted by its tensors' declared shapes over "
+                     "all inputs; a string counts as 16.", 1)
 flags.DEFINE_integer("max_text_bytes", 256 << 10, "The longest string in a request.", 1)
 flags.DEFINE_integer("max_batch_elements", 8 << 20, "The most that runs at once: rows x longest row, numbers or bytes of text. "
                      "Larger requests run in parts; a row that is larger is refused.", 1)
-flags.DEFINE_integer("max_batch_squares", 16 << 20, "The same for rows x longest row squared, of inputs of integers: what the "
-                     "attention over ids costs.", 1)
+flags.DEFINE_integer("max_batch_squares", 16 << 20, "The same for rows x longest row squared, for integer inputs: the cost of "
+                     "attention over ids.", 1)
 flags.DEFINE_integer("max_answer_bytes", 64 << 20, "The largest answer to one request.", 1024)
-flags.DEFINE_integer("max_concurrent_requests", 256, "Requests under way at once; more are told to come again.", 1)
+flags.DEFINE_integer("max_concurrent_requests", 256, "The most requests under way; more are refused for the moment (503).", 1)
 flags.DEFINE_integer("max_connections", 512, "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited "
                      "longest without a whole request gives way (REST), or the new one is refused (gRPC).", 1)
 flags.DEFINE_integer("max_unfinished_bytes", 256 << 20, "The most bytes of bodies that are arriving, of large answers that are "
                      "leaving, and of large requests that wait to be read.", 1 << 16)
-flags.DEFINE_float("keepalive_seconds", 15.0, "For a connection to send the header of its first or next request.", 0.01)
-flags.DEFINE_float("body_seconds", 20.0, "For the body of a request to arrive, and for a large answer to be taken.", 0.01)
-flags.DEFINE_list("allowed_hosts", [], "Names that requests may give in their Host header, beside those of this machine. Given, or "
-                  "with --host on this machine (the default), all others are refused.")
-flags.DEFINE_list("allowed_origins", [], "Other sites whose pages may ask from a browser, as https://example.org; none by default.")
-flags.DEFINE_string("api_token_file", "", "File of tokens, one a line. Given, requests need Authorization: Bearer TOKEN.")
+flags.DEFINE_float("keepalive_seconds", 15.0, "Time for a connection to send the header of its first or next request.", 0.01)
+flags.DEFINE_float("body_seconds", 20.0, "Time for the body of a request to arrive, and for a client to read a large answer.", 0.01)
+flags.DEFINE_list("allowed_hosts", [], "Names that requests may give in their Host header, besides those of this machine. All others are "
+                  "refused if names are given, or if --host is on this machine (the default).")
+flags.DEFINE_list("allowed_origins", [], "Other sites whose pages may send requests from a browser, such as https://example.org.")
+flags.DEFINE_string("api_token_file", "", "File of tokens, one per line. With it, requests need Authorization: Bearer TOKEN.")
 flags.DEFINE_string("tls_certificate_file", "", "PEM certificate (chain) of the server, for REST and gRPC; with --tls_key_file.")
 flags.DEFINE_string("tls_key_file", "", "PEM key of --tls_certificate_file.")
 flags.DEFINE_string("access_log", "", "File that gets a JSON object for each request; -: standard error; empty: none.")
 flags.DEFINE_list("text_inputs", ["text", "text_pair", "question", "context", "choices"],
-                  "Inputs that must be UTF-8; other string inputs may hold any bytes.")
+                  "Inputs that must be UTF-8; other string inputs may have any bytes.")
 
 
 def main(_) -> None:
     """Reads the configuration, then serves until SIGINT or SIGTERM."""
     logging.getLogger("official_bert.server").setLevel(logging.INFO)
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # that the session loader, which TF Serving uses too, is old
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides the warning that the session loader, which TF Serving uses too, is old
     models = _models()
     from official_bert.server.server import Server
     _register_text_ops()
@@ -86,7 +86,7 @@ def _models():
         raise ValueError(f"--model_config_file={FLAGS.model_config_file}: no such file")
     models = read_models(FLAGS.model_config_file) if FLAGS.model_config_file else [
         ServedModelConfig(name=FLAGS.model_name, base_path=FLAGS.model_base_path)]
-    for model in models:  # said now, and not after the seconds that TensorFlow takes to come up
+    for model in models:  # checked now, before the seconds that TensorFlow takes to start
         if not list_versions(model.base_path):
             raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")
     return models
@@ -121,7 +121,7 @@ def _options(models):
 
 
 def _register_text_ops() -> None:
-    """Registers the tokenizers' operations, which TF Serving links; models of ids need none."""
+    """Registers the tokenizers' operations, which TF Serving has built in; `ids` models need none."""
     try:
         import tensorflow_text  # noqa: F401
     except ImportError:

@@ -6,10 +6,10 @@ import yaml
 from official_bert import command_line
 from official_bert import config as configuration
 from official_bert.config import (
+    CheckpointValues,
     Config,
     Difference,
     ModelConfig,
-    Told,
     build,
     differences,
     load_config,
@@ -134,18 +134,19 @@ def test_yaml_floats_of_defaults_survive(tmp_path):
 def test_what_a_checkpoint_tells_replaces_what_is_inherited_and_is_not_contradicted(tmp_path):
     (tmp_path / "base.yaml").write_text("model: {hidden_size: 512, num_attention_heads: 8}\ntokenizer: {do_lower_case: true}\n")
     (tmp_path / "run.yaml").write_text("base: base.yaml\nmodel: {hidden_dropout_prob: 0.3}\n")
-    told = Told({"model": {"hidden_size": 96, "num_attention_heads": 8, "hidden_dropout_prob": 0.1}, "tokenizer": {"do_lower_case": False}},
-                "a checkpoint")
+    checkpoint = CheckpointValues({"model": {"hidden_size": 96, "num_attention_heads": 8, "hidden_dropout_prob": 0.1},
+                                   "tokenizer": {"do_lower_case": False}}, "a checkpoint")
     said = []
-    config = load_config(str(tmp_path / "run.yaml"), told=told, report=said.append, defaults={"model": {"hidden_size": 32}})
+    config = load_config(str(tmp_path / "run.yaml"), checkpoint=checkpoint, report=said.append, defaults={"model": {"hidden_size": 32}})
     assert (config.model.hidden_size, config.model.hidden_dropout_prob, config.tokenizer.do_lower_case) == (96, 0.3, False)
     assert said == [f"a checkpoint: its values instead of those of base: in {tmp_path}/run.yaml: model.hidden_size 96 instead of 512, "
                     "tokenizer.do_lower_case False instead of True"]
     for more in ({"overrides": ["model.hidden_size=512"]}, {"flags": {"model.hidden_size": 512}}):
         with pytest.raises(ValueError, match="a checkpoint: config.model.hidden_size is 96 there, got 512"):
-            load_config(str(tmp_path / "run.yaml"), told=told, **more)
+            load_config(str(tmp_path / "run.yaml"), checkpoint=checkpoint, **more)
     with pytest.raises(ValueError, match="config.tokenizer.do_lower_case is False there, got True"):
-        load_config(None, told=told, flags={"tokenizer.do_lower_case": True})
+        load_config(None, checkpoint=checkpoint, flags={"tokenizer.do_lower_case": True})
     with pytest.raises(ValueError, match="config.model.hidden_size is 96 there, got 512; config.model.num_attention_heads"):
-        load_config(str(tmp_path / "base.yaml"), told=Told({"model": {"hidden_size": 96, "num_attention_heads": 4}}, "a checkpoint"))
-    assert load_config(None, told=told, overrides=["model.hidden_size=96"]).model.hidden_size == 96
+        load_config(str(tmp_path / "base.yaml"),
+                    checkpoint=CheckpointValues({"model": {"hidden_size": 96, "num_attention_heads": 4}}, "a checkpoint"))
+    assert load_config(None, checkpoint=checkpoint, overrides=["model.hidden_size=96"]).model.hidden_size == 96

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from official_bert.config import FINE_TUNING, Config, Told, load_config, merge
+from official_bert.config import FINE_TUNING, CheckpointValues, Config, load_config, merge
 from official_bert.files import written_whole
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
@@ -27,17 +27,17 @@ RESULTS_FILE = "eval_results.txt"
 DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {"training": {"keep_checkpoints": 1}})
 
 
-def told_by(init_checkpoint: str, output_dir: str = "") -> Told:
-    """Returns what a checkpoint's files tell: the model, the vocabulary beside it, whether that is uncased.
+def checkpoint_values(init_checkpoint: str, output_dir: str = "") -> CheckpointValues:
+    """Returns the configuration values in a checkpoint's files: the model, the vocabulary beside it, whether it is uncased.
 
-    If a run was begun in `output_dir`, its configuration tells it: the checkpoint may be gone. Raises ValueError if there is no
+    If `output_dir` has a run, they come from its configuration, because the checkpoint may be gone. Raises ValueError if there is no
     checkpoint.
     """
     if not init_checkpoint:
-        return Told({})
+        return CheckpointValues({})
     if output_dir and (begun := stored_config(output_dir, [])):
         values = {"model": dataclasses.asdict(begun.model), "tokenizer": dataclasses.asdict(begun.tokenizer)}
-        return Told(values, f"--output_dir={output_dir}")
+        return CheckpointValues(values, f"--output_dir={output_dir}")
     try:
         stored = formats.read(init_checkpoint)
     except ValueError as error:
@@ -45,8 +45,8 @@ def told_by(init_checkpoint: str, output_dir: str = "") -> Told:
     model = {} if stored.config is None else {"model": dataclasses.asdict(stored.config)}
     lower_case = False if stored.do_lower_case is None and is_lower_case(stored) is False else stored.do_lower_case
     tokenizer = {"vocab_file": formats.vocab_file_of(init_checkpoint, stored), "do_lower_case": lower_case}
-    return Told(model | {"tokenizer": {key: value for key, value in tokenizer.items() if value not in ("", None)}},
-                f"--init_checkpoint={stored.origin}")
+    known = {key: value for key, value in tokenizer.items() if value not in ("", None)}
+    return CheckpointValues(model | {"tokenizer": known}, f"--init_checkpoint={stored.origin}")
 
 
 def stored_config(output_dir: str, overrides: list[str]) -> Config | None:
