@@ -1,9 +1,9 @@
-"""Where an answer as 2018 writes it (`predictions.json`) differs from the slice of the passage that a served model gives.
+"""Counts where 2018's written answer (`predictions.json`) differs from the slice of the passage that a served model gives.
 
     python benchmarks/answer_slices.py --input_file=dev-v1.1.json --vocab_file=vocab.txt
 
-Both stand for the same tokens: those of every answer in the file. 2018 joins the words of the passage by one space and
-looks for the tokens' text in that; where it finds it not, it writes the words whole.
+Both represent the same tokens: those of each answer in the file. 2018 joins the words of the passage with one space and
+searches the tokens' text in them; if it is not found, whole words are written.
 """
 
 import collections
@@ -25,7 +25,7 @@ flags.DEFINE_integer("examples", 3, "Differences shown of each kind.")
 
 
 def answers(path: str) -> Iterator[SquadExample]:
-    """Each distinct answer in the file with the words that it lies in."""
+    """Gives each distinct answer in the file with the words that contain it."""
     for article in read_squad(path).articles:
         for paragraph in article["paragraphs"]:
             passage = split_words(paragraph["context"])
@@ -37,11 +37,11 @@ def answers(path: str) -> Iterator[SquadExample]:
 
 
 def kind_of(slice_: str, written: str) -> str:
-    """In words, how the two differ."""
+    """Returns the kind of difference in words."""
     if " ".join(slice_.split()) == written:
-        return "the passage has other spaces than one between words"
+        return "the passage has more than single spaces between words"
     if written.replace(slice_, "") != written:
-        return "2018 writes whole words, for its alignment failed"
+        return "2018 writes whole words, because its alignment failed"
     return "other"
 
 

@@ -1,10 +1,10 @@
-"""Our batcher beside TensorFlow's own (`tf.nondifferentiable_batch_function`): single texts from several clients at once.
+"""Compares our batcher with TensorFlow's (`tf.nondifferentiable_batch_function`): single texts from several clients at once.
 
     python benchmarks/batch_function.py --model=models/small/text/1
 
-Both run the same SavedModel in this process, two batch threads, batches of 32 rows at most, no waiting for more. TensorFlow's lies in the
-graph and blocks the thread that calls it, so each client is a thread; ours is asked from one event loop, as the server asks it. The
-sides take turns; figures are medians over rounds.
+Both run the same SavedModel in this process, with two batch threads and batches of at most 32 rows, without waiting for more.
+TensorFlow's batcher is in the graph and blocks its calling thread, so each client is a thread; ours is called from one event
+loop, as in the server. The sides take turns; figures are medians over rounds.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "w
 
 
 def make_ours():
-    """Asks our batcher."""
+    """Returns a function that sends texts to our batcher and gives the seconds of each."""
     from official_bert.server.batching import Batcher, BatchingParameters
     from official_bert.server.metrics import Metrics
     from official_bert.server.servable import Servable
@@ -47,9 +47,9 @@ def make_ours():
 
 
 def make_tensorflows():
-    """Asks TensorFlow's batcher. One more op per output and no Python; errors, deadlines and other inner shapes are not its subject."""
+    """Returns the same for TensorFlow's batcher. It has no errors per request, no deadlines and no rows of different lengths."""
     import tensorflow as tf
-    model = tf.saved_model.load(FLAGS.model)  # must live as long as its signature
+    model = tf.saved_model.load(FLAGS.model)  # must be kept alive as long as its signature
     signature = model.signatures["serving_default"]
     names = sorted(signature.structured_outputs)
 

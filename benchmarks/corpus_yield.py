@@ -1,10 +1,10 @@
-"""How much of known paragraphs, headings and lists prepare_corpus keeps in WikiExtractor's layout, by language.
+"""Measures by language how much of known paragraphs, headings and lists in WikiExtractor's layout prepare_corpus keeps.
 
     python benchmarks/corpus_yield.py th:xquad.th.json,zh:xquad.zh.json,ja:debian-reference/*.ja.html
 
 A file in SQuAD's format gives paragraphs; an HTML file gives paragraphs (<p>), headings (<h1> to <h6>) and lists (<li>).
-Paragraphs are cut into pieces of one, two and three sentences, by full stops alone, and laid out a line each without added
-spaces, between headings (with the full stop that WikiExtractor gives them) and lists.
+Paragraphs are cut at full stops into pieces of one, two and three sentences. Each piece is a line without added spaces,
+between headings (with the full stop that WikiExtractor gives them) and lists.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class Texts:
 
 
 class PageReader(html.parser.HTMLParser):
-    """Collects the texts of <p>, <h1> to <h6> and <li>, those inside of tables and code left out."""
+    """Collects the texts of <p>, <h1> to <h6> and <li>, except inside tables and code."""
 
     def __init__(self, texts: Texts):
         super().__init__()
@@ -81,14 +81,14 @@ def read_texts(path: str, language: str) -> Texts:
                 texts.paragraphs += [" ".join(row["context"].split()) for row in article["paragraphs"]]
         else:
             PageReader(texts).feed(file.read())
-    for kind in (texts.paragraphs, texts.headings):  # what was never translated is no text of the language
+    for kind in (texts.paragraphs, texts.headings):  # drops text that was never translated
         kind[:] = [text for text in kind if language in ("en", "de") or not text.isascii()]
     texts.headings = texts.headings or HEADINGS[language] * (len(texts.paragraphs) // 3)
     return texts
 
 
 def short_paragraphs(paragraph: str, sizes: itertools.cycle) -> list[str]:
-    """Returns the paragraph cut behind its full stops into parts of one, two, three sentences in turn."""
+    """Returns the paragraph cut after full stops into parts of one, two, three sentences in turn."""
     sentences = re.findall(r".+?(?:[.!?؟](?=\s)|[。！？।]|$)\s*", paragraph) if re.search(r"[.!?。！？।؟]", paragraph) else [
         part + " " for part in re.findall(r".{60,}?(?:\s|$)|.+$", paragraph)]  # Thai
     parts = []
@@ -100,7 +100,7 @@ def short_paragraphs(paragraph: str, sizes: itertools.cycle) -> list[str]:
 
 
 def measure(language: str, paths: list[str]) -> tuple[list[str], bool]:
-    """Returns a row of the table, and whether it meets the aims: 98 % of paragraphs kept, 2 % of headings."""
+    """Returns a row of the table, and whether it meets the goals: 98 % of paragraphs kept, 2 % of headings."""
     sizes, cleaner, counts = itertools.cycle((1, 2, 3)), documents.Cleaner(language, shortest=1), {}
     for path in paths:
         texts = read_texts(path, language)

@@ -1,10 +1,9 @@
-"""Pre-training data: our command beside tf-models-official's, its memory, and what a token costs.
+"""Compares our generator of pre-training data with tf-models-official's; measures its memory and the cost of a token.
 
     python benchmarks/data_generation.py --text='prepared/*.txt' --vocab_file=vocab.txt --work_dir=/big/disk
 
-`--text` is prepared text (tools/prepare_corpus.py). What is missing to the sizes asked for is made of copies whose
-words stand in another order. The peer's time for the whole is extrapolated from two small sizes, so that its start-up
-counts once.
+`--text` is prepared text (tools/prepare_corpus.py). If it is too short, copies with the words in another order are added. The
+peer's time for the whole text is extrapolated from two small sizes, so that its start-up counts once.
 """
 
 import glob
@@ -22,9 +21,9 @@ import time
 from absl import app, flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("text", None, "Prepared text, globs with commas.", required=True)
+flags.DEFINE_string("text", None, "Prepared text: comma-separated globs.", required=True)
 flags.DEFINE_string("vocab_file", None, "An uncased vocabulary.", required=True)
-flags.DEFINE_string("work_dir", "build/benchmark_data_generation", "Text and records lie here meanwhile.")
+flags.DEFINE_string("work_dir", "build/benchmark_data_generation", "A folder for the text and records of the measurement.")
 flags.DEFINE_integer("megabytes", 100, "Text of the comparison.")
 flags.DEFINE_integer("large_megabytes", 400, "Text of the second measurement of memory; 0: none.")
 flags.DEFINE_list("peer_megabytes", ["4", "8"], "Two sizes of the peer's runs.")
@@ -37,7 +36,7 @@ DUPES = 5
 
 
 def make_text(files: list[str], path: pathlib.Path, megabytes: int) -> str:
-    """Writes so much text: the files, then copies of them with the words of each sentence rotated."""
+    """Writes text of this size: the files, then copies of them with the words of each sentence rotated."""
     left, copy = megabytes * 1_000_000, 0
     with open(path, "w", encoding="utf-8") as out:
         while left > 0:
@@ -56,7 +55,7 @@ def make_text(files: list[str], path: pathlib.Path, megabytes: int) -> str:
 
 
 def anonymous_memory(root: int) -> int:
-    """RssAnon in bytes of a process and those that it started."""
+    """Returns RssAnon in bytes of a process and its children."""
     total, waiting = 0, [root]
     while waiting:
         pid = waiting.pop()
@@ -72,7 +71,7 @@ def anonymous_memory(root: int) -> int:
 
 
 def timed(*command: str, cache: str = "") -> dict:
-    """Runs a command: its seconds, those of all its threads together, peak of anonymous memory, and what it said."""
+    """Runs a command; returns its seconds, its CPU seconds, its peak of anonymous memory, and its output."""
     environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
     if cache:
         environment["NUMBA_CACHE_DIR"] = cache
@@ -98,7 +97,7 @@ def timed(*command: str, cache: str = "") -> dict:
 
 
 def run_ours(work: pathlib.Path, text: str, *flags_of_run: str, dupes: int = DUPES, cache: str = "") -> dict:
-    """Our command; adds the seconds of its stages and how many instances it made."""
+    """Runs our command; adds the seconds of its stages and the number of instances."""
     result = timed(str(ROOT / "tools" / "create_pretraining_data.py"), f"--input_file={text}",
                    f"--output_file={work / 'ours.tfrecord'}", f"--vocab_file={FLAGS.vocab_file}", *SETTINGS,
                    f"--dupe_factor={dupes}", f"--num_workers={FLAGS.num_workers}", *flags_of_run, cache=cache)
@@ -116,7 +115,7 @@ def run_peer(work: pathlib.Path, text: str) -> dict:
 
 
 def compare(work: pathlib.Path, files: list[str], text: str) -> dict:
-    """Our whole command beside the peer's, and the rates of the stages behind the tokenizer."""
+    """Compares our whole command with the peer's; measures the rates of the stages after the tokenizer."""
     first = run_ours(work, make_text(files, work / "tiny.txt", 1), cache=str(work / "numba"))
     ours = min((run_ours(work, text) for _ in range(2)), key=lambda result: result["seconds"])
     found = {f"{name} ({clock})": run[clock] for clock in ("seconds", "cpu_seconds") for name, run in
@@ -138,7 +137,7 @@ def compare(work: pathlib.Path, files: list[str], text: str) -> dict:
 
 
 def measure_memory(work: pathlib.Path, files: list[str], at_first: float) -> dict:
-    """Peak of anonymous memory for the large text, and that of importing TensorFlow."""
+    """Measures the peak of anonymous memory for the large text, and for importing TensorFlow."""
     text = make_text(files, work / "large.txt", FLAGS.large_megabytes)
     large = run_ours(work, text)
     imported = timed("-c", "import tensorflow, time; time.sleep(0.5)")
@@ -149,7 +148,7 @@ def measure_memory(work: pathlib.Path, files: list[str], at_first: float) -> dic
 
 
 def measure_costs(work: pathlib.Path, text: str) -> dict:
-    """Seconds and bytes a token: once for tokenizing, and for each pass over the text."""
+    """Measures seconds and bytes per token: once for tokenizing, and for each pass over the text."""
     store = f"--token_store={work / 'store'}"
     first = run_ours(work, text, store, dupes=1)
     more = run_ours(work, text, store, dupes=DUPES)

@@ -1,4 +1,4 @@
-"""Hugging Face's PyTorch BERT, fine-tuned on texts or given rows; run in an environment of its own (`make venv-torch`).
+"""Fine-tunes Hugging Face's PyTorch BERT on texts or given rows; runs in a separate environment (`make venv-torch`).
 
     .venv-torch/bin/python benchmarks/finetune_hugging_face.py train FOLDER RUN.json     # texts, labels, settings; prints results
     .venv-torch/bin/python benchmarks/finetune_hugging_face.py losses FOLDER BATCHES.npz # prints the loss of each batch in turn
@@ -17,7 +17,7 @@ NOT_DECAYED = ("bias", "LayerNorm.weight")
 
 
 def make_optimizer(model, rate, epsilon):
-    """AdamW with its usual groups: LayerNorm and biases do not decay."""
+    """Returns AdamW with its usual groups: no decay of LayerNorm and biases."""
     named = list(model.named_parameters())
     groups = [{"params": [weight for name, weight in named if name.endswith(NOT_DECAYED) == last], "weight_decay": decay}
               for last, decay in ((False, 0.01), (True, 0.0))]
@@ -25,7 +25,7 @@ def make_optimizer(model, rate, epsilon):
 
 
 def update(model, optimizer, loss):
-    """A step with the gradient clipped to norm 1."""
+    """Does a step with the gradient clipped to norm 1."""
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -33,7 +33,7 @@ def update(model, optimizer, loss):
 
 
 def load(folder, run):
-    """The library's tokenizer, and its model for the kind of task."""
+    """Returns the library's tokenizer, and its model for the kind of task."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     if run["kind"] == "spans":
         return tokenizer, transformers.AutoModelForQuestionAnswering.from_pretrained(folder)
@@ -44,26 +44,26 @@ def load(folder, run):
 
 
 def make_rows(tokenizer, part, longest):
-    """Unpadded inputs: those that are given, or of texts by the library's own tokenizer."""
+    """Returns unpadded inputs: the given rows, or texts tokenized by the library's own tokenizer."""
     if "texts" not in part:
         return {name: part[name] for name in INPUTS}
     return tokenizer(*[texts for texts in part["texts"] if texts], truncation=True, max_length=longest)
 
 
 def collate(tokenizer, rows, chosen):
-    """A batch, padded to its longest row."""
+    """Returns a batch padded to its longest row."""
     return tokenizer.pad({name: [values[i] for i in chosen] for name, values in rows.items()}, return_tensors="pt")
 
 
 def targets(part, chosen, length):
-    """What the losses need: labels, tags (-100 where there is none) or the places of answers."""
+    """Returns the targets of the loss: labels, tags (-100 for none) or the positions of answers."""
     found = {name: [part[name][i] for i in chosen] for name in ("labels", "start_positions", "end_positions") if name in part}
     return {name: torch.tensor([row + [-100] * (length - len(row)) for row in rows] if isinstance(rows[0], list) else rows)
             for name, rows in found.items()}
 
 
 def train(folder, run_file):
-    """Fine-tunes with dynamic padding (to the longest of each batch), then answers."""
+    """Fine-tunes with dynamic padding (to the longest row of each batch), then predicts."""
     with open(run_file, encoding="utf-8") as file:
         run = json.load(file)
     transformers.set_seed(run["seed"])
@@ -90,7 +90,7 @@ def train(folder, run_file):
 
 
 def answer(model, tokenizer, rows, size):
-    """Logits of all rows, in their order: of a row, of each of its tokens, or of start and end at each."""
+    """Returns the logits of all rows in order: per row, per token, or of start and end per token."""
     model.eval()
     found = []
     with torch.no_grad():
@@ -103,7 +103,7 @@ def answer(model, tokenizer, rows, size):
 
 
 def losses(folder, batches_file):
-    """Steps over given batches without dropout, at given rates; weights and head are the folder's."""
+    """Trains on given batches without dropout, at given rates; weights and head come from the folder."""
     given = np.load(batches_file)
     model = transformers.BertForSequenceClassification.from_pretrained(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
                                                                        classifier_dropout=0.0, attn_implementation="eager")

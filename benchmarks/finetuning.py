@@ -1,4 +1,4 @@
-"""Our fine-tuning beside Hugging Face's PyTorch loop: time, quality, and equal losses from equal beginnings.
+"""Compares our fine-tuning with Hugging Face's PyTorch loop: time, quality, and equal losses from equal weights.
 
     make venv-torch minilm
     python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --seeds=5
@@ -7,8 +7,8 @@
     python benchmarks/finetuning.py --task=ner --data_dir=WNUT17 --init_checkpoint=MODEL_FOLDER --set=options.crf=true --notheirs
 
 MODEL_FOLDER is a Hugging Face folder. Both sides take turns on the same machine, with the same texts, batch size, rate, epochs,
-warm-up, clipping and dynamic padding; for tags and for questions (`--task=squad`) with the same rows. `--prove`: same weights, head
-and batches, no dropout: the losses of the first 20 steps, which may differ by 1e-4.
+warm-up, clipping and dynamic padding; for tags and questions (`--task=squad`) also with the same rows. `--prove` compares the
+losses of the first 20 steps with the same weights, head and batches and without dropout; they may differ by 1e-4.
 """
 
 import json
@@ -27,12 +27,12 @@ ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", "mrpc", "A data set of GLUE, ner or squad.")
 flags.DEFINE_string("data_dir", "", "Its folder.")
-flags.DEFINE_string("train_file", "", "Training data, instead of the one in --data_dir.")
-flags.DEFINE_string("eval_file", "", "Development data, instead of the one in --data_dir.")
-flags.DEFINE_multi_string("set", [], "Further settings of ours, as key=value.")
+flags.DEFINE_string("train_file", "", "Training data, instead of the file in --data_dir.")
+flags.DEFINE_string("eval_file", "", "Development data, instead of the file in --data_dir.")
+flags.DEFINE_multi_string("set", [], "Further settings of our side, as key=value.")
 flags.DEFINE_bool("theirs", True, "Run Hugging Face too.")
 flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=True)
-flags.DEFINE_string("work_dir", "build/benchmark_finetuning", "Runs lie here; made anew.")
+flags.DEFINE_string("work_dir", "build/benchmark_finetuning", "The folder for runs; its content is replaced.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch and transformers.")
 flags.DEFINE_integer("seeds", 1, "Runs of each side.")
 flags.DEFINE_integer("batch_size", 32, "Rows a step.")
@@ -46,19 +46,19 @@ PEER = ROOT / "benchmarks" / "finetune_hugging_face.py"
 
 
 def overrides() -> list[str]:
-    """What both sides share, as settings of ours."""
+    """Returns the settings that both sides share, in our form."""
     return [f"training.batch_size={FLAGS.batch_size}", f"optimizer.learning_rate={FLAGS.learning_rate}",
             f"training.epochs={FLAGS.epochs}", f"options.max_seq_length={FLAGS.max_seq_length}", "training.log_every=1000000", *FLAGS.set]
 
 
 def given_files():
-    """The data that the flags name."""
+    """Returns the data that the flags name."""
     from official_bert.training.task import DataFiles
     return DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file)
 
 
 def resolve(*more: str):
-    """The task with the settings of the flags, its data and its model."""
+    """Returns the task with the settings of the flags, its data and its model."""
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import dataset_name
@@ -70,7 +70,7 @@ def resolve(*more: str):
 
 
 def run_ours(seed: int) -> dict:
-    """Our command: seconds from the first line about weights to the last step, graphs being made included; metrics."""
+    """Runs our command; returns seconds from the line about weights to the last step (tracing included), and metrics."""
     folder = os.path.join(FLAGS.work_dir, f"ours_{seed}")
     command = [sys.executable, "-u", "-m", "official_bert.run_finetuning", f"--task={FLAGS.task}", f"--data_dir={FLAGS.data_dir}",
                f"--train_file={FLAGS.train_file}", f"--eval_file={FLAGS.eval_file}", f"--init_checkpoint={FLAGS.init_checkpoint}",
@@ -90,7 +90,7 @@ def run_ours(seed: int) -> dict:
 
 
 def run_theirs(seed: int, resolved) -> dict:
-    """Hugging Face's loop: seconds of its training steps; metrics by the same functions as ours."""
+    """Runs Hugging Face's loop; returns the seconds of its training steps, and metrics from the same functions as ours."""
     run = {"seed": seed, "threads": len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size, "learning_rate": FLAGS.learning_rate,
            "epochs": FLAGS.epochs, "max_seq_length": FLAGS.max_seq_length}
     measure = of_rows(run, resolved) if FLAGS.task in KINDS else of_texts(run, resolved)
@@ -102,7 +102,7 @@ def run_theirs(seed: int, resolved) -> dict:
 
 
 def of_texts(run: dict, resolved):
-    """Adds texts and labels to what the peer is told; gives the function from its logits to metrics."""
+    """Adds texts and labels to the peer's input; returns the function from its logits to metrics."""
     from official_bert.tasks.texts import metrics
     task, held_out = resolved.task, resolved.held_out.sets[0].data
     _, train = task.read_train(given_files())
@@ -113,12 +113,12 @@ def of_texts(run: dict, resolved):
 
 
 def of_rows(run: dict, resolved):
-    """The same for tasks whose rows are made here: ids, and the tag of each first piece or where answers begin and end."""
+    """Does the same for tasks with rows made here: ids, and the tag of each first piece or the start and end of answers."""
     train, held_out = resolved.train, resolved.held_out.source
     names = ("start_positions", "end_positions") if FLAGS.task == "squad" else ("labels",)
     run |= {"kind": KINDS[FLAGS.task], "num_labels": 2 if FLAGS.task == "squad" else len(resolved.task.options.labels),
             "train": inputs_of(train.examples), "eval": inputs_of([held_out.examples[i] for i in np.concatenate(held_out.plan(0))])}
-    # -100: PyTorch's mark of what has no loss.
+    # -100 marks tokens without loss in PyTorch.
     answers = {name: [np.where(row["tag_mask"] > 0, row["tags"], -100).tolist() if name == "labels" else int(row[name])
                       for row in train.examples] for name in names}
     run["train"] |= answers
@@ -131,13 +131,13 @@ def of_rows(run: dict, resolved):
 
 
 def inputs_of(rows) -> dict[str, list[list[int]]]:
-    """Rows under the names of the peer's inputs."""
+    """Returns rows under the names of the peer's inputs."""
     names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
     return {name: [row[ours].tolist() for row in rows] for name, ours in names.items()}
 
 
 def ask_peer(*arguments: str):
-    """What the peer prints."""
+    """Returns the peer's output."""
     done = subprocess.run([FLAGS.torch_python, PEER, arguments[0], FLAGS.init_checkpoint if arguments[0] == "train" else arguments[1],
                            arguments[-1]], check=False, capture_output=True, text=True)
     if done.returncode:
@@ -146,7 +146,7 @@ def ask_peer(*arguments: str):
 
 
 def compare() -> None:
-    """Both sides by turns; prints a table in Markdown."""
+    """Runs both sides in turn; prints a table in Markdown."""
     resolved = resolve() if FLAGS.theirs else None
     runs: dict[str, list[dict]] = {"official_bert": []} | ({"Hugging Face PyTorch": []} if FLAGS.theirs else {})
     for seed in range(1, FLAGS.seeds + 1):
@@ -167,12 +167,12 @@ def compare() -> None:
 
 
 def spread(values: list[float]) -> str:
-    """Mean and standard deviation."""
+    """Returns mean and standard deviation."""
     return f"{statistics.mean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
 
 
 def prove() -> None:
-    """Losses of the same batches on both sides; exits with an error where they differ."""
+    """Compares the losses of the same batches on both sides; exits with an error if they differ."""
     import tensorflow as tf
 
     from official_bert.models import checkpoints
@@ -194,7 +194,7 @@ def prove() -> None:
                               labels=list(task.options.labels)), "hugging_face", folder)
     batches = list(source.dataset().take(STEPS_COMPARED))
     rule = task.config.optimizer
-    # An epoch's last batch is filled up with rows of weight 0, which are no examples.
+    # An epoch's last batch is filled up with rows of weight 0, which are not examples.
     given = {f"{name}_{step}": value.numpy()[batch["example_weights"].numpy() > 0]
              for step, batch in enumerate(batches) for name, value in batch.items()}
     given["rates"] = np.array([optimization.scheduled_rate(rule, tf.constant(step), total) for step in range(STEPS_COMPARED)])

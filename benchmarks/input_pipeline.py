@@ -1,9 +1,9 @@
-"""How fast batches come, beside how fast the tiny model takes them: on the same machine, in one run, by turns.
+"""Compares the speed of the input pipeline with that of training the tiny model, in turns in one run.
 
     python benchmarks/input_pipeline.py --input_file='train-*.tfrecord'
 
-Records are those of tools/create_pretraining_data.py. Each round reads some seconds of batches alone, then trains some steps. Prints a
-table and the ratio; the pipeline is meant to give at least 20 times what training takes.
+Records come from tools/create_pretraining_data.py. Each round first reads batches alone for some seconds, then trains some
+steps. Prints a table and the ratio; the goal is a pipeline at least 20 times as fast as training.
 """
 
 import statistics
@@ -13,16 +13,16 @@ import tensorflow as tf
 from absl import app, flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Records: globs with commas.", required=True)
+flags.DEFINE_string("input_file", None, "Records: comma-separated globs.", required=True)
 flags.DEFINE_string("config", "configs/pretrain/tiny.yaml", "The run's YAML.")
 flags.DEFINE_multi_string("set", [], "Overrides.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
-flags.DEFINE_float("seconds", 5.0, "Of reading in a round.")
-flags.DEFINE_integer("steps", 10, "Of training in a round.")
+flags.DEFINE_float("seconds", 5.0, "Seconds of reading in a round.")
+flags.DEFINE_integer("steps", 10, "Training steps in a round.")
 
 
 def read(batches, seconds: float) -> float:
-    """Batches a second without a model."""
+    """Returns batches per second without a model."""
     count, began = 0, time.monotonic()
     while time.monotonic() - began < seconds:
         next(batches)
@@ -31,7 +31,7 @@ def read(batches, seconds: float) -> float:
 
 
 def train(trainer, iterator, steps: int) -> float:
-    """Steps a second, reading included."""
+    """Returns steps per second, reading included."""
     began = time.monotonic()
     trainer.run_steps(iterator, tf.constant(steps)).numpy()
     return steps / (time.monotonic() - began)

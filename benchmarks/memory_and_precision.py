@@ -1,9 +1,9 @@
-"""What recomputation, accumulation and precision cost and save: peak memory and speed of the train step.
+"""Measures the effect of recomputation, accumulation and precision on peak memory and speed of the train step.
 
     python benchmarks/memory_and_precision.py
 
-Each arrangement runs in a process of its own, on one made-up batch. Memory is the most that the process held beyond what it held before
-its first step; speed is relative to the first row's.
+Each setting runs in its own process on one random batch. Memory is the peak of the process minus its memory before the first
+step; speed is relative to the first row.
 """
 
 import json
@@ -20,9 +20,9 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("config", "configs/model/small.yaml", "The model's YAML.")
 flags.DEFINE_integer("batch_size", 16, "Rows of the global batch.")
 flags.DEFINE_integer("max_seq_length", 256, "Tokens of each.")
-flags.DEFINE_integer("steps", 4, "Timed steps, after one that is not.")
+flags.DEFINE_integer("steps", 4, "Timed steps, after one untimed step.")
 flags.DEFINE_list("only", [], "Numbers of rows to measure; all by default.")
-flags.DEFINE_string("one", "", "Internal: overrides of one arrangement, as JSON.")
+flags.DEFINE_string("one", "", "Internal: overrides of one setting, as JSON.")
 ARRANGEMENTS = {
     "float32": [],
     "float32, recompute": ["training.recompute=true"],
@@ -35,13 +35,13 @@ ARRANGEMENTS = {
 
 
 def resident(kind: str) -> int:
-    """VmRSS (now) or VmHWM (the most) of this process in bytes."""
+    """Returns VmRSS (current) or VmHWM (peak) of this process in bytes."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(kind))
 
 
 def made_batch(size: int, length: int, words: int):
-    """A batch of full rows, 15 % of their words to predict."""
+    """Returns a batch of full rows with 15 % of their words to predict."""
     import tensorflow as tf
     rng, predicted = np.random.default_rng(0), max(1, length * 15 // 100)
     batch = {"input_ids": rng.integers(0, words, (size, length)), "input_mask": np.ones((size, length)),
@@ -52,7 +52,7 @@ def made_batch(size: int, length: int, words: int):
 
 
 def measure(overrides: list[str]) -> None:
-    """Prints peak memory and seconds a step of one arrangement."""
+    """Prints peak memory and seconds per step of one setting."""
     import tensorflow as tf
 
     from official_bert.config import load_config
@@ -80,7 +80,7 @@ def measure(overrides: list[str]) -> None:
 
 
 def main(_) -> None:
-    """A process for each arrangement; prints a table in Markdown."""
+    """Runs a process for each setting; prints a table in Markdown."""
     if FLAGS.one:
         measure(json.loads(FLAGS.one))
         return

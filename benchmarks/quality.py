@@ -1,11 +1,11 @@
-"""Every task that there is public data for, fine-tuned beside Hugging Face's PyTorch: prints tables in Markdown.
+"""Fine-tunes on every task with public data, beside Hugging Face's PyTorch, and writes tables in Markdown.
 
     make venv-torch minilm
     python benchmarks/quality.py --data=FOLDER --init_checkpoint=MODEL_FOLDER --output_file=quality.md
     python benchmarks/quality.py --data=FOLDER --init_checkpoint=MODEL_FOLDER --only=mrpc,rte --output_file=quality.md
 
-FOLDER holds `glue/MRPC`, `glue/RTE`, ... as published, `wnut17` and `squad_v1.1`. Each table is that of one
-`benchmarks/finetuning.py` command, which stands above it; tables are added to the file as they come.
+FOLDER holds `glue/MRPC`, `glue/RTE`, ... as published, `wnut17` and `squad_v1.1`. Each table comes
+from one `benchmarks/finetuning.py` command, printed above it; tables are added to the file one by one.
 """
 
 import pathlib
@@ -42,7 +42,7 @@ RUNS = {
 
 
 def run(name: str) -> str:
-    """The table of one run with its command, in Markdown."""
+    """Returns the table of one run with its command, in Markdown."""
     arguments = [part.format(data=FLAGS.data) for part in RUNS[name]] + [f"--init_checkpoint={FLAGS.init_checkpoint}"]
     done = subprocess.run([sys.executable, str(COMMAND), *arguments], check=False, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -52,7 +52,7 @@ def run(name: str) -> str:
 
 
 def main(_) -> None:
-    """Runs one after the other."""
+    """Runs the commands one after another."""
     if unknown := set(FLAGS.only) - set(RUNS):
         sys.exit(f"error: --only: expected names of {', '.join(RUNS)}, got {', '.join(sorted(unknown))}")
     for name in FLAGS.only or RUNS:

@@ -1,10 +1,10 @@
-"""How well sentences are found in text without line breaks, by the ends of paragraphs that are known from its lines.
+"""Measures how well sentences are found in text without line breaks, by the known ends of its paragraphs.
 
     python benchmarks/sentence_splitting.py novels/*.txt wiki/wiki_00
 
-Each file's running text is split paragraph by paragraph, and again as one line. A row says how many sentences both give, the
-longest of the one line, and shares: of the paragraphs that end a sentence in the one line, of the sentence ends within
-paragraphs that it has too, and of its own ends that are ends within paragraphs. The second group is sentencex alone.
+Each file's running text is split paragraph by paragraph, and again as one line. A row has the number of sentences of both, the
+longest sentence of the one line, and three shares: paragraphs whose end is found in the one line, sentence ends within
+paragraphs that are found there, and found ends that are right. The second group is sentencex alone.
 """
 
 import sys
@@ -24,7 +24,7 @@ def library_alone(text: str) -> list[str]:
 
 
 def ends(sentences: list[str]) -> set[int]:
-    """Returns how many characters, white space apart, lie before each end."""
+    """Returns the number of characters, without white space, before each end."""
     found, seen = set(), 0
     for sentence in sentences:
         seen += len(sentence.replace(" ", ""))
@@ -33,13 +33,13 @@ def ends(sentences: list[str]) -> set[int]:
 
 
 def running_paragraphs(path: str) -> list[str]:
-    """Returns the running text of a file, a paragraph each."""
+    """Returns the paragraphs of running text in a file."""
     return [" ".join(paragraph.split()) for document in documents.read_documents(path) for paragraph in document.paragraphs
             if not running_text.ParagraphFilter(document.headings).reason_to_drop(paragraph)]
 
 
 def compare(paragraphs: list[str], split: Callable[[str], list[str]]) -> list[str]:
-    """Returns a splitter's figures for a row."""
+    """Returns a splitter's figures for one row."""
     each, joined = [sentence for paragraph in paragraphs for sentence in split(paragraph)], split(" ".join(paragraphs))
     known, within, found = ends(paragraphs), ends(each), ends(joined)
     return [f"{len(each):,}", f"{len(joined):,}", f"{max(map(len, joined)):,}", f"{len(known & found) / len(known):.1%}",

@@ -1,9 +1,9 @@
-"""A text classifier of Hugging Face in PyTorch or ONNX Runtime, asked over standard input; in an environment of its own.
+"""Runs a Hugging Face text classifier in PyTorch or ONNX Runtime, with requests on standard input, in a separate environment.
 
     .venv-torch/bin/python benchmarks/serve_peers.py pytorch FOLDER 2     # a Hugging Face folder, threads
 
-Each line is JSON: a list of batches of texts; the answer is a line of JSON with the seconds of each batch and all probabilities.
-`benchmarks/serving.py` asks. Texts are tokenized by the library's own fast tokenizer, within the time.
+`benchmarks/serving.py` starts it. Each input line is JSON, a list of batches of texts; the answer is a JSON line with the
+seconds of each batch and all probabilities. The time includes the library's own fast tokenizer.
 """
 
 import json
@@ -18,7 +18,7 @@ import transformers
 
 
 def make_pytorch(folder, threads):
-    """The model as its users run it: evaluation, no gradients, its fastest attention."""
+    """Returns the model as its users run it: evaluation mode, no gradients, its fastest attention."""
     torch.set_num_threads(threads)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
 
@@ -29,7 +29,7 @@ def make_pytorch(folder, threads):
 
 
 def make_onnx(folder, threads):
-    """The same model exported and rewritten by ONNX Runtime's own optimizer for BERT (fused attention, GELU, layer norm)."""
+    """Returns the same model, exported and rewritten by ONNX Runtime's optimizer for BERT (fused attention, GELU, layer norm)."""
     import onnxruntime
     from onnxruntime.transformers import optimizer
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
@@ -51,7 +51,7 @@ def make_onnx(folder, threads):
 
 
 def main(kind, folder, threads):
-    """Answers until standard input ends."""
+    """Answers requests until standard input ends."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     logits = {"pytorch": make_pytorch, "onnx": make_onnx}[kind](folder, int(threads))
     print("ready", flush=True)

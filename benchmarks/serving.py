@@ -1,12 +1,12 @@
-"""A served classifier beside Hugging Face's PyTorch and ONNX Runtime: latency and throughput on texts of mixed length.
+"""Compares a served classifier with Hugging Face's PyTorch and ONNX Runtime: latency and throughput on texts of mixed length.
 
     make venv-torch minilm
     python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER                       # the weights of a Hugging Face folder
     python benchmarks/serving.py --config=configs/model/base.yaml --vocab_file=vocab.txt     # random weights of a size
 
-The same weights and head on all sides, from raw texts to probabilities, float32, as many threads as there are cores. Texts are
-sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts. Throughput: batches of 8
-and 32 of all texts sorted by length, on every side alike. The sides take turns in each round; figures are medians over rounds.
+All sides have the same weights and head, go from raw texts to probabilities, in float32, with one thread per core. Texts are
+sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts. Throughput: batches
+of 8 and 32 of all texts, sorted by length on every side. The sides take turns in each round; figures are medians over rounds.
 """
 
 import collections
@@ -31,12 +31,12 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("init_checkpoint", "", "A Hugging Face folder.")
 flags.DEFINE_string("config", "", "A model's YAML, for random weights.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary, with --config.")
-flags.DEFINE_string("texts", "", "Texts, one a line; empty: made up.")
+flags.DEFINE_string("texts", "", "Texts, one per line; empty: random.")
 flags.DEFINE_integer("count", 512, "Texts.")
 flags.DEFINE_integer("singles", 200, "Requests of one text.")
 flags.DEFINE_integer("max_seq_length", 256, "Longest input, in tokens.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
-flags.DEFINE_bool("profile", False, "Tell what our operations take, by kind, instead.")
+flags.DEFINE_bool("profile", False, "Instead, print the time shares of our operations by kind.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime.")
 BATCH_SIZES = (8, 32)
 LARGEST_DIFFERENCE = 1e-4  # between the probabilities of two sides
@@ -46,7 +46,7 @@ WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "w
 
 
 def make_texts() -> list[str]:
-    """Texts of mixed lengths: most are short, some have 200 words."""
+    """Returns texts of mixed lengths: most are short, some have 200 words."""
     if FLAGS.texts:
         with open(FLAGS.texts, encoding="utf-8") as file:
             return [line.strip() for line in file if line.strip()][:FLAGS.count]
@@ -55,7 +55,7 @@ def make_texts() -> list[str]:
 
 
 def make_models(folder: str):
-    """The classifier twice: exported by us into `folder`, and as a Hugging Face folder. Its configuration, and that folder."""
+    """Writes the classifier twice: our export in `folder`, and a Hugging Face folder. Returns its configuration and that folder."""
     from official_bert.config import load_config
     from official_bert.models import checkpoints
     from official_bert.models.interchange import formats, ours
@@ -83,20 +83,20 @@ def make_models(folder: str):
 
 
 def write_tokenizer(config, folder: str) -> None:
-    """What the peers' tokenizer reads beside the vocabulary."""
+    """Writes the files that the peers' tokenizer reads beside the vocabulary."""
     text = {"tokenizer_class": "BertTokenizer", "do_lower_case": config.tokenizer.do_lower_case, "model_max_length": FLAGS.max_seq_length}
     pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(text), encoding="utf-8")
     pathlib.Path(folder, "vocab.txt").write_bytes(pathlib.Path(config.tokenizer.vocab_file).read_bytes())
 
 
 def make_tokenizer(folder: str):
-    """The tokenizer, to count tokens."""
+    """Returns the tokenizer, to count tokens."""
     from official_bert.text.tokenization import FullTokenizer
     return FullTokenizer(os.path.join(folder, "vocab.txt"))
 
 
 def make_ours(folder: str):
-    """Our SavedModel as a server loads it."""
+    """Returns our SavedModel as a server loads it."""
     import tensorflow_text  # noqa: F401
 
     from official_bert.server.servable import Servable
@@ -114,7 +114,7 @@ def make_ours(folder: str):
 
 @contextlib.contextmanager
 def make_peer(kind: str, folder: str):
-    """A peer in its own process."""
+    """Starts a peer in its own process."""
     process = subprocess.Popen([FLAGS.torch_python, PEER, kind, folder, str(len(os.sched_getaffinity(0)))], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)
     try:
@@ -134,13 +134,13 @@ def make_peer(kind: str, folder: str):
 
 
 def batches_of(texts: list[str], size: int) -> list[list[str]]:
-    """All texts, the short ones first, in batches."""
+    """Returns all texts in batches, the short ones first."""
     ordered = sorted(texts, key=len)
     return [ordered[start:start + size] for start in range(0, len(ordered), size)]
 
 
 def measure(sides: dict, texts: list[str]) -> dict[str, dict[str, list[float]]]:
-    """Figures by side and by what is measured, one a round; ends the program where answers differ."""
+    """Returns figures by side and by measurement, one per round; ends the program if answers differ."""
     work = {1: [[text] for text in texts[:FLAGS.singles]]} | {size: batches_of(texts, size) for size in BATCH_SIZES}
     figures: dict[str, dict[str, list[float]]] = {name: {} for name in sides}
     for turn in range(-1, FLAGS.rounds):
@@ -156,7 +156,7 @@ def measure(sides: dict, texts: list[str]) -> dict[str, dict[str, list[float]]]:
 
 
 def add(figures: dict[str, list[float]], size: int, seconds: list[float], count: int) -> None:
-    """Notes latencies of single requests and of batches, and the rows a second of batches."""
+    """Adds the latencies of single requests and of batches, and the rows per second of batches."""
     for share in (50, 99):
         figures.setdefault(f"batch {size}: p{share} (ms)", []).append(float(np.percentile(seconds, share)) * 1000)
     if size > 1:
@@ -164,7 +164,7 @@ def add(figures: dict[str, list[float]], size: int, seconds: list[float], count:
 
 
 def check(answers: dict) -> None:
-    """All sides must have answered the same."""
+    """Requires that all sides gave the same answers."""
     wanted = np.array(answers["official_bert"]["probabilities"])
     for name, answer in answers.items():
         worst = float(np.abs(np.array(answer["probabilities"]) - wanted).max())
@@ -173,14 +173,14 @@ def check(answers: dict) -> None:
 
 
 def gigaflops(model, token_counts: list[int]) -> float:
-    """What the whole model computes for texts of so many tokens: products with weights, and of attention."""
+    """Returns the model's operations for texts with these numbers of tokens: products with weights, and of attention."""
     width, layers = model.hidden_size, model.num_hidden_layers
     weights = layers * (4 * width ** 2 + 2 * width * model.intermediate_size)
     return sum(2 * count * weights + 4 * layers * count ** 2 * width for count in token_counts) / 1e9
 
 
 def machine_limit() -> float:
-    """Gigaflops a second of a large float32 matrix product here."""
+    """Measures gigaflops per second of a large float32 matrix product on this machine."""
     import tensorflow as tf
     size, best = 4096, 0.0
     one = tf.random.normal([size, size])
@@ -192,7 +192,7 @@ def machine_limit() -> float:
 
 
 def report(figures: dict[str, dict[str, list[float]]], operations: float, count: int) -> None:
-    """A table in Markdown, the ratios of throughput, and how near they are to what the machine can do."""
+    """Prints a table in Markdown, the ratios of throughput, and the share of the machine's limit."""
     names = list(figures["official_bert"])
     print(f"| median of {FLAGS.rounds} rounds | {' | '.join(names)} |\n" + "|---" * (len(names) + 1) + "|")
     for side, values in figures.items():
@@ -208,7 +208,7 @@ def report(figures: dict[str, dict[str, list[float]]], operations: float, count:
 
 
 def profile(ask, texts: list[str]) -> None:
-    """Prints what share of the time of all our operations each kind takes, for both batch sizes."""
+    """Prints the share of time of each kind of our operations, for both batch sizes."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
     for size in BATCH_SIZES:

@@ -1,9 +1,9 @@
-"""Text to ids: our tokenizers against others on the same lines, and how many lines each splits otherwise than 2018.
+"""Compares tokenizers on the same lines: speed, and the number of lines that each splits differently from 2018.
 
     python benchmarks/tokenization.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --megabytes=20
 
-Each contender runs in a process of its own that is bound to one core, then to two; the best of several rounds counts.
-Lines that differ are told for the text itself and for the 1,694 rows of odd Unicode in tests/golden/tokenizer.json.
+Each contender runs in its own process, bound to one core and then to two; the best of several rounds counts. Lines that differ
+are counted in the text itself and in the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json.
 """
 
 import concurrent.futures
@@ -26,8 +26,8 @@ from official_bert.text.tokenization import FullTokenizer
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files, folders, globs, with commas between.", required=True)
 flags.DEFINE_string("vocab_file", None, "An uncased vocabulary.", required=True)
-flags.DEFINE_float("megabytes", 20, "Text to tokenize; the slow ones get a tenth.", 0.1)
-flags.DEFINE_integer("rounds", 3, "The best of so many counts.", lower_bound=1)
+flags.DEFINE_float("megabytes", 20, "Text to tokenize; slow tokenizers get a tenth.", 0.1)
+flags.DEFINE_integer("rounds", 3, "Rounds; the best one counts.", lower_bound=1)
 flags.DEFINE_string("contender", "", "Internal: run this one here.")
 flags.DEFINE_integer("cores", 1, "Internal: cores that this process is bound to.")
 
@@ -39,12 +39,12 @@ Encoder = Callable[[list[str]], Iterable]  # lines -> ids of each line, as an it
 
 
 def batches(lines: list[str], size: int = BATCH) -> list[list[str]]:
-    """`lines`, so many at a time."""
+    """Returns `lines` in batches of `size`."""
     return [lines[start:start + size] for start in range(0, len(lines), size)]
 
 
 def in_threads(function: Callable, jobs: list, cores: int) -> list:
-    """The results for all jobs; for code that releases the interpreter."""
+    """Returns the results of all jobs, run in threads; for code that releases the interpreter."""
     with concurrent.futures.ThreadPoolExecutor(cores) as pool:
         return list(pool.map(function, jobs))
 
@@ -80,7 +80,7 @@ def ours_plain(vocab_file: str, cores: int) -> Encoder:
 
 
 def official_models(vocab_file: str, cores: int) -> Encoder:
-    """The 2018 code, as tf-models-official carries it on."""
+    """The 2018 code, as tf-models-official maintains it."""
     from official.nlp.tools import tokenization
     tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=True)
     return lambda lines: [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line)) for line in lines]
@@ -98,7 +98,7 @@ def hugging_face(vocab_file: str, cores: int) -> Encoder:
 
 
 def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
-    """Our GraphTokenizer, as SavedModels have it, or a tokenizer of tensorflow-text, mapped over a tf.data pipeline."""
+    """Our GraphTokenizer (in SavedModels), or a tokenizer of tensorflow-text, mapped over a tf.data pipeline."""
     import tensorflow as tf
     import tensorflow_text
     tf.config.threading.set_intra_op_parallelism_threads(cores)
@@ -141,7 +141,7 @@ CONTENDERS = {
 
 
 def sample_lines(limit: float) -> list[str]:
-    """The first lines of the input, `limit` bytes of them, without the blank ones."""
+    """Returns the first lines of the input, without blank ones, up to `limit` bytes."""
     lines, size = [], 0.0
     for path in find_files(FLAGS.input_file):
         for line in read_lines(path, on_bad_text="replace"):
@@ -154,13 +154,13 @@ def sample_lines(limit: float) -> list[str]:
 
 
 def differing(encode: Encoder, lines: list[str]) -> int:
-    """How many lines have other ids than those of `FullTokenizer`, whose equality with 2018 the tests show."""
+    """Counts lines with other ids than `FullTokenizer`'s, which equal 2018's (see the tests)."""
     wanted = ours_plain(FLAGS.vocab_file, 1)(lines)
     return sum(list(map(int, got)) != ids for got, ids in zip(encode(lines), wanted, strict=True))
 
 
 def run_contender(name: str, cores: int) -> dict:
-    """Megabytes a second of one contender in this process, and its differing lines."""
+    """Measures one contender in this process: megabytes per second, and differing lines."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     make, slow, _ = CONTENDERS[name]
     encode = make(FLAGS.vocab_file, cores)
@@ -178,7 +178,7 @@ def run_contender(name: str, cores: int) -> dict:
 
 
 def run_in_process(name: str, cores: int) -> dict:
-    """`run_contender` in a process of its own."""
+    """Runs `run_contender` in its own process."""
     done = subprocess.run([sys.executable, *sys.argv, f"--contender={name}", f"--cores={cores}"], check=False,
                           stdout=subprocess.PIPE, text=True)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Asks a server on this machine for a while, with texts of mixed lengths, and tells how long it took to answer.
+"""Sends texts of mixed lengths to a server on this machine for a while, and prints the latencies.
 
     python deploy/load_test.py --url=http://127.0.0.1:8501 --model=small --seconds=30 --concurrency=8
     python deploy/load_test.py --grpc=127.0.0.1:8500 --model=small --rows=8
@@ -22,16 +22,16 @@ from official_bert.command_line import run_main
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("url", "http://127.0.0.1:8501", "The server's REST address.")
-flags.DEFINE_string("grpc", "", "The server's gRPC address; given, the load goes there.")
+flags.DEFINE_string("grpc", "", "The server's gRPC address; if given, the load goes there.")
 flags.DEFINE_string("model", "default", "The model's name.")
 flags.DEFINE_string("signature", "", "The signature; empty: serving_default.")
-flags.DEFINE_string("texts", "", "File of texts, one a line; empty: made-up sentences of 1 to 200 words.")
-flags.DEFINE_list("rows", ["1"], "Rows a request; several sizes are mixed.")
+flags.DEFINE_string("texts", "", "File of texts, one per line; empty: random sentences of 1 to 200 words.")
+flags.DEFINE_list("rows", ["1"], "Rows per request; several sizes are mixed.")
 flags.DEFINE_float("seconds", 30.0, "The longest that the test runs.", 0.1, 4 * 3600.0)
-flags.DEFINE_integer("requests", 1_000_000, "The most requests that are sent.", 1, 100_000_000)
+flags.DEFINE_integer("requests", 1_000_000, "The most requests to send.", 1, 100_000_000)
 flags.DEFINE_integer("concurrency", 8, "Requests under way at once.", 1, 256)
 flags.DEFINE_float("mistakes", 0.0, "Share of requests that are wrong on purpose (REST): the server must refuse them.", 0.0, 1.0)
-flags.DEFINE_integer("seed", 1, "Of texts, sizes and mistakes.")
+flags.DEFINE_integer("seed", 1, "The seed of texts, sizes and mistakes.")
 
 WORDS = ["the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never", "quickly",
          "bright", "Zürich", "naïve", "北京", "and", "because", "window,", "garden.", "music?", "winter;", "unbelievable"]
@@ -42,7 +42,7 @@ MISTAKES = (b"", b"{", b"[]", b"\xff\xfe", b'{"instances": []}', b'{"instances":
 
 
 class Tally:
-    """What happened, counted by several threads."""
+    """Counts the results from several threads."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -51,7 +51,7 @@ class Tally:
         self.sent = self.rows = 0
 
     def may_send(self, most: int) -> bool:
-        """Takes one of the requests that are left."""
+        """Takes one of the remaining requests; False if there is none."""
         with self.lock:
             self.sent += 1
             return self.sent <= most
@@ -66,14 +66,14 @@ class Tally:
 
 
 def check_loopback(host: str) -> None:
-    """Refuses a host that is not this machine."""
+    """Raises ValueError for a host that is not this machine."""
     addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
     if not addresses or not all(ipaddress.ip_address(str(address)).is_loopback for address in addresses):
         raise ValueError(f"{host}: expected an address of this machine (127.0.0.1 or localhost): load is sent nowhere else")
 
 
 def make_row(inputs, texts, rng: random.Random):
-    """Values for the inputs of a signature; only text can be made up."""
+    """Makes random values for the inputs of a signature, which must be texts."""
     row = {}
     for name, dtype in inputs.items():
         if dtype != "DT_STRING":
@@ -84,7 +84,7 @@ def make_row(inputs, texts, rng: random.Random):
 
 
 def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None:
-    """One thread's requests, one after the other."""
+    """Sends one thread's requests, one after another."""
     from official_bert.server.client import ServingError
     rng = random.Random(seed)
     http = urllib3.PoolManager(retries=False, timeout=60)

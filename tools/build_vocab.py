@@ -24,19 +24,19 @@ from official_bert.text import vocab_learning
 from official_bert.text.vocab import SPECIAL_TOKENS
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Text files, folders, globs, with commas between; LANGUAGE: may stand before "
-                    "each.", required=True)
-flags.DEFINE_string("output_file", None, "The vocabulary to write, one piece a line.", required=True)
+flags.DEFINE_string("input_file", None, "Text files, folders, globs, with commas between them, each optionally with LANGUAGE: "
+                    "before it.", required=True)
+flags.DEFINE_string("output_file", None, "The vocabulary to write, one piece per line.", required=True)
 flags.DEFINE_integer("vocab_size", BERT_BASE.vocab_size, "Entries, special tokens and [unusedN] slots included.", lower_bound=10)
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip its accents, as the model's tokenizer will.")
-flags.DEFINE_integer("num_unused", 99, "[unusedN] slots, to be filled with words of a domain later.", lower_bound=0)
+flags.DEFINE_integer("num_unused", 99, "[unusedN] slots, for words of a domain later.", lower_bound=0)
 flags.DEFINE_integer("min_frequency", 2, "Pairs that occur less often are not merged.", lower_bound=1)
-flags.DEFINE_float("character_coverage", vocab_learning.COVERAGE, "Share of each language's words that can be spelled: "
-                   "their characters get pieces of their own.", 0.0, 1.0)
-flags.DEFINE_integer("max_characters", None, "At most so many characters of each language, whatever they cover.",
+flags.DEFINE_float("character_coverage", vocab_learning.COVERAGE, "Share of each language's words whose characters all get "
+                   "their own pieces.", 0.0, 1.0)
+flags.DEFINE_integer("max_characters", None, "The most characters of each language, whatever their coverage.",
                      lower_bound=1)
 flags.DEFINE_float("smoothing", 0.7, "Each language's share p counts as p ** smoothing.", 0.0, 1.0)
-flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "What to do about bytes that are not UTF-8.")
+flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8.")
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
 
@@ -45,13 +45,13 @@ CHARACTERS_AT_ONCE = 1 << 21
 
 
 def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Counter, dict[str, int]]:
-    """Does a worker's part: the words of some lines of one language, and how many characters cleaning deletes."""
+    """Counts, in a worker, the words in some lines of one language, and the characters that cleaning deletes."""
     language, lines, do_lower_case = job
     return language, vocab_learning.count_words(lines, do_lower_case), vocab_learning.count_characters(lines, do_lower_case)
 
 
 def jobs(files: dict[str, list[str]], bad: containers.BadText) -> Iterator[tuple[str, list[str], bool]]:
-    """Gives the lines of all files, about so many characters at a time."""
+    """Gives the lines of all files, about `CHARACTERS_AT_ONCE` characters at a time."""
     for language, paths in files.items():
         for path in paths:
             batch: list[str] = []
@@ -66,7 +66,7 @@ def jobs(files: dict[str, list[str]], bad: containers.BadText) -> Iterator[tuple
 
 
 def count_languages(files: dict[str, list[str]], report: YieldReport) -> dict[str, collections.Counter]:
-    """Returns the words of each language, counted in several processes; what is left out is counted in `report`."""
+    """Returns the words of each language, counted in several processes; `report` counts the omitted text."""
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
     bad = containers.BadText(FLAGS.on_bad_text, report)
     with worker_pool(FLAGS.num_workers) as pool:
@@ -91,7 +91,7 @@ def count_languages(files: dict[str, list[str]], report: YieldReport) -> dict[st
 
 
 def choose_characters(counts: dict[str, collections.Counter], report: YieldReport) -> set[str]:
-    """Returns the characters that cover each language; counts the words that become [UNK] without the others."""
+    """Returns the characters that cover each language; counts the words that become [UNK] because of the other characters."""
     characters = {char for words in counts.values()
                   for char in vocab_learning.choose_characters(words, FLAGS.character_coverage, FLAGS.max_characters)}
     for words in counts.values():

@@ -1,10 +1,10 @@
-"""Turns a checkpoint of one format into one of another, and proves that both compute the same.
+"""Converts a checkpoint to another format, and checks that both compute the same.
 
     python tools/convert_checkpoint.py --from=tf1 --to=hugging_face \\
         --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=bert_for_pytorch
 
-What was written is loaded back, by keras-hub itself where it is a preset, and both models run on the same random input. The
-output folder appears when the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
+The result is loaded back (a preset by keras-hub itself), and both models run on the same random input. The output folder
+appears only if the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
 """
 
 import dataclasses
@@ -21,22 +21,22 @@ from official_bert.text.vocab import read_entries
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 LARGEST = 1e-5  # difference between the outputs of the two models
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("from", "", ["", *FORMATS], "The format of --input; it is told from the files where this is not given.")
+flags.DEFINE_enum("from", "", ["", *FORMATS], "The format of --input; by default detected from the files.")
 flags.DEFINE_enum("to", None, [name for name in FORMATS if name != "tf_models"], "The format of --output.", required=True)
 flags.DEFINE_string("input", None, "A checkpoint's prefix, a folder or a .keras file.", required=True)
 flags.DEFINE_string("output", None, "A new folder.", required=True)
-flags.DEFINE_string("bert_config_file", "", "bert_config.json, where it does not lie beside --input.")
-flags.DEFINE_string("vocab_file", "", "The vocabulary, where it does not lie beside --input.")
-flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased; by default what the files say, or its entries.")
+flags.DEFINE_string("bert_config_file", "", "bert_config.json, if it is not beside --input.")
+flags.DEFINE_string("vocab_file", "", "The vocabulary, if it is not beside --input.")
+flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased; by default detected from the files or the entries.")
 flags.DEFINE_enum("head", "", ["", "classifier", "choice", "tagger"],
-                  "What the output layer of --input does, where its format does not say (tf1: classifier).")
+                  "The kind of the output layer of --input, if its format does not tell (tf1: classifier).")
 flags.DEFINE_enum("hidden_act", "", ["", "gelu", "gelu_erf"],
-                  "Overrules the files: Google's models were trained with gelu, but are gelu_erf in Hugging Face's form.")
-flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input that match it, whole, are left behind.")
+                  "Overrides the files: Google's models were trained with gelu, but Hugging Face's copies say gelu_erf.")
+flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input whose whole name matches are not converted.")
 
 
 def read_source(formats, files):
-    """The model to convert, with what flags say of it."""
+    """Returns the model to convert, changed as the flags say."""
     name, _ = formats.find_format(FLAGS.input)
     name = "ours" if name == "keras" else name
     if FLAGS["from"].value not in ("", name):
@@ -57,7 +57,7 @@ def read_source(formats, files):
 
 
 def leave_out(model):
-    """The model without the weights that --leave_out names, by their names in the file or here."""
+    """Returns the model without the weights that --leave_out matches, by their names in the file or ours."""
     if not FLAGS.leave_out:
         return model
     try:
@@ -72,7 +72,7 @@ def leave_out(model):
 
 
 def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
-    """Three rows of random tokens and segments, of different lengths."""
+    """Returns three rows of random tokens and segments, of different lengths."""
     rng, length = np.random.default_rng(0), min(32, config.max_position_embeddings)
     mask = (np.arange(length) < np.array([[length], [length // 2], [length - 1]])).astype(np.int32)
     return {"input_ids": rng.integers(0, config.vocab_size, mask.shape, np.int32) * mask, "input_mask": mask,
@@ -81,7 +81,7 @@ def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
 
 
 def computed(formats, model, name: str, folder: str) -> dict[str, np.ndarray]:
-    """What a model computes of the random input; the encoder of a preset as keras-hub computes it."""
+    """Returns the model's outputs for the random input; for a preset, keras-hub computes the encoder's."""
     inputs = random_inputs(model.config)
     found = formats.outputs(formats.make_model(model), inputs)
     if name == "keras_hub":
@@ -91,7 +91,7 @@ def computed(formats, model, name: str, folder: str) -> dict[str, np.ndarray]:
 
 
 def largest_differences(formats, source, folder: str) -> dict[str, float]:
-    """The largest difference of each output between the source and what was written to `folder`."""
+    """Returns the largest difference of each output between the source and the model written to `folder`."""
     written = formats.read(folder)
     if written.head != source.head:
         written = formats.as_head(written, source.head)
@@ -102,7 +102,7 @@ def largest_differences(formats, source, folder: str) -> dict[str, float]:
 
 
 def main(_) -> None:
-    """Reads, checks, writes, loads back, compares, and only then gives the folder its name."""
+    """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
     from official_bert.models.interchange import formats
     from official_bert.models.interchange import stored as files
     require_new_folder(FLAGS.output, "--output")
@@ -120,7 +120,7 @@ def main(_) -> None:
         if not worst <= LARGEST:
             raise ValueError(f"--output={FLAGS.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
     if left_out:
-        print(f"left out, for the model's class in this format has no place for it: {', '.join(left_out)}")
+        print(f"left out, because the model's class in this format has no place for it: {', '.join(left_out)}")
     if source.vocab is None:
         print("no vocabulary was found; --vocab_file gives it")
     print(f"{FLAGS.output}: {len(source.weights) - len(left_out)} weights; largest difference {worst:.2e}")

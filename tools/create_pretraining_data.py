@@ -1,6 +1,6 @@
-"""Makes pre-training records from text: one sentence a line, blank line between documents.
+"""Makes pre-training records from text with one sentence per line and a blank line between documents.
 
-The flags of 2018's `create_pretraining_data.py`, and its instances for the same seed:
+It has the flags of 2018's `create_pretraining_data.py`, and gives the same instances for the same seed:
 
     python tools/create_pretraining_data.py --input_file='text/*.txt' --output_file=train.tfrecord \
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
@@ -31,53 +31,53 @@ from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Text files, globs allowed, with commas.", required=True)
-flags.DEFINE_string("output_file", None, "TFRecord files with commas; name@8 stands for name-00000-of-00008 and so on.",
+flags.DEFINE_string("input_file", None, "Text files: comma-separated paths and globs.", required=True)
+flags.DEFINE_string("output_file", None, "Comma-separated TFRecord files; name@8 stands for name-00000-of-00008 and so on.",
                     required=True)
-flags.DEFINE_string("vocab_file", None, "The vocabulary, one WordPiece a line.", required=True)
+flags.DEFINE_string("vocab_file", None, "The vocabulary, one WordPiece per line.", required=True)
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text (uncased models).")
 flags.DEFINE_bool("do_whole_word_mask", False, "Mask whole words: 2018's name of --masking=whole_word.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an instance, padding included.")
-flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked tokens of an instance at most.")
-flags.DEFINE_integer("random_seed", 12345, "The seed of everything random.")
+flags.DEFINE_integer("max_predictions_per_seq", 20, "The most masked tokens of an instance.")
+flags.DEFINE_integer("random_seed", 12345, "The seed of all random choices.")
 flags.DEFINE_integer("dupe_factor", None, "Passes over the text, each with other pairs and masks (default 10; 1 for "
                      "--masking=dynamic).")
-flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens that are to be predicted.")
+flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens to predict.")
 flags.DEFINE_float("short_seq_prob", 0.1, "Share of documents whose instances aim at a random shorter length.")
 flags.DEFINE_bool("gzip_compress", False, "Write gzip files.")
 flags.DEFINE_enum("masking", "token", ["token", "whole_word", "span", "dynamic"],
-                  "What is masked; dynamic: nothing, training masks anew each epoch.")
+                  "What is masked; dynamic: nothing yet, training masks anew in each epoch.")
 flags.DEFINE_float("mask_rate", 0.8, "Share of the chosen tokens that become [MASK].")
 flags.DEFINE_float("keep_rate", 0.1, "Share of the chosen tokens that stay.")
 flags.DEFINE_float("random_rate", 0.1, "Share of the chosen tokens that become a random token.")
 flags.DEFINE_float("span_p", 0.2, "Of the geometric distribution of span lengths in words (--masking=span).")
-flags.DEFINE_integer("span_longest", 10, "Words of a span at most (--masking=span).")
+flags.DEFINE_integer("span_longest", 10, "The most words of a span (--masking=span).")
 flags.DEFINE_enum("sentence_task", "nsp", ["nsp", "sop", "none"],
                   "Second segments: the next or a random one (BERT), in or out of order (ALBERT), or none (RoBERTa).")
 flags.DEFINE_bool("copies_apart", True, "Draw no random second segment from a document of the same text, as a mixture holds; "
                   "--nocopies_apart: as in 2018. Without such documents it makes no difference.")
-flags.DEFINE_enum("order", "2018", ["2018", "sharded"], "One random order over the whole corpus, as in 2018, or one a "
-                  "file: sooner, but other instances, and a random segment comes from the same file's documents.")
+flags.DEFINE_enum("order", "2018", ["2018", "sharded"], "One random order over the whole corpus, as in 2018, or one per "
+                  "file: faster, but with other instances, and random segments come from the same file's documents.")
 flags.DEFINE_enum("engine", "local", ["local", "beam"], "This machine, or Apache Beam (--order=sharded only; needs "
                   "requirements-beam.txt).")
-flags.DEFINE_string("beam_options", "", "Beam's own flags, as in '--runner=FlinkRunner --flink_master=host:8081'.")
+flags.DEFINE_string("beam_options", "", "Beam's own flags, such as '--runner=FlinkRunner --flink_master=host:8081'.")
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads; the bytes written are the same for any number.")
-flags.DEFINE_string("token_store", "", "A folder where the tokenized text is kept and, if it is there, used again.")
-flags.DEFINE_string("work_dir", "", "Where temporary files lie (default: beside the output).")
-flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do about text that is not UTF-8.")
-flags.DEFINE_bool("discard", False, "Remove what a stopped run left beside the output (OUTPUT.work) and begin anew.")
+flags.DEFINE_string("token_store", "", "A folder that keeps the tokenized text, to use it again.")
+flags.DEFINE_string("work_dir", "", "The folder of temporary files (default: beside the output).")
+flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
+flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
 flags.DEFINE_string("report_file", "", "Where to write the account of the tokens as JSON, besides printing it.")
 
-BYTES_A_TOKEN = 6  # of text, at least: what is needed on the disk is estimated before the text is tokenized
+BYTES_A_TOKEN = 6  # of text, at least: for the estimate of disk space before the text is tokenized
 GZIP_SHARE = 0.2  # of a record, at least
 DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_factor", "short_seq_prob", "sentence_task",
             "masking", "do_whole_word_mask", "masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "span_p", "span_longest",
-            "copies_apart", "order", "gzip_compress")  # with the text, all that the bytes depend on
+            "copies_apart", "order", "gzip_compress")  # the output depends on these and on the text only
 Account = Mapping[str, Any]  # "documents", "sentences", "tokens" of the corpus, and "counts"
 
 
 def output_files(names: str) -> list[str]:
-    """The files to write, with name@n written out."""
+    """Returns the files to write, with name@n expanded."""
     found = [path for name in names.split(",") for path in shard_names(name)]
     if len(set(found)) < len(found) or "" in found:
         raise ValueError(f"--output_file: expected different names, got {names!r}")
@@ -85,7 +85,7 @@ def output_files(names: str) -> list[str]:
 
 
 def refuse_unread_options() -> None:
-    """Raises ValueError for an option on the command line that the chosen mode does not read."""
+    """Raises ValueError for an option on the command line that the chosen mode ignores."""
     dynamic, beam = FLAGS.masking == "dynamic", FLAGS.engine == "beam"
     unread = [
         ("masking", dynamic, ["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"]),
@@ -107,7 +107,7 @@ def refuse_unread_options() -> None:
 
 
 def instance_config() -> InstanceConfig:
-    """The configuration of instances that the flags give."""
+    """Returns the configuration of instances from the flags."""
     dynamic = FLAGS.masking == "dynamic"
     masking = None if dynamic else MaskingConfig(
         strategy="whole_word" if FLAGS.do_whole_word_mask else FLAGS.masking, rate=FLAGS.masked_lm_prob,
@@ -121,7 +121,7 @@ def instance_config() -> InstanceConfig:
 
 
 def get_store(folder: str, description: dict, reporter: Reporter) -> token_store.TokenStore:
-    """The kept store of the described files, or a new one."""
+    """Returns the kept store of the described files, or a new one."""
     store = token_store.open_store(folder, description)
     if store is None:
         total, done = sum(file["bytes"] for file in description["files"]), 0
@@ -156,7 +156,7 @@ def create_on_beam(config: InstanceConfig, outputs: list[str]) -> Account:
 
 
 def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
-    """Makes the records on this machine; returns what was counted."""
+    """Makes the records on this machine; returns the counts."""
     facts, inputs = VocabularyFacts.of(load_vocab(FLAGS.vocab_file)), find_files(FLAGS.input_file, "--input_file", repeats=True)
     preflight.check_outputs([*outputs, *filter(None, [FLAGS.report_file])], [*inputs, FLAGS.vocab_file], FLAGS.input_file)
     work_dir = FLAGS.work_dir or os.path.dirname(outputs[0]) or "."
@@ -184,13 +184,13 @@ def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
 
 
 def settings(description: dict, outputs: Sequence[str]) -> dict[str, Any]:
-    """What the bytes of the outputs depend on, by the option that says it."""
+    """Returns everything that the bytes of the outputs depend on, by option."""
     return {f"--{name}": FLAGS[name].value for name in DECIDING} | {
         "text or vocabulary": description, "--output_file": [os.path.abspath(path) for path in outputs]}
 
 
 def check_disk(config: InstanceConfig, facts: VocabularyFacts, tokens: int, outputs: Sequence[str], work_dir: str) -> None:
-    """Requires room for scratch files and outputs of a corpus of so many tokens."""
+    """Requires disk space for the scratch files and outputs of a corpus of `tokens` tokens."""
     scratch, records = generator.expected_bytes(config, facts, tokens)
     written = int(records * (GZIP_SHARE if FLAGS.gzip_compress else 1))
     at_once = min(1, FLAGS.num_workers / len(outputs)) if FLAGS.order == "sharded" else 1
@@ -200,7 +200,7 @@ def check_disk(config: InstanceConfig, facts: VocabularyFacts, tokens: int, outp
 
 
 def report(account: Account, config: InstanceConfig) -> YieldReport:
-    """The account of the tokens: in, out, repeated and left out."""
+    """Returns the account of the tokens: in, out, repeated and left out."""
     counts: Counts = account["counts"]
     words = {index: token for token, index in load_vocab(FLAGS.vocab_file).items()}
     found = YieldReport()
@@ -219,7 +219,7 @@ def report(account: Account, config: InstanceConfig) -> YieldReport:
 
 
 def create() -> None:
-    """Text to records, as the flags say."""
+    """Turns text into records as the flags say."""
     refuse_unread_options()
     begin = time.monotonic()
     config, outputs = instance_config(), output_files(FLAGS.output_file)
@@ -233,7 +233,7 @@ def create() -> None:
 
 
 def main(_) -> None:
-    """Text to records; a run that is stopped leaves its work folder at most."""
+    """Turns text into records; a stopped run leaves at most its work folder."""
     interruption.end_on_signals()
     create()
 

@@ -1,7 +1,7 @@
-"""The whole path in one command: text -> vocabulary -> records -> pre-training -> SavedModel -> three filled blanks.
+"""Runs the whole path in one command: text -> vocabulary -> records -> pre-training -> SavedModel -> three filled blanks.
 
-Without `--corpus` the text is the prose of Python's own language reference, which every CPython carries. Each step is
-a command of this project, printed before it runs, so that this is also a tour of them.
+Without `--corpus` the text is the prose of Python's own language reference, which is part of every CPython. Each step is a
+command of this project and is printed before it runs, so the demo is also a tour of the commands.
 """
 
 import functools
@@ -24,18 +24,18 @@ from official_bert.text.tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("corpus", "", "Text files (globs with commas) to use instead of Python's language reference.")
-flags.DEFINE_string("output_dir", "demo", "Everything that the demo makes lies here.")
+flags.DEFINE_string("output_dir", "demo", "The folder for everything that the demo makes.")
 flags.DEFINE_string("config", "configs/pretrain/demo.yaml", "Model and training of the demo.")
 flags.DEFINE_multi_string("set", [], "Overrides of the configuration, as in run_pretraining.")
 
 ROOT = pathlib.Path(__file__).parent.parent
-HELD_OUT_EVERY = 12  # one document in so many is never trained on
+HELD_OUT_EVERY = 12  # one document in 12 is not used for training
 FEWEST_DOCUMENTS = 4 * HELD_OUT_EVERY
 CUT_AFTER = 40  # sentences: a corpus of fewer documents is cut into pieces of this length
 
 
 def reference_documents() -> list[str]:
-    """The sections of Python's language reference as prose: code, grammar and what topics repeat is left out."""
+    """Returns the sections of Python's language reference as prose, without code, grammar and repeated paragraphs."""
     from pydoc_data.topics import topics
     seen: set[str] = set()
     documents = []
@@ -52,7 +52,7 @@ def reference_documents() -> list[str]:
 
 
 def run(*command: str) -> None:
-    """Runs a command of this project as a user would, its output shown."""
+    """Runs a command of this project as a user would, and shows its output."""
     print(f"\n$ python {shlex.join(command)}", flush=True)
     finished = subprocess.run([sys.executable, *command], cwd=ROOT, check=False)
     if finished.returncode:
@@ -77,8 +77,8 @@ def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathl
 
 
 def unigram_loss(train: str, held_out: str, vocab_size: int) -> float:
-    """Masked-LM loss in nats on the held-out records of the distribution of words in the training records."""
-    counts, held_out_counts = np.ones(vocab_size), np.zeros(vocab_size)  # one of each: no held-out word has probability 0
+    """Returns the masked-LM loss in nats on the held-out records for the word distribution of the training records."""
+    counts, held_out_counts = np.ones(vocab_size), np.zeros(vocab_size)  # starts at one, so that no held-out word has probability 0
     for path, into in ((train, counts), (held_out, held_out_counts)):
         for instance in records.read_instances([path]):
             chosen = instance["masked_lm_ids"][instance["masked_lm_weights"] > 0]
@@ -87,15 +87,15 @@ def unigram_loss(train: str, held_out: str, vocab_size: int) -> float:
 
 
 def last_held_out_loss(log: pathlib.Path) -> float:
-    """The masked-LM loss of the last evaluation in a run's JSON-lines log."""
+    """Returns the masked-LM loss of the last evaluation in a run's JSON-lines log."""
     rows = (json.loads(line) for line in log.read_text(encoding="utf-8").splitlines())
     return [row["eval/mlm_loss"] for row in rows if "eval/mlm_loss" in row][-1]
 
 
 def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int = 3) -> list[tuple[str, str]]:
-    """(sentence with one [MASK], the word that stood there), spread over the held-out documents.
+    """Returns (sentence with one [MASK], the masked word) pairs from all over the held-out documents.
 
-    If no word stands between spaces (Chinese, Thai), a token of letters is masked: a whole word, else a piece of one.
+    In text without spaces (Chinese, Thai), a token of letters is masked: a whole word if possible, else a piece of one.
     """
     for blank in (_blank_between_spaces, functools.partial(_blank_of_token, whole=True), functools.partial(_blank_of_token, whole=False)):
         found = [chosen for document in documents
@@ -106,7 +106,7 @@ def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int
 
 
 def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str, str] | None:
-    """The sentence with its middle word of one piece masked; None for one without such a word."""
+    """Returns the sentence with its middle single-piece word masked; None if it has no such word."""
     words = sentence.split()
     whole = [index for index, word in enumerate(words[2:], 2)
              if word.isalpha() and len(word) > 3 and len(tokenizer.tokenize(word)) == 1]
@@ -117,7 +117,7 @@ def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str,
 
 
 def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tuple[str, str] | None:
-    """The sentence with its middle token of letters masked, one that is a `whole` word if wanted; None if there is none."""
+    """Returns the sentence with its middle token of letters masked (only a `whole` word if asked for); None if there is none."""
     tokens = tokenizer.tokenize_with_offsets(sentence)
     continued = [*(token.startswith("##") for token, _, _ in tokens[1:]), False]
     chosen = [(start, end) for (token, start, end), more in zip(tokens, continued)

@@ -1,10 +1,10 @@
-"""Puts words of a domain into a vocabulary, and their rows into the checkpoint and the configuration that go with it.
+"""Adds words of a domain to a vocabulary, and their rows to its checkpoint and configuration.
 
     python tools/extend_vocab.py --vocab_file=uncased/vocab.txt --bert_config_file=uncased/bert_config.json \\
         --init_checkpoint=uncased/bert_model.ckpt --words_file=words.txt --output_dir=uncased_medicine
 
-Instead of a list of words, `--input_file=medicine/*.txt --num_words=500` takes those that save the most tokens there.
-A new word's embedding (and its bias in the masked-LM head) begins as the mean of those of the pieces that spelled it.
+Instead of a list of words, `--input_file=medicine/*.txt --num_words=500` takes the words that save the most tokens
+there. A new word's embedding (and its bias in the masked-LM head) starts as the mean over the pieces that spelled it.
 """
 
 import dataclasses
@@ -24,20 +24,20 @@ from official_bert.text.vocab import check_size, extend_vocab
 FLAGS = flags.FLAGS
 flags.DEFINE_string("vocab_file", None, "The vocabulary to extend.", required=True)
 flags.DEFINE_bool("do_lower_case", True, "Whether the vocabulary is a lower-cased one.")
-flags.DEFINE_string("words_file", "", "New words, one a line.")
-flags.DEFINE_string("input_file", "", "Text of the domain (files, folders, globs, with commas between), instead.")
+flags.DEFINE_string("words_file", "", "New words, one per line.")
+flags.DEFINE_string("input_file", "", "Instead of --words_file: text of the domain (files, folders, globs, with commas between).")
 flags.DEFINE_integer("num_words", 500, "How many words to take from --input_file.", lower_bound=1)
 flags.DEFINE_integer("min_frequency", 10, "Words that occur less often in --input_file are not taken.", lower_bound=1)
 flags.DEFINE_bool("grow", True, "Add rows when the [unusedN] slots are full; otherwise that is an error.")
 flags.DEFINE_string("bert_config_file", "", "bert_config.json of the model.")
-flags.DEFINE_string("config", "", "YAML of the model, instead.")
+flags.DEFINE_string("config", "", "Instead of --bert_config_file: YAML of the model.")
 flags.DEFINE_string("init_checkpoint", "", "The model's checkpoint, of 2018 or ours.")
 flags.DEFINE_string("output_dir", None, "A new folder for all that is written.", required=True)
-flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "What to do where the text is not UTF-8.")
+flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
 
 
 def read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
-    """The words of a file as the tokenizer normalises them; raises ValueError for a line that it splits."""
+    """Returns the words of a file as the tokenizer normalises them; raises ValueError for a line that it splits."""
     words = []
     for number, line in enumerate(read_lines(path, on_bad_text=FLAGS.on_bad_text), 1):
         split = tokenizer.basic_tokenizer.tokenize(line)
@@ -49,7 +49,7 @@ def read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
 
 
 def wanted_words(tokenizer: FullTokenizer) -> list[str]:
-    """The new words, best first where they come from text."""
+    """Returns the new words; those chosen from text have the best first."""
     if bool(FLAGS.words_file) == bool(FLAGS.input_file):
         raise ValueError("expected one of --words_file and --input_file")
     if FLAGS.words_file:
@@ -60,7 +60,7 @@ def wanted_words(tokenizer: FullTokenizer) -> list[str]:
 
 
 def read_config() -> int | None:
-    """The configuration's vocab_size; None where no configuration is given."""
+    """Returns the configuration's vocab_size; None without a configuration."""
     if FLAGS.bert_config_file and FLAGS.config:
         raise ValueError("expected one of --bert_config_file and --config, got both")
     if not FLAGS.bert_config_file and not FLAGS.config:
@@ -70,7 +70,7 @@ def read_config() -> int | None:
 
 
 def write_config(folder: str, size: int) -> None:
-    """The configuration with its new vocabulary, in the format in which it was given."""
+    """Returns the configuration with the new vocabulary, in its original format."""
     if FLAGS.config:
         values = configuration.load_config(FLAGS.config)
         tokenizer = dataclasses.replace(values.tokenizer, vocab_file=os.path.join(FLAGS.output_dir, "vocab.txt"),
@@ -86,19 +86,19 @@ def write_config(folder: str, size: int) -> None:
 
 
 def write_all(folder: str, entries: list[str], vocab_size: int | None, pieces: dict[int, list[int]]) -> int:
-    """Vocabulary, configuration and checkpoint; returns the new vocab_size."""
+    """Writes vocabulary, configuration and checkpoint; returns the new vocab_size."""
     with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(entries) + "\n")
     size = max(len(entries), vocab_size or 0)
     write_config(folder, size)
     if FLAGS.init_checkpoint:
-        from official_bert.models.interchange import vocabulary_rows  # TensorFlow: only where there is a checkpoint
+        from official_bert.models.interchange import vocabulary_rows  # imports TensorFlow, which only a checkpoint needs
         vocabulary_rows.extend_checkpoint(FLAGS.init_checkpoint, folder, vocab_size or 0, pieces, size)
     return size
 
 
 def main(_) -> None:
-    """Chooses words, gives them ids and rows, writes all into a folder that appears when it is whole."""
+    """Chooses words, gives them ids and rows, and writes all into a folder that appears when it is complete."""
     require_new_folder(FLAGS.output_dir, "--output_dir")
     tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
     vocab_size = read_config()

@@ -1,4 +1,4 @@
-"""Zips the files that fine-tuning runs wrote for GLUE's test sets, as its server wants them: one archive, no folders in it.
+"""Zips the files that fine-tuning runs wrote for GLUE's test sets, in the form that its server takes: one archive, no folders.
 
     python -m official_bert.run_finetuning --task=rte --data_dir=glue --do_predict ... --output_dir=runs/glue/rte     # and so on
     python tools/glue_submission.py --runs='runs/glue/*' --output_file=submission.zip
@@ -14,13 +14,13 @@ from official_bert.files import matching, written_beside
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("runs", None, "Output folders, globs among them; each holds the files of one task or more.", required=True)
+flags.DEFINE_list("runs", None, "Output folders or globs; each has the files of one task or more.", required=True)
 flags.DEFINE_string("output_file", None, "The archive.", required=True)
-flags.DEFINE_bool("partial", False, "Write it though files of some tasks are missing (the server will refuse it).")
+flags.DEFINE_bool("partial", False, "Write the archive even if files of some tasks are missing (the server will refuse it).")
 
 
 def find_predictions(patterns: list[str]) -> dict[str, str]:
-    """The path of each file to hand in, by its name without .tsv. ValueError where two folders hold the same one, or none any."""
+    """Returns {name without .tsv: path} of the files to submit. Raises ValueError for a file in two folders, or if there is none."""
     found: dict[str, str] = {}
     for folder in (path for pattern in patterns for path in matching(pattern)):
         for name in SUBMISSION_FILES:

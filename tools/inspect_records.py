@@ -1,4 +1,4 @@
-"""Tells what pre-training records hold, and fails where training on them would go wrong.
+"""Shows the content of pre-training records, and fails if a model cannot be trained on them.
 
     python tools/inspect_records.py --input_file='train-*.tfrecord' --vocab_file=vocab.txt
 
@@ -21,9 +21,9 @@ from official_bert.files import find_files
 from official_bert.text.vocab import load_vocab
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Record files, plain or gzip; globs allowed, with commas.", required=True)
-flags.DEFINE_string("vocab_file", None, "The vocabulary that they were made with.", required=True)
-flags.DEFINE_integer("every", 1, "Look at one record in so many, spread over each file; the others are not checked.",
+flags.DEFINE_string("input_file", None, "Record files, plain or gzip: comma-separated paths and globs.", required=True)
+flags.DEFINE_string("vocab_file", None, "The vocabulary that was used to make them.", required=True)
+flags.DEFINE_integer("every", 1, "Check one record in N, spread over each file; the others are not checked.",
                      lower_bound=1)
 flags.DEFINE_integer("num_examples", 3, "Records to print as text.")
 flags.DEFINE_integer("num_words", 20, "Most frequent masked words to print.")
@@ -34,7 +34,7 @@ Values = Mapping[str, np.ndarray]
 
 
 class Findings:
-    """What is counted over all records."""
+    """Counts over all records."""
 
     def __init__(self, facts: VocabularyFacts, max_seq_length: int):
         self.facts, self.max_seq_length = facts, max_seq_length
@@ -69,7 +69,7 @@ class Findings:
 
 
 def refuse(path: str, numbers: range, wrongs: Mapping[str, np.ndarray]) -> None:
-    """Raises ValueError with the number of the first record for which something is wrong; `wrongs` are bool [B] by message."""
+    """Raises ValueError with the number of the first bad record; `wrongs` are bool [B] by message."""
     for wrong, bad in wrongs.items():
         if bad.any():
             row = int(np.argmax(bad))
@@ -110,7 +110,7 @@ def check_masks(path: str, numbers: range, values: Values, facts: VocabularyFact
 
 
 def show(values: Values, tokens: Mapping[int, str]) -> str:
-    """A record as text; a prediction is `[what stands there|what is to be predicted]`."""
+    """Returns a record as text; a prediction is `[input token|token to predict]`."""
     length = int(values["input_mask"].sum())
     pieces = [tokens.get(int(index), "?") for index in values["input_ids"][:length]]
     if "masked_lm_ids" in values:
@@ -121,7 +121,7 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
 
 
 def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int) -> None:
-    """Prints what was found."""
+    """Prints the counts."""
     for path, count in counts.items():
         made = record_origins.read_origin(path).get("sentence_task")
         print(f"{path}: {count} records" + f" looked at, one in {FLAGS.every}" * (FLAGS.every > 1)
@@ -149,13 +149,13 @@ def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str]
 
 
 def batches(path: str, features: Sequence[records.Feature]) -> Iterator[tuple[range, Values]]:
-    """(numbers of the records, their values) of each batch of a file that --every wants."""
+    """Gives (record numbers, values) of each batch of a file, thinned by --every."""
     for first, values in records.read_batches(path, features, every=FLAGS.every):
         yield range(first, first + FLAGS.every * len(values["input_ids"]), FLAGS.every), values
 
 
 def share_read(path: str, count: int) -> float:
-    """About which share of a file `count` records are, if all are as long as the first; 0 for a compressed one."""
+    """Estimates the share of a file that `count` records are, if all are as long as the first; 0 for a compressed file."""
     if records.is_gzip(path):
         return 0.0
     first = len(next(records.read_records(path))) + records.HEADER_BYTES + records.FOOTER_BYTES
@@ -163,7 +163,7 @@ def share_read(path: str, count: int) -> float:
 
 
 def inspect() -> None:
-    """Reads all records, prints what they hold, and fails on what is wrong with them."""
+    """Reads all records, prints their statistics, and fails on bad ones."""
     paths, vocab = find_files(FLAGS.input_file, "--input_file"), load_vocab(FLAGS.vocab_file)
     facts, tokens = VocabularyFacts.of(vocab), {index: token for token, index in vocab.items()}
     counts = dict.fromkeys(paths, 0)

@@ -2,9 +2,9 @@
 
     make venv-tpu && .venv-tpu/bin/python tools/lower_for_tpu.py --config=configs/pretrain/tiny.yaml
 
-The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with every shape static. An op that
-TPUs lack makes it fail. Prints the size of the HLO and how often each operation occurs. No TPU has to be there, and none has
-run it.
+The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with static shapes. The command fails
+for an op that TPUs lack. It prints the size of the HLO and the number of each operation. It needs no TPU, and no TPU has run
+the step.
 """
 
 import collections
@@ -18,13 +18,13 @@ from official_bert.config import load_config
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
 flags.DEFINE_multi_string("set", [], "Overrides, as in run_pretraining.")
-flags.DEFINE_string("platform", "TPU", "TPU, or CPU to see the same for this machine.")
+flags.DEFINE_string("platform", "TPU", "TPU, or CPU for this machine.")
 flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
 flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step.")
 
 
 def lower(function, arguments) -> str:
-    """The HLO of a function of (nested) tensors; ValueError with the compiler's reason where it cannot be lowered."""
+    """Returns the HLO of a function of (nested) tensors; raises ValueError with the compiler's reason if it cannot be lowered."""
     import tensorflow as tf
     flat = tf.nest.flatten(arguments)
     compiled = tf.function(lambda *values: function(*tf.nest.pack_sequence_as(arguments, values)), jit_compile=True)
@@ -35,7 +35,7 @@ def lower(function, arguments) -> str:
 
 
 def report(name: str, hlo: str) -> None:
-    """Size, shapes that are not static, and counts of operations."""
+    """Prints the size and the counts of operations; raises ValueError for a shape that is not static."""
     if re.search(r"\[[^\]]*(<=|\?)", hlo):
         raise ValueError(f"{name}: the HLO has a shape that is not static")
     counts = collections.Counter(re.findall(r"^\s+(?:ROOT )?%?\S+ = \S+ ([\w-]+)\(", hlo, re.MULTILINE))

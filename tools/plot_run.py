@@ -1,4 +1,4 @@
-"""Draws the losses of a training run, from its log.
+"""Draws the losses of a training run from its log.
 
     python tools/plot_run.py --run=runs/small --output_file=loss.png --name=mlm_loss
 """
@@ -15,12 +15,12 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("run", None, "The output folder of a training run.", required=True)
 flags.DEFINE_string("output_file", None, "The picture to write (.png, .svg, .pdf).", required=True)
 flags.DEFINE_string("name", "loss", "What to draw: loss, mlm_loss, mlm_accuracy ...")
-flags.DEFINE_float("baseline", None, "A level to draw beside, such as the loss of the unigram distribution.")
-flags.DEFINE_string("baseline_label", "unigram distribution, held out", "What that level is.")
+flags.DEFINE_float("baseline", None, "A level to draw for comparison, such as the loss of the unigram distribution.")
+flags.DEFINE_string("baseline_label", "unigram distribution, held out", "The label of that level.")
 
 
 def read_curves(path: str, name: str) -> dict[str, list[tuple[int, float]]]:
-    """(step, value) of `train/name` and `eval/name` in a run's JSON-lines log; ValueError where it has neither."""
+    """Returns (step, value) of `train/name` and `eval/name` in a run's JSON-lines log; raises ValueError if it has neither."""
     if not os.path.exists(path):
         raise ValueError(f"{path}: no such log; expected the output folder of a training run")
     curves: dict[str, list[tuple[int, float]]] = collections.defaultdict(list)

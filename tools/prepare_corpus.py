@@ -1,4 +1,4 @@
-"""Raw text to what the generator reads: one sentence a line, a blank line between documents.
+"""Prepares raw text for the generator: one sentence per line, a blank line between documents.
 
     python tools/prepare_corpus.py --input_file='wiki/**' --output_file=corpus.txt@8 --held_out=0.01 --num_workers=4
     python tools/prepare_corpus.py --input_file='de:dewiki/**,th:thwiki/**' --output_file=mixed.txt@16 --smoothing=0.7
@@ -30,25 +30,25 @@ from official_bert.data.raw_text import containers, deduplication, documents, la
 from official_bert.files import DISK_FULL, shard_names
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them; LANGUAGE: may stand before each; "
+flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them, each optionally with LANGUAGE: before it; "
                     "- is standard input.", required=True)
-flags.DEFINE_list("output_file", None, "One text file or several, over which documents go in turn; name@8 stands for "
+flags.DEFINE_list("output_file", None, "One text file, or several that get the documents in turn; name@8 stands for "
                   "name-00000-of-00008 and so on.", required=True)
 flags.DEFINE_float("held_out", 0.0, "Share of the documents that go to held_out-NAME beside the first output instead.", 0.0, 0.5)
-flags.DEFINE_enum("format", "auto", documents.FORMATS, "What the files are; auto looks at each.")
-flags.DEFINE_string("language", "en", "Code of a Wikipedia (en, pt, zh ...), by whose rules sentences end; that of "
+flags.DEFINE_enum("format", "auto", documents.FORMATS, "The format of the files; auto detects it for each.")
+flags.DEFINE_string("language", "en", "Code of a Wikipedia (en, pt, zh ...) whose rules split sentences, for "
                     "files without a LANGUAGE:.")
 flags.DEFINE_string("text_key", "text", "The key of the text in JSON lines, its column in tables.")
 flags.DEFINE_integer("shortest_document", None, "Documents of fewer sentences are dropped (default 3; 1 with "
                      "--keep_everything).", lower_bound=1)
 flags.DEFINE_bool("keep_everything", False, "Keep headings and list items too: the text is clean already.")
-flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "What to do about bytes that are not UTF-8, rows without "
-                  "a text and damaged files: replace puts U+FFFD for what is no character and skips other rows.")
-flags.DEFINE_string("mix", "", "Shares of the languages in the output, as in en=3,sw=1: documents are left out or repeated.")
+flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8, rows without "
+                  "a text and damaged files: replace puts U+FFFD in place of bad bytes and skips other rows.")
+flags.DEFINE_string("mix", "", "Shares of the languages in the output, such as en=3,sw=1: documents are left out or repeated.")
 flags.DEFINE_float("smoothing", None, "Each language's share p of the words becomes p ** smoothing, renormalised (2018: 0.7).",
                    0.0, 1.0)
-flags.DEFINE_multi_enum("drop_duplicates", [], deduplication.KINDS, "Drop paragraphs or documents that occurred before, or "
-                        "documents that nearly did; may be given several times.")
+flags.DEFINE_multi_enum("drop_duplicates", [], deduplication.KINDS, "Drop paragraphs or documents that occurred before, or near "
+                        "duplicates of documents; may be given several times.")
 flags.DEFINE_float("near_similarity", 0.8, "Jaccard similarity from which documents are near duplicates.", 0.5, 1.0)
 flags.DEFINE_float("min_letters", 0.0, "Share of letters that a document must have.", 0.0, 1.0)
 flags.DEFINE_float("max_repeated_lines", 1.0, "Share of a document's sentences that may be repeated within it.", 0.0, 1.0)
@@ -57,24 +57,24 @@ flags.DEFINE_float("min_script", 0.0, "Share of a document's letters that must b
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 
-flags.DEFINE_bool("discard", False, "Remove what a stopped run left beside the output (OUTPUT.work) and begin anew.")
+flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
 
 DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "on_bad_text", "mix",
             "smoothing", "drop_duplicates", "near_similarity", "min_letters", "max_repeated_lines", "min_words",
-            "min_script")  # with the text and its languages, all that the bytes depend on
-CHUNK_CHARACTERS = 1 << 20  # about what one call of a worker gets
+            "min_script")  # the output depends on these, on the text and on its languages only
+CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
 HASH_PARTS = 64
 
 
 class LineCounter:
-    """Counts lines that occurred before, exactly, with their hashes on disk: memory does not grow with the corpus."""
+    """Counts exact duplicates of lines, with hashes on disk: memory does not grow with the corpus."""
 
     def __init__(self, folder: str):
         self.paths = [os.path.join(folder, f"hashes-{part}") for part in range(HASH_PARTS)]
         self.lines = 0
 
     def add(self, lines: list[str]) -> None:
-        """Takes note of `lines`."""
+        """Adds `lines`."""
         self.lines += len(lines)
         hashes = np.fromiter(map(hash, lines), np.int64, len(lines)).view(np.uint64)
         parts = hashes % HASH_PARTS
@@ -83,14 +83,14 @@ class LineCounter:
                 hashes[parts == part].tofile(file)
 
     def duplicates(self) -> int:
-        """How many lines had stood in the corpus already."""
+        """Returns how many lines are copies of earlier ones."""
         return self.lines - sum(len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths
                                 if os.path.exists(path))
 
 
 @dataclasses.dataclass
 class Piece:
-    """Documents read together, the report of what could not be read among them, and bytes of the files that end here."""
+    """Documents read together, the report of unreadable text among them, and the bytes of the files that end here."""
     language: str
     documents: list[documents.Document]
     report: YieldReport
@@ -99,7 +99,7 @@ class Piece:
 
 @dataclasses.dataclass
 class Cleaned:
-    """A document's paragraphs as sentences, with the amounts of each and what the search for duplicates needs."""
+    """A document's paragraphs as sentences, with the amounts of each and the data for the search for duplicates."""
     language: str
     paragraphs: list[list[str]]
     amounts: list[dict[str, int]]
@@ -130,7 +130,7 @@ def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.
 
 
 def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldReport, int]:
-    """Does a worker's part: the sentences of the documents that stay, the account of the others, the bytes that end here."""
+    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes that end here."""
     cleaner = documents.Cleaner(piece.language, **settings["cleaning"])
     fingerprinter = deduplication.Fingerprinter("near" in settings["kinds"])
     cleaned = []
@@ -142,7 +142,7 @@ def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldRepor
 
 
 def in_order(pool: concurrent.futures.Executor, work, items: Iterable, settings: dict, ahead: int) -> Iterator:
-    """`work` over `items` in a pool, results in order, with at most `ahead` items in flight."""
+    """Maps `work` over `items` in a pool, with results in order and at most `ahead` items in flight."""
     items = iter(items)
     waiting = collections.deque(pool.submit(work, item, settings) for item in itertools.islice(items, ahead))
     while waiting:
@@ -151,7 +151,7 @@ def in_order(pool: concurrent.futures.Executor, work, items: Iterable, settings:
 
 
 def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shortest: int, report: YieldReport) -> Cleaned | None:
-    """Returns a document without the paragraphs that occurred before; None if it goes too. Counts what goes."""
+    """Returns a document without duplicate paragraphs, or None if it is dropped; counts the dropped text."""
     first = document.paragraphs[0][0]
     if kind := seen.is_duplicate(document.fingerprint):
         report.drop(f"{kind} duplicates of documents", first, expected=True, **document.total())
@@ -171,7 +171,7 @@ def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shor
 
 
 class Writer:
-    """Writes documents over the files in turn and counts them; with a mixture, holds them back until their sizes are known."""
+    """Writes documents to the files in turn and counts them; for a mixture, holds them back until all sizes are known."""
 
     def __init__(self, files: list[TextIO], held_out: TextIO | None, folder: str, languages: list[str], report: YieldReport):
         self.files, self.held_out, self.report = files, held_out, report
@@ -197,7 +197,7 @@ class Writer:
             self._write(sentences, amounts, document.language, 1)
 
     def _write(self, sentences: list[str], amounts: dict[str, int], language: str, copies: int) -> None:
-        """Writes copies of a document, each to another file."""
+        """Writes copies of a document, each to a different file."""
         for _ in range(copies):
             self.files[self.written % len(self.files)].write("\n".join(sentences) + "\n\n")
             self.written += 1
@@ -237,14 +237,14 @@ class Writer:
 
 
 def _read_pickles(path: str) -> Iterator:
-    """Gives what was pickled into a file, one object after the other."""
+    """Gives the pickled objects of a file one after another."""
     with open(path, "rb") as file:
         while file.peek(1):
             yield pickle.load(file)
 
 
 def is_mixed() -> bool:
-    """Tells whether documents are left out or repeated. Raises ValueError if two flags say how."""
+    """Tells whether documents are left out or repeated. Raises ValueError if both flags are given."""
     if FLAGS.mix and FLAGS.smoothing is not None:
         raise ValueError("--mix: expected no --smoothing beside it")
     return bool(FLAGS.mix) or FLAGS.smoothing is not None
@@ -262,7 +262,7 @@ def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplica
 
 
 def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]]) -> None:
-    """Prints the account of the text, and writes it as JSON if a file is wanted."""
+    """Prints the account of the text, and writes it as JSON if a file is given."""
     counts = {name: report.kept.get(name, 0) for name in ("documents", "sentences", "words", "characters")}
     present(report, FLAGS.report_file, **counts, documents_dropped=report.balance("documents")["dropped"],
             duplicate_lines=duplicate_lines, languages=shares)
@@ -272,7 +272,7 @@ def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, di
 
 
 def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict) -> Iterator:
-    """Gives the cleaned pieces in order; those that a stopped run had cleaned are taken from the work folder."""
+    """Gives the cleaned pieces in order; those that a stopped run had cleaned come from the work folder."""
     journal = Journal(work.path_of(f"cleaned{JOURNAL}"))
     try:
         done = 0
@@ -289,7 +289,7 @@ def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.
 
 @contextlib.contextmanager
 def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]:
-    """Gives files to write in the work folder, which take their own names at the end.
+    """Gives files in the work folder to write, and moves them to their own names at the end.
 
     Raises OSError naming the outputs if the disk is full.
     """
@@ -301,7 +301,7 @@ def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]
             stack.close()
         except OSError as error:
             for file in files:
-                with contextlib.suppress(OSError):  # there is no room for the rest of the text
+                with contextlib.suppress(OSError):  # the disk may be too full for the rest of the text
                     file.close()
             if error.errno not in DISK_FULL:
                 raise
@@ -312,14 +312,14 @@ def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]
 
 
 def made_of(files: dict[str, list[str]]) -> dict[str, Any]:
-    """What the outputs depend on, by the option that says it."""
+    """Returns everything that the outputs depend on, by option."""
     facts = {path: [os.path.getsize(path), os.stat(path).st_mtime_ns] for path in itertools.chain(*files.values())
              if path != containers.STANDARD_INPUT}
     return {f"--{name}": FLAGS[name].value for name in DECIDING} | {"text": [files, facts]}
 
 
 def main(_) -> None:
-    """Reads here, splits in workers, writes here: so the order is that of the input for any number of workers."""
+    """Reads and writes in this process and splits in workers, so the order is that of the input for any number of workers."""
     interruption.end_on_signals()
     files = input_files()
     outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
@@ -338,7 +338,7 @@ def main(_) -> None:
     preflight.reserve_handles(len(outputs) + 4 * FLAGS.num_workers)
     preflight.check_disk({os.path.dirname(outputs[0]) or ".": sum(map(os.path.getsize, inputs)) // 4}, "the output")
     size = sum(os.path.getsize(path) for paths in files.values() for path in paths if path != containers.STANDARD_INPUT)
-    discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be known again
+    discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
     with (WorkFolder(f"{outputs[0]}{SUFFIX}", made_of(files), discard) as work, worker_pool(FLAGS.num_workers) as pool,
           tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder,
           open_outputs(work, outputs + held_out) as opened,
@@ -368,7 +368,7 @@ def input_files() -> dict[str, list[str]]:
 
 
 def held_out_name(output: str) -> str:
-    """Returns the file of the held-out documents: no glob for the outputs that begins with their name matches it."""
+    """Returns the file of the held-out documents; globs that begin with the outputs' name do not match it."""
     folder, name = os.path.split(output)
     stem, at, count = name.rpartition("@")
     return os.path.join(folder, f"held_out-{stem if at and count.isdecimal() else name}")
