@@ -5,6 +5,7 @@ Importing this defines no flag; a command calls what it needs.
 
 import concurrent.futures
 import os
+import sys
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -103,3 +104,14 @@ def run_main(main: Any) -> None:
                 raise
             raise SystemExit(f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}") from None
     app.run(checked_main)
+
+
+def _show(kind: Any, error: Any, traceback: Any) -> None:
+    """Shows Ctrl-C in one line and other errors as Python does."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("error: stopped by SIGINT", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+sys.excepthook = _show  # at import: a command's other modules take a second to import, before `run_main` can catch anything
