@@ -36,7 +36,7 @@ def main(_) -> None:
     from official_bert.text.tokenization import FullTokenizer
     from official_bert.training import runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint))
+                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
     runs.require_vocabulary(config)
     lines = read_texts(FLAGS.input_file)
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)

@@ -9,10 +9,21 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig, load_config
+from official_bert.config import (
+    Config,
+    ModelConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    differences,
+    load_config,
+    may_change,
+    to_dict,
+)
 from official_bert.data.tables import Rows, Source
+from official_bert.models.interchange import casing
 from official_bert.predictor import Predictor
-from official_bert.tasks.loading import load_task, task_class
+from official_bert.tasks.loading import load_task, run_folder, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.training import runs
 from official_bert.training.distribution import Placement, check_backend
@@ -58,21 +69,40 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
 
 def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: str, train: bool = True, overrides: Iterable[str] = (),
                 report: Callable[[str], None] = print, **more: Any) -> Config:
-    """Returns the configuration of a fine-tuning; without training, that of the run in `output_dir`. `more` goes to `load_config`.
+    """The configuration of a fine-tuning; `task` may be the name of a data set of GLUE, `more` are arguments of `load_config`.
 
-    `task` may be the name of a data set of GLUE.
+    Without training, it is that of the run in `output_dir`, or at `init_checkpoint`, with `overrides` and flags over it.
     """
     overrides = [*_named(task), *overrides]
-    if not train and (stored := runs.stored_config(output_dir, overrides)):
+    if not train and (stored := _config_of_run(output_dir, init_checkpoint, overrides, more.get("flags"), report)):
         return stored
-    return load_config(path or None, overrides=overrides, defaults=runs.DEFAULTS,
-                       checkpoint=runs.checkpoint_values(init_checkpoint, output_dir), report=report, **more)
+    vocab_file = (more.get("flags") or {}).get("tokenizer.vocab_file", "")
+    checkpoint = runs.checkpoint_values(init_checkpoint, output_dir, vocab_file)
+    config = load_config(path or None, overrides=overrides, defaults=runs.DEFAULTS, checkpoint=checkpoint, report=report, **more)
+    return config if train else runs.with_classes_of(config, init_checkpoint)
+
+
+def _config_of_run(output_dir: str, init_checkpoint: str, overrides: list[str], flags: Mapping[str, Any] | None,
+                   report: Callable[[str], None]) -> Config | None:
+    """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if neither is one.
+
+    Reports what is other than in training. Raises ValueError if that is the casing.
+    """
+    for folder in (output_dir, run_folder(init_checkpoint) if init_checkpoint else None):
+        own, asked = (runs.stored_config(folder, *values) if folder else None for values in ((), (overrides, flags)))
+        if own and asked and (folder == output_dir or own.task == asked.task):
+            casing.agreed(own.tokenizer.do_lower_case, asked.tokenizer.do_lower_case, str(folder))
+            if changed := [one.describe() for one in differences(to_dict(own), to_dict(asked)) if not may_change(one.key)]:
+                report(f"{folder}: other than in training: {'; '.join(changed)}")
+            return asked
+    return None
 
 
 def carry_out(config: Config, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-              steps: Steps = TRAIN_AND_EVALUATE, best: bool = False, report: Callable[[str], None] = print) -> FineTuned:
-    """Trains, evaluates and predicts with `runs.run`."""
-    metrics = runs.run(load_task(config), files, output_dir, placement, init_checkpoint, steps, best, report)
+              steps: Steps = TRAIN_AND_EVALUATE, best: bool = False, report: Callable[[str], None] = print,
+              opened: Steps | None = None) -> FineTuned:
+    """Trains, evaluates and predicts as `runs.run` does."""
+    metrics = runs.run(load_task(config), files, output_dir, placement, init_checkpoint, steps, best, report, opened)
     return FineTuned(metrics, output_dir)
 
 

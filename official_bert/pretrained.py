@@ -7,8 +7,7 @@ from absl import logging
 
 from official_bert.config import load_config
 from official_bert.models.encoder import BertEncoder
-from official_bert.models.interchange import formats
-from official_bert.models.interchange.stored import is_lower_case, looks_lower_case
+from official_bert.models.interchange import casing, formats
 from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import restore, run_folder
 from official_bert.text.tokenization import FullTokenizer
@@ -27,7 +26,7 @@ def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -
     vocab_file, lower_case = _vocabulary(os.fspath(path))
     if do_lower_case is not None:
         lower_case = do_lower_case
-    return FullTokenizer(vocab_file, looks_lower_case(read_entries(vocab_file)) if lower_case is None else lower_case)
+    return FullTokenizer(vocab_file, not casing.has_capitals(read_entries(vocab_file)) if lower_case is None else lower_case)
 
 
 def _vocabulary(path: str) -> tuple[str, bool | None]:
@@ -41,7 +40,7 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
     model = formats.read(path)
     if not (vocab_file := formats.vocab_file_of(path, model)):
         raise ValueError(f"{path}: no vocabulary found beside it; give the path of vocab.txt")
-    return vocab_file, is_lower_case(model)
+    return vocab_file, casing.is_lower_case(model)
 
 
 def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEncoder:

@@ -62,7 +62,7 @@ def main(_) -> None:
 def _config(dataset: str):
     """Returns the configuration of the flags, with 2018's values for flags that are not given."""
     from official_bert.training import runs
-    checkpoint = runs.checkpoint_values("" if FLAGS.bert_config_file else FLAGS.init_checkpoint, FLAGS.output_dir)
+    checkpoint = runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "")
     overrides = ["task=glue", f"options.dataset={dataset}"]
     overrides += ["options.language=zh"] if dataset == "xnli" else []  # like 2018's XnliProcessor
     return load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),

@@ -15,7 +15,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.command_line import given_flags, run_main
-from official_bert.config import Config
+from official_bert.config import Config, may_change
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "The task; by default that of --config.")
@@ -42,19 +42,24 @@ command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "trai
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid or several seeds if asked for."""
     from official_bert import finetuning
+    from official_bert.training import search
     from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps
     placement = Placement(**command_line.placement_values(FLAGS))
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
                   predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
-    config = finetuning.make_config(FLAGS.task or "", FLAGS.config, FLAGS.init_checkpoint, FLAGS.output_dir, steps.train,
-                                    overrides=FLAGS.set, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS))
+    searching = bool(FLAGS.grid or FLAGS.vary or FLAGS.seeds > 1)
+    output_dir = FLAGS.output_dir if steps.train or searching else search.best_run(FLAGS.output_dir) or FLAGS.output_dir
+    # The best run of a search keeps what was varied, even if the command line is that of the search.
+    given = {key: value for key, value in given_flags(FLAGS).items() if output_dir == FLAGS.output_dir or may_change(key)}
+    config = finetuning.make_config(FLAGS.task or "", FLAGS.config, FLAGS.init_checkpoint, output_dir, steps.train,
+                                    overrides=FLAGS.set, bert_config_file=FLAGS.bert_config_file, flags=given)
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
                       predict_file=FLAGS.predict_file, cache_dir=os.path.expanduser(FLAGS.cache_dir))
-    if FLAGS.grid or FLAGS.vary or FLAGS.seeds > 1:
+    if searching:
         _search(config, files, placement, steps)
         return
-    tuned = finetuning.carry_out(config, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best)
+    tuned = finetuning.carry_out(config, files, output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best)
     print("\n".join(f"{name} = {value:.5f}" for name, value in tuned.metrics.items()))
     print(f"checkpoints, configuration, log and results: {os.path.join(tuned.output_dir, '')}")
 
@@ -68,16 +73,17 @@ def _search(config: Config, files, placement, steps) -> None:
         raise ValueError("--grid, --vary and --seeds: expected --do_train and --do_eval beside them")
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
-        return dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint).metrics)
+        return dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint, opened=steps).metrics)
 
-    metric = load_task(config).best_metric()
+    task = load_task(config)
+    metric, origin = task.best_metric(), task.data_digests(files) | {"init_checkpoint": FLAGS.init_checkpoint}
     grid = (dict(search.PAPER_GRID) if FLAGS.grid else {}) | search.parse_vary(FLAGS.vary)
-    outcomes, best = search.search(config, grid, FLAGS.seeds, FLAGS.output_dir, metric, train_one)
+    outcomes, best = search.search(config, grid, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin)
     print("\n".join(search.describe(outcomes, metric)))
-    print(f"best run: {best}")
+    print(f"  {best}")
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)
-        trained = runs.stored_config(best, [])  # with its own values, and the labels that it found
+        trained = runs.stored_config(best)  # with its own values, and the labels that it found
         assert trained is not None
         finetuning.carry_out(trained, files, best, placement, "", only, FLAGS.predict_best)
 

@@ -42,7 +42,7 @@ def main(_) -> None:
     from official_bert.training.task import DataFiles
     placement = Placement(**command_line.placement_values(FLAGS))
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
-                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir), report=print)
+                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""), report=print)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file)
     if not FLAGS.do_train and not FLAGS.do_eval:

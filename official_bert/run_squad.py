@@ -110,10 +110,12 @@ def _trained(folder: str):
 
 
 def _config() -> Config:
-    """Returns the configuration of the flags and --config."""
+    """Returns the configuration of the flags, --config and the checkpoint."""
+    from official_bert.training import runs
     overrides = _overrides() + ([] if FLAGS.config else ["task=squad"])
-    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                         overrides=overrides, defaults=None if FLAGS.config else FINE_TUNING)
+    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=overrides,
+                         defaults=None if FLAGS.config else FINE_TUNING, report=print,
+                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
     _check_task(config)
     return config
 

@@ -37,6 +37,7 @@ PROGRESS = (
     r".*\d+%\|.*|.*\d+it \[.*|\d+.* x 2 MB \[.*",  # the same, drawn again
     r"[a-z ]+: (\d+\.\d s|\d+%.*)",  # a stage of the generator
     r"\w+ version \d+: (loaded, \d+ warm-up requests|available|unloaded)|stopping",  # the server, here
+    r"\d+ out of the last \d+ calls to .* triggered tf.function retracing.*",  # of several commands in one process
     r"I\d{4} .*\] .*",  # notes of the server in a process of its own, and of TensorFlow, which begins them with the next line
     r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
 )

@@ -16,7 +16,6 @@ from absl import flags
 from official_bert.command_line import run_main
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.files import require_new_folder, written_folder
-from official_bert.text.vocab import read_entries
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 LARGEST = 1e-5  # difference between the outputs of the two models
@@ -32,11 +31,13 @@ flags.DEFINE_enum("head", "", ["", "classifier", "choice", "tagger"],
                   "The kind of the output layer of --input, if its format does not tell (tf1: classifier).")
 flags.DEFINE_enum("hidden_act", "", ["", "gelu", "gelu_erf"],
                   "Overrides the files: Google's models were trained with gelu, but Hugging Face's copies say gelu_erf.")
+flags.DEFINE_list("labels", [], "Names of the classes of --input, in the order of its outputs, instead of those in its files.")
 flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input whose whole name matches are not converted.")
 
 
 def read_source(formats, files):
     """Returns the model to convert, changed as the flags say."""
+    from official_bert.models.interchange import casing
     name, _ = formats.find_format(FLAGS.input)
     name = "ours" if name == "keras" else name
     if FLAGS["from"].value not in ("", name):
@@ -48,12 +49,20 @@ def read_source(formats, files):
     if FLAGS.hidden_act:
         model = dataclasses.replace(model, notes=(), config=dataclasses.replace(files.require_config(model),
                                                                                 hidden_act=FLAGS.hidden_act))
-    if FLAGS.vocab_file:
-        model = dataclasses.replace(model, vocab=read_entries(FLAGS.vocab_file))
+    model = casing.with_vocabulary(model, FLAGS.vocab_file)
     if FLAGS.head:
         model = formats.as_head(model, FLAGS.head)
-    lower_case = files.is_lower_case(model) if FLAGS.do_lower_case is None else FLAGS.do_lower_case
-    return dataclasses.replace(model, do_lower_case=lower_case)
+    if FLAGS.labels:
+        model = with_labels(model, FLAGS.labels)
+    return dataclasses.replace(model, do_lower_case=casing.agreed(casing.is_lower_case(model), FLAGS.do_lower_case, model.origin))
+
+
+def with_labels(model, labels):
+    """The model with these names of its classes."""
+    classes = len(model.weights[f"{model.head}/output_bias"]) if model.head in ("classifier", "tagger") else 0
+    if len(set(labels)) != classes:
+        raise ValueError(f"--labels: expected {classes} different names, for {model.origin} has so many classes, got {', '.join(labels)}")
+    return dataclasses.replace(model, labels=labels)
 
 
 def leave_out(model):
@@ -121,6 +130,8 @@ def main(_) -> None:
             raise ValueError(f"--output={FLAGS.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
     if left_out:
         print(f"left out, because the model's class in this format has no place for it: {', '.join(left_out)}")
+    if FLAGS.to == "tf1" and source.labels:
+        print(f"left out, for this format has no place for names of classes: {', '.join(source.labels)}")
     if source.vocab is None:
         print("no vocabulary was found; --vocab_file gives it")
     print(f"{FLAGS.output}: {len(source.weights) - len(left_out)} weights; largest difference {worst:.2e}")

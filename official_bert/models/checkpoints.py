@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from official_bert import config
 from official_bert.models.encoder import weights_by_name
-from official_bert.models.interchange import formats, tf1
+from official_bert.models.interchange import classes, formats, tf1
+from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as newest_checkpoint
 from official_bert.models.interchange.ours import named_weights
 from official_bert.models.interchange.stored import StoredModel
@@ -51,11 +52,11 @@ def model_values(path: str) -> dict[str, Any]:
     return {} if stored is None else config.to_dict(stored)
 
 
-def initialize_from(model: keras.Model, path: str) -> Initialization:
-    """Takes weights, and only weights, from a checkpoint of any format.
+def initialize_from(model: keras.Model, path: str, task: Classes | None = None) -> Initialization:
+    """Takes weights, and only weights, from a checkpoint of any format; its classes are put into the order of the `task`'s.
 
-    Raises ValueError if there is no checkpoint, and, naming the first weights that do not fit, if it holds a model of another
-    size.
+    A head of other classes is re-initialised. Raises ValueError if there is no checkpoint, and, naming the first weights that do not
+    fit, if it holds a model of another size.
     """
     try:
         found = formats.read(path)
@@ -64,6 +65,7 @@ def initialize_from(model: keras.Model, path: str) -> Initialization:
     variables = weights_by_name(model)
     if found.table is tf1.TABLE and "tagger/output_bias" in variables:
         found = formats.as_head(found, "tagger")
+    found, remarks = classes.in_order_of(found, task or Classes())
     wrong = formats.misfits(found, variables)
     other_heads = {name for name, weight in found.weights.items() if name in variables and name.startswith(TASK_HEADS)
                    and weight.shape != tuple(variables[name].shape)}
@@ -73,7 +75,7 @@ def initialize_from(model: keras.Model, path: str) -> Initialization:
         variables[name].assign(weight.reshape(variables[name].shape))
     return Initialization(
         origin=found.origin, taken=len(taken), new=tuple(sorted(set(variables) - set(taken))),
-        unused=(*sorted(set(found.weights) - set(taken)), *found.unknown), notes=tuple(found.notes),
+        unused=(*sorted(set(found.weights) - set(taken)), *found.unknown), notes=(*found.notes, *remarks),
         differences=_differences(model, found))
 
 

@@ -12,8 +12,9 @@ from absl import logging
 
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models import checkpoints
-from official_bert.models.interchange import formats, ours
+from official_bert.models.interchange import casing, formats, ours
 from official_bert.models.interchange.stored import StoredModel
+from official_bert.training import search
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
 from official_bert.training.task import TaskBase
 
@@ -55,35 +56,39 @@ def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool |
     """The task and the model, weights loaded, of whatever `restore` takes.
 
     Vocabulary and casing are those of the files unless they are given. Raises ValueError, too, if a checkpoint that is no run has no
-    vocabulary; a run may have been trained without one.
+    vocabulary (a run may have been trained without one), or if its casing is not the given one.
     """
-    config, model = restore(path)
-    tokenizer = TokenizerConfig(vocab_file=vocab_file or config.tokenizer.vocab_file,
-                                do_lower_case=config.tokenizer.do_lower_case if do_lower_case is None else do_lower_case)
+    config, model = restore(path, vocab_file, do_lower_case)
+    tokenizer = dataclasses.replace(config.tokenizer, vocab_file=vocab_file or config.tokenizer.vocab_file)
     if not tokenizer.vocab_file and run_folder(path) is None:
         raise ValueError(f"{path}: no vocabulary found beside it; --vocab_file gives it")
     return load_task(dataclasses.replace(config, tokenizer=tokenizer)), model
 
 
-def restore(path: str) -> tuple[Config, keras.Model]:
-    """The configuration and the model, weights loaded, of a training run, of one checkpoint in it, or of a checkpoint of any format.
+def restore(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[Config, keras.Model]:
+    """The configuration and the model, weights loaded, of a training run, of the best run of a search, of one checkpoint in a run, or of
+    a checkpoint of any format.
 
     The task of a checkpoint of another format is that of its head; without a head that answers, and for a converted encoder, the
     model is a `BertEncoder`. Raises ValueError if there is no checkpoint, or weights are missing.
     """
+    path = search.best_run(path) or path
     prefix = checkpoints.newest_checkpoint(path)
     if not os.path.exists(path) and prefix is None:
         raise ValueError(f"{path}: expected the output folder of a training run or a checkpoint, got no such file or folder")
     if (folder := run_folder(path)) is None:
         stored = _answering(formats.read(path))
         config = ours.config_of(stored)
-        tokenizer = dataclasses.replace(config.tokenizer, vocab_file=formats.vocab_file_of(path, stored))
+        known = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
+        lower_case = casing.agreed(known, do_lower_case, stored.origin) is not False
+        tokenizer = TokenizerConfig(vocab_file=formats.vocab_file_of(path, stored), do_lower_case=lower_case)
         return dataclasses.replace(config, tokenizer=tokenizer), formats.make_model(stored)
     if prefix is None:
         raise ValueError(f"{path}: no checkpoint found there")
     vocab_file = os.path.join(folder, VOCAB_FILE)
     overrides = [f"tokenizer.vocab_file={vocab_file}"] if os.path.exists(vocab_file) else []
     config = load_config(os.path.join(folder, CONFIG_FILE), overrides=overrides)
+    casing.agreed(config.tokenizer.do_lower_case, do_lower_case, folder)
     return config, _restore_run(load_task(config), prefix)
 
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 
 from official_bert.config import Config, Difference, differences, load_config, may_change, save_config, to_dict
-from official_bert.files import written_beside, written_whole
+from official_bert.files import read_json, written_beside, written_whole
 from official_bert.models.interchange import prefixes
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
+DATA_FILE = "data.json"
 BEST_FOLDER, METRIC_FILE, CHECKPOINT = "best", "metric.json", "ckpt"
 
 
@@ -45,6 +46,26 @@ def check_same_run(config: Config, output_dir: str, section: str = "") -> list[D
         raise ValueError(f"--output_dir={output_dir} holds a run with another configuration "
                          f"({'; '.join(one.describe() for one in wrong)}); give another folder, or the same values to resume it")
     return every
+
+
+def check_same_data(digests: Mapping[str, str], output_dir: str) -> None:
+    """Raises ValueError if the run in the folder began on other data; `digests` are those of `data_digests`."""
+    path = os.path.join(output_dir, DATA_FILE)
+    before = read_json(path) if os.path.exists(path) else {}
+    for use, option in (("train", "--train_file"), ("eval", "--eval_file")):
+        if before.get(use, digests.get(use)) != digests.get(use, before.get(use)):
+            hint = "; --nodo_train evaluates it on these" if use == "eval" else ""
+            raise ValueError(f"--output_dir={output_dir} holds a run with another content of {option} (or its file in --data_dir); give "
+                             f"another folder{hint}")
+
+
+def write_data_digests(digests: Mapping[str, str], output_dir: str) -> None:
+    """Writes the digests of the run's data beside its configuration."""
+    path = os.path.join(output_dir, DATA_FILE)
+    before = read_json(path) if os.path.exists(path) else {}
+    if digests:
+        with written_whole(path) as file:
+            json.dump(before | dict(digests), file)
 
 
 def write_run_files(config: Config, output_dir: str) -> None:

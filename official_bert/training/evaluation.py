@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from official_bert.models import checkpoints
 from official_bert.models.interchange.prefixes import prefixes_in, step_of
 from official_bert.training import checkpointing, distribution, guards
 from official_bert.training.checkpointing import EVAL_LOG_FILE, CheckpointFolder
@@ -23,12 +24,16 @@ from official_bert.training.trainer import Trainer, real_rows
 POLL_SECONDS = 2.0
 
 
-def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement) -> dict[str, float]:
-    """Measures the newest readable checkpoint of a run's folder on the task's evaluation data.
+def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
+             report: Callable[[str], None] = print) -> dict[str, float]:
+    """Measures the newest readable checkpoint of a run's folder, or `init_checkpoint`, on the task's evaluation data.
 
-    Raises ValueError if there is no evaluation data or no checkpoint.
+    Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a weight of the model or has other classes.
     """
     trainer = _prepare(task, output_dir, placement)
+    if init_checkpoint:
+        take_all(task, trainer.model, init_checkpoint, report)
+        return {name: value for name, value in _measure(trainer, task, files).items() if name != "step"}
     if CheckpointFolder(trainer.checkpoint, output_dir).restore_newest() is None:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
     return _measure(trainer, task, files)
@@ -58,6 +63,18 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
     return metrics
 
 
+def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[str], None] = print) -> None:
+    """Takes all weights of a model from a checkpoint of any format; reports what was assumed about it.
+
+    Raises ValueError if one is missing, or if the checkpoint's classes are not the task's.
+    """
+    found = checkpoints.initialize_from(model, path, task.classes)
+    if found.new:
+        raise ValueError(f"--init_checkpoint={found.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
+    if found.notes:
+        report(f"{found.origin}: {'; '.join(found.notes)}")
+
+
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
     """Returns the task's predictions for each real row of a source, in its order, as NumPy values."""
     @tf.function(reduce_retracing=True)
@@ -68,7 +85,8 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
 
 
 def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:
-    checkpointing.check_same_run(task.config, output_dir, "model.")
+    for section in ("model.", "options.labels"):
+        checkpointing.check_same_run(task.config, output_dir, section)
     guards.check_vocabulary(task.config)
     strategy = distribution.make_strategy(placement)
     distribution.set_precision(task.config.training.precision)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
@@ -48,6 +48,8 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     strategy = distribution.make_strategy(placement)
     chief = distribution.is_chief(strategy)
     with checkpointing.locked(output_dir) if chief else contextlib.nullcontext():
+        digests = task.data_digests(files, steps)
+        checkpointing.check_same_data(digests, output_dir)
         distribution.set_precision(task.config.training.precision)
         keras.utils.set_random_seed(task.config.seed)
         with strategy.scope():
@@ -55,12 +57,12 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
             draw_first_weights(phases[0].resolved.model, task.config.seed)
         # The run's own, with the labels found in its data.
         config = task.config if task.config.phases else phases[0].resolved.task.config
-        metrics = _train(phases, config, output_dir, strategy, init_checkpoint, profile, report if chief else lambda _: None)
+        metrics = _train(phases, config, digests, output_dir, strategy, init_checkpoint, profile, report if chief else lambda _: None)
         return Trained(metrics, phases[-1].resolved)
 
 
-def _train(phases: list[Phase], config: Config, output_dir: str, strategy: tf.distribute.Strategy, init_checkpoint: str,
-           profile: Profile, report: Callable[[str], None]) -> dict[str, float]:
+def _train(phases: list[Phase], config: Config, digests: Mapping[str, str], output_dir: str, strategy: tf.distribute.Strategy,
+           init_checkpoint: str, profile: Profile, report: Callable[[str], None]) -> dict[str, float]:
     changed = checkpointing.check_same_run(config, output_dir)
     first = phases[0].resolved
     trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
@@ -75,12 +77,13 @@ def _train(phases: list[Phase], config: Config, output_dir: str, strategy: tf.di
         report(f"resumed: {restored} at step {trainer.steps_done} of {phases[-1].last}; weights, optimizer, schedule, position in "
                "the data" + "".join(f"; {one.describe()}" for one in changed))
     elif init_checkpoint:
-        report(f"initialised (weights only): {checkpoints.initialize_from(trainer.model, init_checkpoint).describe()}")
+        report(f"initialised (weights only): {checkpoints.initialize_from(trainer.model, init_checkpoint, first.task.classes).describe()}")
     else:
         report(f"fresh: weights are random (seed {config.seed})")
     chief = distribution.is_chief(strategy)
     if chief:
         checkpointing.write_run_files(config, output_dir)
+        checkpointing.write_data_digests(digests, output_dir)
     with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
         return Run(trainer, folder, watcher, phases, profile).go()
 

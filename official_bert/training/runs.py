@@ -2,14 +2,13 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from official_bert.config import FINE_TUNING, CheckpointValues, Config, load_config, merge
 from official_bert.files import written_whole
 from official_bert.models import checkpoints
-from official_bert.models.interchange import formats
-from official_bert.models.interchange.stored import is_lower_case
+from official_bert.models.interchange import casing, formats, ours
 from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, METRIC_FILE, VOCAB_FILE
 from official_bert.training.distribution import Placement, is_first_worker, set_precision
@@ -27,11 +26,11 @@ RESULTS_FILE = "eval_results.txt"
 DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {"training": {"keep_checkpoints": 1}})
 
 
-def checkpoint_values(init_checkpoint: str, output_dir: str = "") -> CheckpointValues:
-    """Returns the configuration values in a checkpoint's files: the model, the vocabulary beside it, whether it is uncased.
+def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "") -> CheckpointValues:
+    """Returns the configuration values in a checkpoint's files: the model, the vocabulary (unless one is given), the casing.
 
     If `output_dir` has a run, they come from its configuration, because the checkpoint may be gone. Raises ValueError if there is no
-    checkpoint.
+    checkpoint, or if the vocabulary is not of its casing.
     """
     if not init_checkpoint:
         return CheckpointValues({})
@@ -43,20 +42,34 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "") -> CheckpointV
     except ValueError as error:
         raise ValueError(f"--init_checkpoint={error}") from None
     model = {} if stored.config is None else {"model": dataclasses.asdict(stored.config)}
-    lower_case = False if stored.do_lower_case is None and is_lower_case(stored) is False else stored.do_lower_case
+    lower_case = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
     tokenizer = {"vocab_file": formats.vocab_file_of(init_checkpoint, stored), "do_lower_case": lower_case}
     known = {key: value for key, value in tokenizer.items() if value not in ("", None)}
     return CheckpointValues(model | {"tokenizer": known}, f"--init_checkpoint={stored.origin}")
 
 
-def stored_config(output_dir: str, overrides: list[str]) -> Config | None:
-    """The configuration of a run's folder, for evaluation and prediction alone; None if there is none."""
+def stored_config(output_dir: str, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> Config | None:
+    """The configuration of a run's folder, for evaluation and prediction alone; None if there is none.
+
+    `flags` are those of 2018 on the command line, by dotted key.
+    """
     path = os.path.join(output_dir, CONFIG_FILE)
     if not os.path.exists(path):
         return None
     vocab = os.path.join(output_dir, VOCAB_FILE)
     own = [f"tokenizer.vocab_file={vocab}"] if os.path.exists(vocab) else []
-    return load_config(path, overrides=[*own, *overrides])
+    return load_config(path, flags=flags, overrides=[*own, *overrides])
+
+
+def with_classes_of(config: Config, init_checkpoint: str) -> Config:
+    """A configuration, for use without training data, with the checkpoint's labels and kind of answer."""
+    if not init_checkpoint or config.task not in ("classification", "ner") or config.options.get("labels"):
+        return config
+    stored = formats.read(init_checkpoint)
+    stored = formats.as_head(stored, "tagger") if config.task == "ner" and stored.head == "classifier" else stored
+    if stored.head not in ("classifier", "tagger"):
+        return config
+    return dataclasses.replace(config, options=merge(ours.class_options(stored), config.options))
 
 
 def require_vocabulary(config: Config) -> None:
@@ -66,11 +79,13 @@ def require_vocabulary(config: Config) -> None:
 
 
 def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-        steps: Steps = TRAIN_AND_EVALUATE, best: bool = False, report: Callable[[str], None] = print) -> dict[str, float]:
+        steps: Steps = TRAIN_AND_EVALUATE, best: bool = False, report: Callable[[str], None] = print,
+        opened: Steps | None = None) -> dict[str, float]:
     """Trains, evaluates and predicts as `steps` say, and returns the metrics; `best`: predicts with the best checkpoint.
 
-    Without training, the folder's newest checkpoint counts, or `init_checkpoint` if the folder has none. Of several
-    workers all train and evaluate, and the first one alone predicts and writes.
+    The data of the steps `opened` (by default of `steps`) are opened and checked before training. Without training, the folder's
+    newest checkpoint counts, or `init_checkpoint` if the folder has none. Of several workers all train and evaluate, and the first one
+    alone predicts and writes.
     """
     require_vocabulary(task.config)
     first = is_first_worker(placement)
@@ -79,17 +94,20 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
     metrics: dict[str, float] = {}
     resolved = None
     if steps.train:
-        opened = dataclasses.replace(steps, predict=steps.predict and first)
-        trained = loop.train(task, files, output_dir, placement, init_checkpoint, steps=opened, report=report)
+        opened = opened or steps
+        trained = loop.train(task, files, output_dir, placement, init_checkpoint, report=report,
+                             steps=dataclasses.replace(opened, predict=opened.predict and first))
         metrics, resolved = trained.metrics, trained.resolved
     elif steps.evaluate:
-        metrics = _evaluate(task, files, output_dir, placement, init_checkpoint)
+        folder = trained_folder(output_dir, init_checkpoint)
+        metrics = evaluation.evaluate(task, files, output_dir, placement, "" if folder == output_dir else folder, report)
     if first and steps.evaluate and metrics:
         write_results(metrics, output_dir)
     if first and steps.predict:
         resolved = resolved or resolve_answers(task, files)
         assert resolved.tests is not None
-        predictions = predict(resolved, resolved.tests.source, trained_folder(output_dir, init_checkpoint, best))
+        predictions = predict(resolved, resolved.tests.source, trained_folder(output_dir, init_checkpoint, best),
+                              report)
         os.makedirs(output_dir, exist_ok=True)
         report(f"wrote {', '.join(resolved.tests.write(predictions, output_dir))}")
     return metrics
@@ -103,16 +121,6 @@ def _write_constant(constant: ConstantAnswers, output_dir: str, report: Callable
     if constant.write:
         report(f"wrote {', '.join(constant.write(output_dir))}")
     return constant.metrics
-
-
-def _evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str) -> dict[str, float]:
-    folder = trained_folder(output_dir, init_checkpoint)
-    if os.path.exists(os.path.join(folder, CONFIG_FILE)):
-        return evaluation.evaluate(task, files, folder, placement)
-    set_precision(task.config.training.precision)
-    resolved = task.resolve(files, Steps(train=False))
-    assert resolved.held_out is not None
-    return resolved.held_out.evaluate(predict(resolved, resolved.held_out.source, folder))
 
 
 def trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) -> str:
@@ -132,14 +140,12 @@ def resolve_answers(task: TaskBase, files: DataFiles) -> Resolved:
     return task.resolve(files, Steps(train=False, evaluate=False, predict=True))
 
 
-def predict(resolved: Resolved, source: BatchSource, path: str) -> list[dict[str, Any]]:
-    """Predicts each row of a source, with the weights at a path.
+def predict(resolved: Resolved, source: BatchSource, path: str, report: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    """Predicts each row of a source, with the weights at a path, and reports what was assumed about them.
 
-    Raises ValueError unless the path has weights for all variables of the model.
+    Raises ValueError unless the path has weights for all variables of the model, with its classes.
     """
-    found = checkpoints.initialize_from(resolved.model, path)
-    if found.new:
-        raise ValueError(f"--init_checkpoint={found.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
+    evaluation.take_all(resolved.task, resolved.model, path, report)
     return evaluation.predict(resolved.task, resolved.model, source)
 
 

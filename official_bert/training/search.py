@@ -3,21 +3,25 @@
 Each run has its own folder and is not repeated: `search.json` has its results. Only the best run keeps its checkpoints.
 """
 
+import contextlib
 import dataclasses
 import gc
 import glob
 import itertools
 import json
+import logging
 import os
+import re
 import shutil
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from official_bert.config import Config, build, merge, nest, parse_override, to_dict
-from official_bert.files import written_whole
+from official_bert.files import read_json, written_whole
 from official_bert.training.checkpointing import BEST_FOLDER
 
 SEARCH_FILE = "search.json"
@@ -81,19 +85,23 @@ def name_of(setting: Setting) -> str:
     for key, value in setting.items():
         written = f"{value:g}" if isinstance(value, float) else str(value)
         parts.append(f"{SHORT_NAMES.get(key, key.rpartition('.')[2] + '-')}{written}")
-    return "-".join(parts) or "run"
+    return re.sub(r"[^\w.+-]+", "_", "-".join(parts)) or "run"
 
 
 def search(config: Config, grid: Mapping[str, Sequence[Any]], seeds: int, output_dir: str, metric: str, train_one: TrainOne,
-           report: Callable[[str], None] = print) -> tuple[list[Outcome], str]:
+           report: Callable[[str], None] = print, origin: Mapping[str, str] = types.MappingProxyType({})) -> tuple[list[Outcome], str]:
     """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...).
 
     Returns the outcomes, best mean first, and the folder of the run with the best value. `metric` begins with `-` if less is
-    better.
+    better. `origin` says what else the results depend on: digests of the data, the initial checkpoint.
+
+    Raises ValueError, before the first run, for settings that are the same run, and for results in the folder that are of another
+    origin.
     """
     settings = settings_of(grid)
+    _check_settings(config, settings)
     configs = [[with_setting(config, setting | {"seed": config.seed + seed}) for seed in range(seeds)] for setting in settings]
-    records = _Records(output_dir, metric)
+    records = _Records(output_dir, metric, origin)
     outcomes: list[Outcome] = []
     for setting, seeded in zip(settings, configs):
         folders = [os.path.join(output_dir, name_of(setting | {"seed": one.seed})) for one in seeded]
@@ -101,7 +109,8 @@ def search(config: Config, grid: Mapping[str, Sequence[Any]], seeds: int, output
             if records.value(folder, one) is None:
                 number = len(outcomes) * seeds + folders.index(folder) + 1
                 report(f"run {number} of {len(settings) * seeds}: {os.path.basename(folder)}")
-                records.add(folder, one, train_one(one, folder))
+                with _silent_about_retracing():
+                    records.add(folder, one, train_one(one, folder))
                 keras.backend.clear_session()
                 gc.collect()
         found = [records.value(folder, one) for one, folder in zip(seeded, folders)]
@@ -110,16 +119,44 @@ def search(config: Config, grid: Mapping[str, Sequence[Any]], seeds: int, output
     return outcomes, records.best()
 
 
+@contextlib.contextmanager
+def _silent_about_retracing() -> Iterator[None]:
+    """Keeps back TensorFlow's warning that a function is traced often: each run has its own model, and so its own trace."""
+    def keep(record: logging.LogRecord) -> bool:
+        return "triggered tf.function retracing" not in record.getMessage()
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
+def _check_settings(config: Config, settings: Sequence[Setting]) -> None:
+    """Raises ValueError for settings that are the same run, or of which a key has no effect."""
+    keys = settings[0]
+    if "seed" in keys:
+        raise ValueError("--vary=seed: expected --seeds, which trains with the seeds from config.seed on")
+    if "training.epochs" in keys and (config.training.steps or "training.steps" in keys):
+        raise ValueError("training.epochs has no effect beside training.steps: expected one of them")
+    names = [name_of(setting) for setting in settings]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"--vary: expected different settings, got {twice[0]} several times")
+
+
 class _Records:
     """The results of finished runs, in `search.json`."""
 
-    def __init__(self, output_dir: str, metric: str):
+    def __init__(self, output_dir: str, metric: str, origin: Mapping[str, str]):
         self.folder, self.path = output_dir, os.path.join(output_dir, SEARCH_FILE)
         self.metric, self.sign = metric.removeprefix("-"), -1.0 if metric.startswith("-") else 1.0
         self.runs: dict[str, dict] = {}
+        self.origin = dict(origin)
         if os.path.exists(self.path):
-            with open(self.path, encoding="utf-8") as file:
-                self.runs = json.load(file)["runs"]
+            stored = read_json(self.path)
+            self.runs, before = stored["runs"], stored.get("origin", {})
+            if other := [name for name, value in self.origin.items() if before.get(name, value) != value]:
+                raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
 
     def value(self, folder: str, config: Config) -> float | None:
         """The metric of the finished run with exactly this configuration; None if there is none."""
@@ -133,7 +170,7 @@ class _Records:
         self.runs[os.path.basename(folder)] = {"config": to_dict(config), "metrics": dict(metrics)}
         best = self.best()
         with written_whole(self.path) as file:
-            json.dump({"metric": self.metric, "best": os.path.basename(best), "runs": self.runs}, file, indent=1)
+            json.dump({"metric": self.metric, "best": os.path.basename(best), "origin": self.origin, "runs": self.runs}, file, indent=1)
         for name in self.runs:
             if name != os.path.basename(best):
                 remove_checkpoints(os.path.join(self.folder, name))
@@ -152,9 +189,19 @@ def remove_checkpoints(folder: str) -> None:
     shutil.rmtree(os.path.join(folder, BEST_FOLDER), ignore_errors=True)
 
 
+def best_run(output_dir: str) -> str | None:
+    """The folder of the best run of the search in a folder; None if it holds none."""
+    path = os.path.join(output_dir, SEARCH_FILE)
+    return os.path.join(output_dir, read_json(path)["best"]) if os.path.exists(path) else None
+
+
 def describe(outcomes: Sequence[Outcome], metric: str) -> list[str]:
-    """Returns a line for each setting: mean, spread, each seed's value."""
+    """Returns a line for each setting: mean, spread, each seed's value; then what is best in which sense."""
     width = max(len(name_of(outcome.setting)) for outcome in outcomes)
     lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: mean, standard deviation, each seed"]
-    return lines + [f"{name_of(outcome.setting):{width}}  {outcome.mean:.4f} +- {outcome.spread:.4f}  "
-                    f"({', '.join(f'{value:.4f}' for value in outcome.values)})" for outcome in outcomes]
+    lines += [f"{name_of(outcome.setting):{width}}  {outcome.mean:.4f} +- {outcome.spread:.4f}  "
+              f"({', '.join(f'{value:.4f}' for value in outcome.values)})" for outcome in outcomes]
+    word = "lowest" if metric.startswith("-") else "highest"
+    single = (min if metric.startswith("-") else max)(value for outcome in outcomes for value in outcome.values)
+    return [*lines, f"best setting, by the {word} mean: {name_of(outcomes[0].setting)}",
+            f"best run, by the {word} single value {single:.4f}; it alone keeps its checkpoints, and it predicts:"]

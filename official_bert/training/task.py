@@ -14,13 +14,17 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import Config, build, to_dict
-from official_bert.data.tables import Source
+from official_bert.data.cache import text_digest
+from official_bert.data.tables import Rows, Source, digest
+from official_bert.models.interchange.classes import Classes
+from official_bert.models.interchange.stored import Kind
 from official_bert.text.tokenization import FullTokenizer
 
 Batch = Mapping[str, tf.Tensor]
 Outputs = Mapping[str, tf.Tensor]
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only the loop divides, over the global batch
+KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}  # of `Head`
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger"]
 
 
@@ -150,6 +154,12 @@ class TaskBase(abc.ABC):
         """The kind of model."""
 
     @property
+    def classes(self) -> Classes:
+        """The labels of the outputs and the kind of answer: a checkpoint's head must mean the same."""
+        labels = getattr(self.options, "labels", ())
+        return Classes(labels if isinstance(labels, tuple) else (), KINDS.get(self.head, ""))
+
+    @property
     def loss_names(self) -> Sequence[str]:
         """The names of the `losses` of a training batch, in their order."""
         return ("loss",)
@@ -181,6 +191,17 @@ class TaskBase(abc.ABC):
         if steps.predict and resolved.tests is None:
             raise ValueError(f"task {self.config.task}: no data to predict given")
         return resolved
+
+    def data(self, files: DataFiles) -> dict[str, list[Source]]:
+        """The files that `train` and `eval` read: a run is another one on other data. By default those given one by one."""
+        return {"train": [files.train_file], "eval": [files.eval_file]}
+
+    def data_digests(self, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
+        """The SHA-256 of the data that `train` and `eval` read, as far as these steps are done and the files exist."""
+        wanted = {"train": steps.train, "eval": steps.evaluate}
+        found = {use: [digest(source) for source in sources if source and (isinstance(source, Rows) or os.path.isfile(source))]
+                 for use, sources in self.data(files).items() if wanted[use]}
+        return {use: text_digest(parts) for use, parts in found.items() if parts}
 
     @abc.abstractmethod
     def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:

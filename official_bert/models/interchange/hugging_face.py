@@ -13,13 +13,14 @@ import safetensors
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
+from official_bert.models.interchange import hugging_face_tokenizers as tokenizers
 from official_bert.models.interchange import stored as files
 from official_bert.models.interchange import torch_pickle
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
-from official_bert.models.interchange.stored import Head, StoredModel
+from official_bert.models.interchange.stored import Head, Kind, StoredModel
 
 NAME = "Hugging Face folder"
-CONFIG_FILE, TOKENIZER_FILE, FAST_TOKENIZER_FILE = "config.json", "tokenizer_config.json", "tokenizer.json"
+CONFIG_FILE = "config.json"
 WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
 LAYER = "bert.encoder.layer.{i}."
 LINEAR = ("weight", "bias")
@@ -48,6 +49,8 @@ ARCHITECTURES: Mapping[str, Head] = {
     "BertModel": "", "BertForPreTraining": "pretraining", "BertForMaskedLM": "pretraining",
     "BertForNextSentencePrediction": "pretraining", "BertForSequenceClassification": "classifier",
     "BertForMultipleChoice": "choice", "BertForTokenClassification": "tagger", "BertForQuestionAnswering": "span"}
+KINDS: Mapping[str, Kind] = {"single_label_classification": "classifier", "multi_label_classification": "multi_label",
+                             "regression": "regression"}
 HIDDEN_ACTS = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu",
                "gelu_fast": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 OUR_HIDDEN_ACTS = {"gelu_erf": "gelu", "gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
@@ -84,11 +87,30 @@ def read(folder: str) -> StoredModel:
     config = build(ModelConfig, model_values(values, path), path)
     if config.hidden_act == "gelu_erf":
         notes.append("hidden_act gelu is Hugging Face's, the erf form: gelu_erf here")
-    labels = values.get("id2label") or {}
     return StoredModel(origin=f"{NAME} {folder} ({architecture or 'BERT'})", weights=weights, table=TABLE, config=config,
-                       head=head, unknown=unknown, notes=notes, vocab=_read_vocab(folder),
-                       do_lower_case=_read_do_lower_case(folder),
-                       labels=[labels[key] for key in sorted(labels, key=int)] if head in ("classifier", "tagger") else [])
+                       head=head, unknown=unknown, notes=notes, vocab=tokenizers.read_vocab(folder),
+                       do_lower_case=tokenizers.read_do_lower_case(folder),
+                       labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
+                       kind=_read_kind(values, path, len(weights["classifier/output_bias"])) if head == "classifier" else "")
+
+
+def _read_labels(values: Mapping[str, Any], path: str) -> list[str]:
+    """Reads the names of the classes in the order of the logits; [] if there are none. Raises ValueError if they are not numbered."""
+    labels = values.get("id2label") or {name: label for label, name in (values.get("label2id") or {}).items()}
+    if not isinstance(labels, Mapping) or sorted(map(str, labels), key=len) != sorted(map(str, range(len(labels))), key=len):
+        raise ValueError(f"{path}: id2label: expected the names of the classes 0, 1, 2, ..., got {str(labels)[:80]}")
+    return [str(label) for _, label in sorted(labels.items(), key=lambda item: int(item[0]))]
+
+
+def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
+    """Reads the kind of a classifier's answers: `problem_type`; without it, one output is a score."""
+    problem = values.get("problem_type")
+    if problem is None:
+        return "regression" if outputs == 1 else ""
+    if problem not in KINDS or (problem == "regression" and outputs != 1):
+        wanted = "one score" if problem == "regression" else f"one of {', '.join(KINDS)}"
+        raise ValueError(f"{path}: problem_type: expected {wanted}, got {problem!r} with {outputs} outputs")
+    return KINDS[problem]
 
 
 def _check_architecture(values: Mapping[str, Any], path: str) -> str | None:
@@ -152,27 +174,6 @@ def _drop_copies(named: dict[str, np.ndarray], folder: str) -> None:
             raise ValueError(f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here")
 
 
-def _read_vocab(folder: str) -> list[str] | None:
-    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that)."""
-    path = os.path.join(folder, FAST_TOKENIZER_FILE)
-    if (vocab := files.read_vocab(folder)) is not None or not os.path.exists(path):
-        return vocab
-    ids = (files.read_json(path).get("model") or {}).get("vocab") or {}
-    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
-        raise ValueError(f"{path}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got something else")
-    return sorted(ids, key=ids.__getitem__)
-
-
-def _read_do_lower_case(folder: str) -> bool | None:
-    path = os.path.join(folder, TOKENIZER_FILE)
-    if os.path.exists(path) and "do_lower_case" in (values := files.read_json(path)):
-        return bool(values["do_lower_case"])
-    path = os.path.join(folder, FAST_TOKENIZER_FILE)
-    if os.path.exists(path):
-        return (files.read_json(path).get("normalizer") or {}).get("lowercase")
-    return None
-
-
 def write(stored: StoredModel, folder: str) -> list[str]:
     """Writes the files of `save_pretrained`; returns our names of the weights that their class does not have."""
     config, architecture = files.require_config(stored), architecture_of(stored)
@@ -191,7 +192,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     files.write_json(values | _label_values(stored) | padding, os.path.join(folder, CONFIG_FILE))
     files.write_vocab(stored, folder)
     if stored.vocab is not None:
-        _write_tokenizer(stored, config.max_position_embeddings, folder)
+        tokenizers.write(stored, config.max_position_embeddings, folder)
     return left_out
 
 
@@ -208,13 +209,7 @@ def _label_values(stored: StoredModel) -> dict[str, Any]:
     if stored.head not in ("classifier", "tagger"):
         return {}
     labels = files.class_names(stored)
-    return {"id2label": {str(index): label for index, label in enumerate(labels)},
-            "label2id": {label: index for index, label in enumerate(labels)}}
-
-
-def _write_tokenizer(stored: StoredModel, length: int, folder: str) -> None:
-    special = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
-    files.write_json(special, os.path.join(folder, "special_tokens_map.json"))
-    files.write_json({"tokenizer_class": "BertTokenizer", "do_lower_case": stored.do_lower_case is not False,
-                      "tokenize_chinese_chars": True, "strip_accents": None, "model_max_length": length} | special,
-                     os.path.join(folder, TOKENIZER_FILE))
+    problems = {kind: problem for problem, kind in KINDS.items()}
+    return ({"problem_type": problems[stored.kind]} if stored.head == "classifier" and stored.kind else {}) | {
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)}}

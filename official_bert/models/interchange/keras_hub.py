@@ -4,9 +4,11 @@ keras-hub uses the tanh form of GELU and epsilon 1e-12, and has one dropout rate
 `official_bert_heads.safetensors`: keras-hub's own masked-LM head is different (erf GELU, epsilon 1e-5).
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import keras_hub
 import numpy as np
@@ -16,7 +18,7 @@ from safetensors.numpy import save_file
 from official_bert.config import ModelConfig
 from official_bert.models.interchange import stored as files
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
-from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.interchange.stored import Kind, StoredModel
 
 NAME = "keras-hub preset"
 CONFIG_FILE, HEADS_FILE, TASK_WEIGHTS_FILE = "config.json", "official_bert_heads.safetensors", "task.weights.h5"
@@ -51,9 +53,9 @@ def read(folder: str) -> StoredModel:
             tokenizer = keras_hub.tokenizers.BertTokenizer.from_preset(folder)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder}: keras-hub cannot read this preset: {str(error).strip().splitlines()[0]}") from None
-    heads, labels = _read_heads(os.path.join(folder, HEADS_FILE))
+    heads, labels, kind = _read_heads(os.path.join(folder, HEADS_FILE))
     own_head = [TASK_WEIGHTS_FILE] if os.path.exists(os.path.join(folder, TASK_WEIGHTS_FILE)) else []
-    return from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head)
+    return dataclasses.replace(from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head), kind=kind)
 
 
 def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.tokenizers.BertTokenizer | None = None,
@@ -110,7 +112,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
              for name, weight in stored.weights.items() if TABLE.theirs(name) is None}
     if heads:
         labels = ["choice"] if stored.head == "choice" else list(stored.labels)
-        save_file(heads, os.path.join(folder, HEADS_FILE), metadata={"labels": json.dumps(labels)})
+        save_file(heads, os.path.join(folder, HEADS_FILE), metadata={"labels": json.dumps(labels), "kind": stored.kind})
     return []
 
 
@@ -122,8 +124,9 @@ def outputs(folder: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     return {name: np.asarray(value) for name, value in found.items()}
 
 
-def _read_heads(path: str) -> tuple[dict[str, np.ndarray], list[str]]:
+def _read_heads(path: str) -> tuple[dict[str, np.ndarray], list[str], Kind]:
     if not os.path.exists(path):
-        return {}, []
+        return {}, [], ""
     with safe_open(path, framework="numpy") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, json.loads((file.metadata() or {}).get("labels", "[]"))  # noqa: SIM118
+        heads, facts = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    return heads, json.loads(facts.get("labels", "[]")), cast(Kind, facts.get("kind", ""))

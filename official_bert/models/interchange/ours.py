@@ -1,17 +1,21 @@
 """Our own checkpoints, read and written, and `.keras` files, read."""
 
 import os
+import typing
+from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig, load_config, save_config
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, weights_by_name
+from official_bert.models.interchange import casing
 from official_bert.models.interchange import stored as files
 from official_bert.models.interchange.names import NameTable, in_our_shape
-from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.interchange.stored import Kind, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
@@ -60,8 +64,18 @@ def read(prefix: str) -> StoredModel:
         return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=files.read_vocab(folder))
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
                        head="choice" if config.task == TASKS["choice"] else head,
-                       labels=[str(label) for label in config.options.get("labels") or ()], vocab=files.read_vocab(folder),
+                       labels=[str(label) for label in config.options.get("labels") or ()],
+                       kind=_kind_of(config, weights) if head == "classifier" else "", vocab=files.read_vocab(folder),
                        do_lower_case=config.tokenizer.do_lower_case)
+
+
+def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
+    """The kind of a classifier's answers in a run: an option of its task, or told by labels and outputs."""
+    if (kind := config.options.get("kind")) in typing.get_args(Kind):
+        return typing.cast(Kind, kind)
+    if len(weights["classifier/output_bias"]) == 1:
+        return "regression"
+    return "classifier" if config.options.get("labels") else ""
 
 
 def read_keras(path: str) -> StoredModel:
@@ -99,16 +113,21 @@ def config_of(stored: StoredModel) -> Config:
     """
     model = files.require_config(stored)
     longest = model.max_position_embeddings
-    options = _classes(stored) | {"max_seq_length": min(WINDOWS.get(stored.head, longest), longest)}
-    tokenizer = TokenizerConfig(do_lower_case=files.is_lower_case(stored) is not False)
+    options = class_options(stored) | {"max_seq_length": min(WINDOWS.get(stored.head, longest), longest)}
+    tokenizer = TokenizerConfig(do_lower_case=casing.is_lower_case(stored) is not False)
     return Config(task=TASKS[stored.head], model=model, tokenizer=tokenizer, options=options)
 
 
-def _classes(stored: StoredModel) -> dict:
-    """The options that tell a task its classes; a classifier of one class gives a score. A pre-trained model may have words alone."""
+def class_options(stored: StoredModel) -> dict[str, Any]:
+    """The options that tell a task its classes and the kind of its answers; a classifier of one class gives a score.
+
+    A pre-trained model may have words alone.
+    """
     if stored.head == "pretraining" and "next_sentence/output_bias" not in stored.weights:
         return {"sentence_task": "none"}
     if stored.head not in ("classifier", "tagger"):
         return {}
     labels = files.class_names(stored)
-    return {"kind": "regression"} if stored.head == "classifier" and len(labels) == 1 else {"labels": labels}
+    if stored.head == "classifier" and (stored.kind == "regression" or len(labels) == 1):
+        return {"kind": "regression"}
+    return {"labels": labels} | ({"kind": "multi_label"} if stored.kind == "multi_label" else {})

@@ -3,8 +3,7 @@
 import dataclasses
 import json
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from official_bert.models.interchange.names import NameTable
 from official_bert.text.vocab import read_entries
 
 Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span"]
+Kind = Literal["", "classifier", "multi_label", "regression"]
 VOCAB_FILE, BERT_CONFIG_FILE = "vocab.txt", "bert_config.json"
 # Prefixes of the weights of each head.
 HEAD_PREFIXES: Mapping[str, str] = {"masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier",
@@ -33,6 +33,7 @@ class StoredModel:
     vocab: Sequence[str] | None = None
     do_lower_case: bool | None = None
     labels: Sequence[str] = ()
+    kind: Kind = ""  # of a classifier's answers; "" if the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
 
@@ -55,19 +56,6 @@ def class_names(stored: StoredModel) -> list[str]:
     """Names of the classes of a classifier or tagger: the known ones, or LABEL_0, LABEL_1, ..."""
     count = len(stored.weights[f"{stored.head}/output_bias"])
     return list(stored.labels) if len(stored.labels) == count else [f"LABEL_{index}" for index in range(count)]
-
-
-def is_lower_case(stored: StoredModel) -> bool | None:
-    """Whether text is lower-cased: as the files say, else as the vocabulary looks; None if there is neither."""
-    if stored.do_lower_case is not None or stored.vocab is None:
-        return stored.do_lower_case
-    return looks_lower_case(stored.vocab)
-
-
-def looks_lower_case(vocab: Iterable[str]) -> bool:
-    """Whether at most 1 % of a vocabulary's entries have capital letters, special ones apart (the Chinese one has <S> and <T>)."""
-    words = [entry for entry in vocab if not re.fullmatch(r"\[.*\]", entry)]
-    return sum(entry != entry.lower() for entry in words) <= 0.01 * len(words)
 
 
 def check_vocabulary_rows(stored: StoredModel) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import ModelConfig
+from official_bert.models.interchange import casing
 from official_bert.models.interchange import stored as files
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
 from official_bert.models.interchange.stored import StoredModel
@@ -54,7 +55,8 @@ def usual_name(name: str) -> str:
 def read(prefix: str) -> StoredModel:
     """Reads the model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it.
 
-    Raises ValueError if two variables claim one name or the files beside it are damaged.
+    Raises ValueError if two variables claim one name, the files beside it are damaged, or name and vocabulary of the folder say another
+    casing.
     """
     reader = tf.train.load_checkpoint(prefix)
     weights, unknown = {}, []
@@ -69,8 +71,9 @@ def read(prefix: str) -> StoredModel:
         else:
             weights[ours] = reader.get_tensor(theirs)
     folder = os.path.dirname(prefix)
+    vocab = files.read_vocab(folder)
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=files.read_config(folder), unknown=unknown,
-                       head=files.head_of(weights, prefix), vocab=files.read_vocab(folder))
+                       head=files.head_of(weights, prefix), vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab))
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import ModelConfig
+from official_bert.models.interchange import casing
 from official_bert.models.interchange import stored as files
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
 from official_bert.models.interchange.stored import StoredModel
@@ -59,9 +60,9 @@ def read(prefix: str) -> StoredModel:
         else:
             weights[ours] = reader.get_tensor(key)
     folder = os.path.dirname(prefix)
-    config = files.read_config(folder)
+    config, vocab = files.read_config(folder), files.read_vocab(folder)
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config or infer_config(weights, prefix),
-                       unknown=unknown, head=files.head_of(weights, prefix), vocab=files.read_vocab(folder),
+                       unknown=unknown, head=files.head_of(weights, prefix), vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab),
                        notes=[] if config else ["activations are taken to be gelu in the tanh form"])
 
 

@@ -84,6 +84,9 @@ class Task(TaskBase):
         answers = {name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")}
         return rows | answers | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
+    def data(self, files):
+        return {"train": [files.path(files.train_file, [self._published(0)])], "eval": [files.path(files.eval_file, [self._published(1)])]}
+
     def read(self, files, steps, model):
         """Reads the training questions whose answers are in their contexts, and the questions to evaluate on or to answer.
 

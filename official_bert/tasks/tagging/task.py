@@ -108,6 +108,9 @@ class Task(TaskBase):
             "input_ids", "input_mask", "segment_ids", "tag_mask", "tags")} | {
             "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
+    def data(self, files):
+        return {"train": [files.path(files.train_file, FILES["train"])], "eval": [files.path(files.eval_file, FILES["dev"])]}
+
     def read(self, files, steps, model):
         """Reads texts to train on, whose types give the labels unless they are given; texts held out; texts to tag.
 

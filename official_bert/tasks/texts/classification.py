@@ -66,6 +66,9 @@ class Task(TextClassification):
         """The metrics in the options, or the usual ones."""
         return self.options.metrics or METRICS[self.head]
 
+    def data(self, files):
+        return {"train": [files.path(files.train_file, FILES["train"])], "eval": [files.path(files.eval_file, FILES["dev"])]}
+
     def read_train(self, files):
         """Reads `--train_file`, or the training file of `--data_dir`; puts its labels into the options."""
         table = self._table(files.training_path(FILES["train"]), labelled=True, empty=self.options.empty_text)

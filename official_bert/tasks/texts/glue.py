@@ -56,6 +56,9 @@ class Task(TextClassification):
         return glue_files.Reader(self.options.dataset, files.data_dir, self.options.language, self.options.train_language,
                                  logging.warning)
 
+    def data(self, files):
+        return self._reader(files).data(files.train_file, files.eval_file)
+
     def read_train(self, files):
         """Reads the published training file, or `--train_file` with the same columns."""
         return self, self._reader(files).train(files.train_file)

@@ -93,6 +93,15 @@ class Reader:
         return self._read(path, self.dataset.train_texts or self.dataset.texts, self.dataset.train_label or self.dataset.label,
                           language="", labelled=True, names=self.dataset.columns)
 
+    def data(self, train: Source, held_out: Source) -> dict[str, list[Source]]:
+        """The files that `train` and `held_out` read, as far as they exist."""
+        published = [self.dataset.train.format(language=self.train_language)], list(self.dataset.held_out.values())
+        folders = self._folders() if self.data_dir else []
+        found: dict[str, list[Source]] = {"train": [train], "eval": [held_out]}
+        for (use, given), names in zip(found.items(), published):
+            found[use] = given if given[0] else [path for name in names if (path := _first([name], folders))]
+        return found
+
     def held_out(self, path: Source = "") -> list[TextSet]:
         """Reads the labelled sets to evaluate on."""
         files: dict[str, Source] = {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)

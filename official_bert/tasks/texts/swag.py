@@ -43,6 +43,9 @@ class Task(TextClassification):
         """Builds encoder, pooler and one vector."""
         return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute)
 
+    def data(self, files):
+        return {"train": [_path("train", files.train_file, files)], "eval": [_path("dev", files.eval_file, files)]}
+
     def read_train(self, files):
         """Reads `--train_file`, or `train.csv` in `--data_dir`."""
         if not (path := _path("train", files.train_file, files)):

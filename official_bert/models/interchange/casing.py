@@ -1,0 +1,70 @@
+"""Whether a checkpoint's text is lower-cased: told by its files, or by its folder's name and its vocabulary."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable
+
+from official_bert.models.interchange.stored import StoredModel
+from official_bert.text.vocab import read_entries
+
+SHARE = 0.01  # of a vocabulary's entries: with more capitals than that it is cased (the Chinese one has <S> and <T>)
+# Published names that do not say it (2018 `validate_case_matches_checkpoint`).
+PUBLISHED = {"multilingual_L-12_H-768_A-12": True, "chinese_L-12_H-768_A-12": True}
+
+
+def has_capitals(vocab: Iterable[str]) -> bool:
+    """Whether more than 1 % of a vocabulary's entries have capital letters, special tokens apart."""
+    words = [entry for entry in vocab if not re.fullmatch(r"\[.*\]", entry)]
+    return sum(entry != entry.lower() for entry in words) > SHARE * len(words)
+
+
+def by_name(prefix: str) -> bool | None:
+    """Whether the name of a checkpoint's folder says that text is lower-cased: `uncased_L-12...`, `cased_L-12...`; None if it does not."""
+    name = os.path.basename(os.path.dirname(os.path.abspath(prefix)))
+    if match := re.search(r"(?:^|[_.-])(un)?cased(?:[_.-]|$)", name, re.IGNORECASE):
+        return match[1] is not None
+    return PUBLISHED.get(name)
+
+
+def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
+    """Whether text is lower-cased for a checkpoint of a format that has no field for it; None if nothing tells.
+
+    A vocabulary with capitals is cased; without them, the folder's name decides. Raises ValueError if the two contradict each other.
+    """
+    named = by_name(prefix)
+    if vocab is None or not has_capitals(vocab):
+        return named
+    if named:
+        raise ValueError(f"{prefix}: its folder's name says that text is lower-cased, but more than 1 % of the entries in its vocabulary "
+                         "have capital letters; expected the vocabulary that goes with it")
+    return False
+
+
+def is_lower_case(stored: StoredModel) -> bool | None:
+    """Whether text is lower-cased: as the files say, not with a vocabulary that has capitals; None if nothing tells."""
+    if stored.do_lower_case is None and stored.vocab is not None and has_capitals(stored.vocab):
+        return False
+    return stored.do_lower_case
+
+
+def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
+    """The model with a vocabulary that the user gives, "" for its own.
+
+    Raises ValueError for a vocabulary with capitals beside a checkpoint whose text is lower-cased.
+    """
+    if not vocab_file:
+        return stored
+    vocab = read_entries(vocab_file)
+    own = stored.vocab is not None and has_capitals(stored.vocab)
+    if stored.do_lower_case and has_capitals(vocab) and not own:
+        raise ValueError(f"--vocab_file={vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for "
+                         f"{stored.origin}")
+    return dataclasses.replace(stored, vocab=vocab)
+
+
+def agreed(known: bool | None, asked: bool | None, origin: str) -> bool | None:
+    """Whether text is lower-cased, by a checkpoint and by --do_lower_case. Raises ValueError if they contradict each other."""
+    if None not in (known, asked) and known != asked:
+        raise ValueError(f"--do_lower_case={str(asked).lower()}: text is {'' if known else 'not '}lower-cased for {origin}")
+    return known if asked is None else asked

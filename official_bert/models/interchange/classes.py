@@ -1,0 +1,73 @@
+"""The classes of a checkpoint's head: their names, their order, and whether they are exclusive."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from official_bert.models.interchange.stored import Kind, StoredModel
+
+UNNAMED = re.compile(r"LABEL_(\d+)")  # how Hugging Face's files name classes without names
+HEADS = ("classifier/", "tagger/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+    """What a task's outputs mean: the names in the order of the logits, and the kind of answer (`""`: neither is known)."""
+
+    labels: Sequence[str] = ()
+    kind: Kind = ""
+
+
+def named(labels: Sequence[str]) -> bool:
+    """Whether classes have names of their own, other than LABEL_0, LABEL_1, ..."""
+    return bool(labels) and not all(UNNAMED.fullmatch(label) for label in labels)
+
+
+def places(labels: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+    """The place of each `wanted` label among `labels`, whatever their case, `_` and `-`; None if they are not the same classes."""
+    for key in (str, _plain):
+        found = {key(label): place for place, label in enumerate(labels)}
+        if len(found) == len(labels) == len(wanted) and set(found) == set(map(key, wanted)):
+            return [found[key(label)] for label in wanted]
+    return None
+
+
+def _plain(label: str) -> str:
+    return re.sub(r"(?<=\w)[\s_-]+", "_", label.strip().casefold())
+
+
+def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[str]]:
+    """Returns the model with the head's rows in the order of a task's labels, and remarks for the user.
+
+    A head of other classes, or of another kind of answer, is left out: its weights mean something else.
+    """
+    known = stored.head in ("classifier", "tagger") and f"{stored.head}/output_bias" in stored.weights
+    if not known or not (task.labels or task.kind):
+        return stored, []
+    if stored.kind and task.kind and stored.kind != task.kind:
+        return _without_head(stored), [f"its head is not used: it was trained as {stored.kind}, the task is {task.kind}"]
+    if not task.labels or len(task.labels) != len(stored.weights[f"{stored.head}/output_bias"]) or not stored.labels:
+        return stored, []
+    if not named(stored.labels):
+        return stored, [f"its classes have no names: taken in the task's order {', '.join(task.labels)}"]
+    order = places(stored.labels, task.labels)
+    if order is None:
+        return _without_head(stored), [f"its head is not used: its classes are {_shown(stored.labels)}, those of the task are "
+                                       f"{_shown(task.labels)} (tools/convert_checkpoint.py --labels names them anew)"]
+    if order == list(range(len(order))):
+        return stored, []
+    weights = dict(stored.weights)
+    for name, weight in stored.weights.items():
+        if name.startswith((*HEADS, "crf/")):
+            weights[name] = weight[order][:, order] if name == "crf/transitions" else weight[order]
+    return (dataclasses.replace(stored, weights=weights, labels=tuple(task.labels)),
+            [f"its classes {_shown(stored.labels)} were put into the task's order"])
+
+
+def _without_head(stored: StoredModel) -> StoredModel:
+    kept = {name: weight for name, weight in stored.weights.items() if not name.startswith((*HEADS, "crf/"))}
+    return dataclasses.replace(stored, weights=kept, unknown=[*stored.unknown, *sorted(set(stored.weights) - set(kept))])
+
+
+def _shown(labels: Sequence[str]) -> str:
+    return ", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")

@@ -1,0 +1,71 @@
+"""The tokenizer's files of a Hugging Face folder: vocabulary and casing, read and written; other tokenizers are refused."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from official_bert.models.interchange import stored as files
+from official_bert.models.interchange.stored import StoredModel
+
+TOKENIZER_FILE, FAST_TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
+CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", None)
+# Switches of their tokenizer that change the tokens, with their values for BERT of 2018.
+SWITCHES: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None),
+                                 "handle_chinese_chars": (True, None), "clean_text": (True, None)}
+
+
+def read_vocab(folder: str) -> list[str] | None:
+    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that)."""
+    path = os.path.join(folder, FAST_TOKENIZER_FILE)
+    if (vocab := files.read_vocab(folder)) is not None or not os.path.exists(path):
+        return vocab
+    ids = (files.read_json(path).get("model") or {}).get("vocab") or {}
+    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
+        raise ValueError(f"{path}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got something else")
+    return sorted(ids, key=ids.__getitem__)
+
+
+def read_do_lower_case(folder: str) -> bool | None:
+    """Whether text is lower-cased, as the files say; None if they do not. `tokenizer_config.json` overrules `tokenizer.json`.
+
+    Raises ValueError for another tokenizer than BERT's, and for switches that are not computed here.
+    """
+    path, fast_path = (os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE))
+    values = files.read_json(path) if os.path.exists(path) else {}
+    if values.get("tokenizer_class") not in CLASSES:
+        raise ValueError(f"{path}: tokenizer_class: expected {CLASSES[0]}, got {values['tokenizer_class']!r}")
+    told = values.get("tokenizer_class") != "PreTrainedTokenizerFast" and values.get("do_lower_case") is not None
+    if told or not os.path.exists(fast_path):
+        return _lower_case(values, "do_lower_case", path)
+    return _lower_case(_normalizer(fast_path), "lowercase", fast_path)
+
+
+def _normalizer(path: str) -> dict[str, Any]:
+    """Returns the switches in `tokenizer.json`. Raises ValueError if they are not those of a BERT tokenizer."""
+    values = files.read_json(path)
+    for key, wanted in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
+        found = (values.get(key) or {}).get("type", wanted)
+        if found != wanted:
+            raise ValueError(f"{path}: {key}: expected {wanted}, got {found}")
+    return values.get("normalizer") or {}
+
+
+def _lower_case(values: Mapping[str, Any], key: str, path: str) -> bool | None:
+    """Returns a file's switch for lower-casing. Raises ValueError if another switch has a value that is not computed here."""
+    for name, usual in SWITCHES.items():
+        if values.get(name) not in usual:
+            raise ValueError(f"{path}: {name}: {values[name]!r} is not computed here; expected {usual[0]!r}")
+    lower, accents = values.get(key), values.get("strip_accents")
+    if accents is not None and accents != (lower is not False):
+        raise ValueError(f"{path}: strip_accents: {accents!r} with {key} {lower!r} is not computed here: accents go if, and only if, text "
+                         "is lower-cased")
+    return None if lower is None else bool(lower)
+
+
+def write(stored: StoredModel, length: int, folder: str) -> None:
+    """Writes `tokenizer_config.json` and `special_tokens_map.json`; `length` is the longest row, in tokens."""
+    special = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
+    files.write_json(special, os.path.join(folder, "special_tokens_map.json"))
+    files.write_json({"tokenizer_class": "BertTokenizer", "do_lower_case": stored.do_lower_case is not False,
+                      "tokenize_chinese_chars": True, "strip_accents": None, "model_max_length": length} | special,
+                     os.path.join(folder, TOKENIZER_FILE))

@@ -1,0 +1,181 @@
+"""Stories of people who fine-tune on their own files and with other people's checkpoints, by whole commands."""
+
+import csv
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+pytestmark = pytest.mark.slow
+TUNE = "python -m official_bert.run_finetuning --cache_dir= --max_seq_length=32 "
+PREDICT = "python -m official_bert.run_predict "
+QUICK = "--train_batch_size=16 --learning_rate=2e-3 --num_train_epochs=12 --set=training.log_every=1000 "
+
+
+@pytest.fixture
+def tuner(person, golden, root):
+    """Returns a person with a checkpoint in `bert`, GLUE in `glue`, and made-up reviews."""
+    shutil.copytree(golden / "tf1_bert", person.folder / "bert")
+    shutil.copy(golden / "vocab_uncased.txt", person.folder / "bert/vocab.txt")
+    shutil.copytree(root / "tests/fixtures/glue", person.folder / "glue")
+    for seed, (name, count) in enumerate((("train", 200), ("dev", 40), ("new", 12))):
+        write_csv(person.folder / f"{name}.csv", reviews(count, seed))
+    return person
+
+
+def reviews(count, seed):
+    """Draws rows of texts; `label` says which of two words is in the text, `ferry` and `violin` whether they are."""
+    draw = random.Random(seed)
+    rows = []
+    for number in range(count):
+        words = [draw.choice(("the", "while", "it", "in", "three")) for _ in range(6)]
+        word = draw.choice(("ferry", "violin"))
+        words[draw.randrange(6)] = word
+        rows.append({"id": f"r{seed}-{number}", "text": " ".join(words), "label": "boat" if word == "ferry" else "music",
+                     "ferry": int(word == "ferry"), "violin": int(word == "violin")})
+    return rows
+
+
+def write_csv(path, rows):
+    """Writes rows with their keys as columns."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def results(folder):
+    """Reads the metrics of a run."""
+    lines = (folder / "eval_results.txt").read_text(encoding="utf-8").splitlines()
+    return {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+
+
+def reorder(folder, order, rename=str):
+    """Gives a Hugging Face folder's classes another order, and its weights with them."""
+    tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for name in ("classifier.weight", "classifier.bias"):
+        tensors[name] = np.ascontiguousarray(tensors[name][order])
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    labels = [rename(config["id2label"][str(place)]) for place in order]
+    config |= {"id2label": {str(place): label for place, label in enumerate(labels)},
+               "label2id": {label: place for place, label in enumerate(labels)}}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return config
+
+
+def test_mnli_from_a_folder_whose_classes_have_another_order(tuner):
+    tuner.types(f"{TUNE} --task=mnli --data_dir=glue --init_checkpoint=bert --output_dir=runs/mnli --do_predict {QUICK} "
+                "--train_batch_size=3 --num_train_epochs=30")
+    tuner.types("python tools/convert_checkpoint.py --to=hugging_face --input=runs/mnli --output=hf")
+    config = reorder(tuner.folder / "hf", [1, 2, 0], str.upper)
+    assert config["problem_type"] == "single_label_classification" and config["id2label"]["0"] == "ENTAILMENT"
+    done = tuner.types(f"{TUNE} --task=mnli --data_dir=glue --init_checkpoint=hf --output_dir=again --nodo_train --do_predict")
+    assert "its classes ENTAILMENT, NEUTRAL, CONTRADICTION were put into the task's order" in done.out
+    assert results(tuner.folder / "again") == pytest.approx(results(tuner.folder / "runs/mnli"), rel=1e-5)
+    for name in ("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"):
+        assert (tuner.folder / "again" / name).read_text() == (tuner.folder / "runs/mnli" / name).read_text()
+    done = tuner.types(f"{TUNE} --task=rte --data_dir=glue --init_checkpoint=hf --output_dir=other --nodo_train", status=1,
+                       messages=("error: .*",))
+    assert "expected a fine-tuned checkpoint" in done.err
+    reorder(tuner.folder / "hf", [0, 1, 2], lambda label: {"NEUTRAL": "maybe"}.get(label, label))
+    done = tuner.types(f"{TUNE} --task=mnli --data_dir=glue --init_checkpoint=hf --output_dir=other --nodo_train", status=1,
+                       messages=("error: .*",))
+    assert "its classes are ENTAILMENT, maybe, CONTRADICTION, those of the task are contradiction, entailment, neutral" in done.err
+    assert not (tuner.folder / "other").exists()
+
+
+def test_a_model_of_several_labels_comes_back_as_one(tuner):
+    columns = "--set=options.kind=multi_label --set=options.label_columns=[violin,ferry]"
+    tuner.types(f"{TUNE} --task=classification --train_file=train.csv --eval_file=dev.csv --init_checkpoint=bert {columns} "
+                f"--output_dir=runs/reviews {QUICK}")
+    assert results(tuner.folder / "runs/reviews")["exact_match"] > 0.9
+    tuner.types("python tools/convert_checkpoint.py --to=hugging_face --input=runs/reviews --output=hf")
+    config = reorder(tuner.folder / "hf", [1, 0])
+    assert config["problem_type"] == "multi_label_classification"
+    tuner.types(f"{PREDICT} --task=classification --model=hf --output_file=answers.jsonl 'the ferry while it in three'")
+    answer = json.loads((tuner.folder / "answers.jsonl").read_text(encoding="utf-8"))
+    assert [label for label in answer["labels"] if label] == ["ferry"] and sum(answer["probabilities"]) != pytest.approx(1.0, abs=1e-6)
+    tuner.types(f"{TUNE} --task=classification --eval_file=dev.csv --predict_file=new.csv --init_checkpoint=hf --nodo_train "
+                       "--set=options.label_columns=[violin,ferry] --output_dir=again")
+    assert results(tuner.folder / "again") == pytest.approx(results(tuner.folder / "runs/reviews"), rel=1e-5)
+    done = tuner.types(f"{TUNE} --task=classification --eval_file=dev.csv --init_checkpoint=hf --nodo_train --output_dir=other "
+                       "--set=options.kind=classifier", status=1, messages=("error: .*",))
+    assert "it was trained as multi_label, the task is classifier" in done.err
+
+
+def test_a_run_is_evaluated_and_asked_from_another_folder_with_its_own_options(tuner):
+    tuner.types(f"{TUNE} --task=classification --train_file=train.csv --eval_file=dev.csv --init_checkpoint=bert {QUICK} "
+                "--set=options.labels=[music,boat] --output_dir=runs/reviews --do_predict --predict_file=new.csv")
+    asked = f"{TUNE} --task=classification --eval_file=dev.csv --predict_file=new.csv --nodo_train"
+    tuner.types(f"{asked} --init_checkpoint=runs/reviews --output_dir=again")
+    assert results(tuner.folder / "again") == pytest.approx(results(tuner.folder / "runs/reviews"), rel=1e-5)
+    assert (tuner.folder / "again/predictions.tsv").read_text() == (tuner.folder / "runs/reviews/predictions.tsv").read_text()
+    done = tuner.types(f"{asked} --output_dir=runs/reviews --set=options.labels=[boat,music]", status=1, messages=("error: .*",))
+    assert "options.labels" in done.err
+
+
+@pytest.mark.parametrize("command", [
+    "run_classifier --task_name=MRPC --data_dir=glue --do_train --num_train_epochs=1",
+    "run_squad --do_train --train_file=squad.json --num_train_epochs=1 --set=options.doc_stride=16 --set=options.max_query_length=24",
+    "run_finetuning --task=mrpc --data_dir=glue --num_train_epochs=1 --cache_dir="])
+def test_a_cased_checkpoint_is_not_lower_cased(person, golden, root, command):
+    shutil.copytree(golden / "tf1_bert", person.folder / "cased_L-3_H-32_A-4")
+    shutil.copy(golden / "vocab_cased.txt", person.folder / "vocab.txt")  # not beside the checkpoint
+    shutil.copytree(root / "tests/fixtures/glue", person.folder / "glue")
+    shutil.copy(golden / "squad_v1.json", person.folder / "squad.json")
+    line = (f"python -m official_bert.{command} --bert_config_file=cased_L-3_H-32_A-4/bert_config.json --vocab_file=vocab.txt "
+            "--init_checkpoint=cased_L-3_H-32_A-4/bert_model.ckpt --max_seq_length=48 --train_batch_size=4 --output_dir=out")
+    done = person.types(f"{line} --do_lower_case=true", status=1, messages=("error: .*",))
+    assert "config.tokenizer.do_lower_case is False there, got True" in done.err and not (person.folder / "out").exists()
+    person.types(line, messages=("squad.json: .* were cut",))
+    assert "do_lower_case: false" in (person.folder / "out/config.yaml").read_text(encoding="utf-8")
+    done = person.types(f"{PREDICT} --task={'squad' if 'squad' in command else 'glue'} --model=out --do_lower_case=true 'a'", status=1,
+                        messages=("error: .*",))
+    assert "--do_lower_case=true: text is not lower-cased for out" in done.err
+
+
+def test_a_search_predicts_evaluates_and_exports_with_its_best_run(tuner):
+    line = (f"{TUNE} --task=classification --train_file=train.csv --eval_file=dev.csv --init_checkpoint=bert {QUICK} --num_train_epochs=3 "
+            "--output_dir=search --seeds=2 --vary=options.max_seq_length=8,32")
+    done = tuner.types(f"{line} --predict_file=nowhere.csv", status=1, messages=("error: .*",))
+    assert "nowhere.csv: no such file" in done.err and not list(tuner.folder.glob("search/*/ckpt*"))
+    done = tuner.types(f"{line} --predict_file=new.csv")
+    shown = done.out.splitlines()
+    best = shown[next(number for number, text in enumerate(shown) if text.startswith("best run, by the highest")) + 1].strip()
+    assert [text.startswith("best setting, by the highest mean: ") for text in shown].count(True) == 1
+    records = json.loads((tuner.folder / "search/search.json").read_text())
+    assert best == f"search/{records['best']}" and len(records["runs"]) == 4
+    written = (tuner.folder / best / "predictions.tsv").read_text()
+    assert len(written.splitlines()) == 13 and "boat" in written and "music" in written
+    again = tuner.types(f"{line} --predict_file=new.csv")
+    assert "run 1 of 4" not in again.out and (tuner.folder / best / "predictions.tsv").read_text() == written
+
+    evaluated = tuner.types(f"{TUNE} --task=classification --nodo_train --eval_file=dev.csv --predict_file=new.csv --output_dir=search")
+    accuracy = records["runs"][records["best"]]["metrics"]["accuracy"]
+    assert f"accuracy = {accuracy:.5f}" in evaluated.out and (tuner.folder / best / "predictions.tsv").read_text() == written
+    answer = tuner.types(f"{PREDICT} --task=classification --model=search 'the ferry in three'").out
+    assert answer.splitlines()[1].split()[0] in ("boat", "music")
+    tuner.types("python -m official_bert.run_export --checkpoint=search --output=exported --warmup_batch_sizes=1")
+    assert tuner.types(f"{PREDICT} --task=classification --model=exported 'the ferry in three'").out.split()[:7] == answer.split()[:7]
+
+    write_csv(tuner.folder / "dev.csv", reviews(40, 77))
+    done = tuner.types(line, status=1, messages=("error: .*",))
+    assert "search.json: its results are those of another eval; give another --output_dir" in done.err
+    for wrong, told in (("--vary=seed=1,2", "expected --seeds"), ("--vary=optimizer.beta_1=0.9,0.90", "beta_1-0.9 several times"),
+                        ("--grid --set=training.steps=5", "training.epochs has no effect beside training.steps")):
+        done = tuner.types(f"{line.replace('search', 'other')} {wrong}", status=1, messages=("error: .*",))
+        assert told in done.err
+
+
+def test_a_run_is_another_one_on_other_data(tuner):
+    line = f"{TUNE} --task=sst2 --data_dir=glue --init_checkpoint=bert --num_train_epochs=1 --output_dir=out"
+    tuner.types(line)
+    tuner.types(line)
+    path = tuner.folder / "glue/SST-2/train.tsv"
+    path.write_text(path.read_text().replace("\t1", "\t0", 1))
+    done = tuner.types(line, status=1, messages=("error: .*",))
+    assert "--output_dir=out holds a run with another content of --train_file (or its file in --data_dir); give another folder" in done.err
+    tuner.types(f"{line} --nodo_train")

@@ -1,0 +1,73 @@
+"""The classes of a checkpoint's head: their names, their order and their kind, in every format that has a place for them."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from made_checkpoints import SMALL, stored_small
+
+from official_bert.models import checkpoints
+from official_bert.models.classifier import Classifier
+from official_bert.models.interchange import classes, formats
+from official_bert.models.interchange.classes import Classes
+
+NLI = Classes(("contradiction", "entailment", "neutral"), "classifier")
+
+
+def test_labels_are_found_whatever_their_case_and_dashes():
+    assert classes.places(["b", "a", "A"], ["a", "A", "b"]) == [1, 2, 0]
+    assert classes.places(["Not-Entailment", "ENTAILMENT"], ["entailment", "not_entailment"]) == [1, 0]
+    assert classes.places(["-1", "1"], ["1", "-1"]) == [1, 0]
+    for other in (["a"], ["a", "b", "c"], ["a", "c"], ["a", "A"]):
+        assert classes.places(other, ["a", "b"]) is None
+
+
+@pytest.mark.parametrize("form", ["hugging_face", "ours", "keras_hub"])
+@pytest.mark.parametrize("kind", ["classifier", "multi_label"])
+def test_names_and_kind_come_back_from_files(form, kind, tmp_path):
+    model = dataclasses.replace(stored_small("classifier"), labels=["red", "green", "blue"], kind=kind)
+    formats.write(model, form, str(tmp_path / "out"))
+    again = formats.read(str(tmp_path / "out"))
+    assert list(again.labels) == ["red", "green", "blue"] and again.kind == kind
+
+
+def test_weights_follow_their_classes(tmp_path):
+    model = dataclasses.replace(stored_small("classifier"), labels=["ENTAILMENT", "NEUTRAL", "CONTRADICTION"], kind="classifier")
+    formats.write(model, "hugging_face", str(tmp_path / "out"))
+    made = Classifier.make(SMALL, {"num_classes": 3})
+    said = checkpoints.initialize_from(made, str(tmp_path / "out"), NLI).describe()
+    assert "41 of 41" in said and "its classes ENTAILMENT, NEUTRAL, CONTRADICTION were put into the task's order" in said
+    for name in ("classifier/output_weights", "classifier/output_bias"):
+        np.testing.assert_array_equal(checkpoints.named_weights(made)[name], model.weights[name][[2, 0, 1]])
+
+
+def test_transitions_of_a_crf_follow_too():
+    stored = dataclasses.replace(stored_small("tagger"), labels=list("abcde"))
+    weights = dict(stored.weights) | {"crf/transitions": np.arange(25.0).reshape(5, 5), "crf/start_scores": np.arange(5.0)}
+    found, _ = classes.in_order_of(dataclasses.replace(stored, weights=weights), Classes(("e", "a", "b", "c", "d")))
+    assert found.weights["crf/transitions"][0, 1] == 20.0 and found.weights["crf/start_scores"].tolist() == [4.0, 0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(("labels", "kind", "told"), [
+    (("red", "green", "blue"), "classifier", "its head is not used: its classes are red, green, blue"),
+    (NLI.labels, "multi_label", "its head is not used: it was trained as multi_label, the task is classifier"),
+    (("LABEL_0", "LABEL_1", "LABEL_2"), "", "its classes have no names: taken in the task's order contradiction, entailment, neutral")])
+def test_other_classes_are_not_mistaken_for_the_tasks(labels, kind, told):
+    stored = dataclasses.replace(stored_small("classifier"), labels=labels, kind=kind)
+    found, remarks = classes.in_order_of(stored, NLI)
+    assert [told in remark for remark in remarks] == [True]
+    assert ("classifier/output_bias" in found.weights) == (not kind)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"id2label": {"0": "a", "2": "b"}}, "id2label: expected the names of the classes 0, 1, 2"),
+    ({"id2label": ["a", "b", "c"]}, "id2label: expected the names"),
+    ({"problem_type": "ranking"}, "problem_type: expected one of single_label_classification, .*, got 'ranking'"),
+    ({"problem_type": "regression"}, "problem_type: expected one score, got 'regression' with 3 outputs")])
+def test_damaged_descriptions_are_refused(changes, message, tmp_path):
+    formats.write(stored_small("classifier"), "hugging_face", str(tmp_path / "out"))
+    path = tmp_path / "out/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ValueError, match=message):
+        formats.read(str(tmp_path / "out"))
