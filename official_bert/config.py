@@ -104,6 +104,10 @@ class TrainingConfig:
     eval_steps: int = changeable(0)  # batches of one evaluation; 0: all
     log_every: int = changeable(50)  # steps between lines of the log
     skip_gradient_norm: float = 0.0  # steps with a larger global gradient norm are skipped and counted; 0: none
+    max_skipped_in_a_row: int = changeable(100)  # so many steps skipped one after the other stop the run; 0: no number does
+    # A loss of more than so many times the mean before it, or one that is not finite, sends the run back to its last checkpoint, to
+    # go on behind the data that caused it; 0: none does.
+    rewind_on_spike: float = changeable(0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

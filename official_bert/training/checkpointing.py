@@ -17,7 +17,7 @@ from official_bert.models.interchange import prefixes
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
 DATA_FILE = "data.json"
-BEST_FOLDER, METRIC_FILE, CHECKPOINT = "best", "metric.json", "ckpt"
+BEST_FOLDER, METRIC_FILE, CHECKPOINT, STATE_FILE = "best", "metric.json", "ckpt", "checkpoint"
 
 
 @contextlib.contextmanager
@@ -109,6 +109,10 @@ class CheckpointFolder:
             raise ValueError(f"{self.folder}: none of its {len(found)} checkpoints can be read")
         return None
 
+    def newest(self) -> str:
+        """The prefix of the newest checkpoint, readable or not; "" if there are none."""
+        return next(iter(prefixes.prefixes_in(self.folder)), "")
+
     def save(self, step: int) -> str:
         """Writes the checkpoint of a step and returns its name; then removes old ones, and unreadable ones of later steps.
 
@@ -132,8 +136,10 @@ class CheckpointFolder:
         found = {prefixes.step_of(prefix): prefix for prefix in prefixes.prefixes_in(self.folder)}
         steps = sorted(step for step in found if step <= newest)
         kept = steps if self.keep is None else steps[-self.keep:]
-        tf.compat.v1.train.update_checkpoint_state(
-            self.folder, found[newest], all_model_checkpoint_paths=[found[step] for step in kept])
+        names = [os.path.basename(found[step]) for step in kept]
+        with written_whole(os.path.join(self.folder, STATE_FILE)) as file:
+            file.write(f'model_checkpoint_path: "{names[-1]}"\n')
+            file.writelines(f'all_model_checkpoint_paths: "{name}"\n' for name in names)
         for step in set(found) - set(kept):
             for path in _files_of(found[step]):
                 os.remove(path)

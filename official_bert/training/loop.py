@@ -13,11 +13,13 @@ import tensorflow as tf
 from official_bert.config import Config
 from official_bert.models import checkpoints
 from official_bert.models.first_weights import draw_first_weights
+from official_bert.models.interchange.prefixes import step_of
 from official_bert.training import checkpointing, distribution, guards
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import Phase, plan
 from official_bert.training.run_log import Profile, Watcher, logged_steps
+from official_bert.training.spikes import MOST_REWINDS, Spikes
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps, TaskBase
 from official_bert.training.trainer import Trainer
 
@@ -96,6 +98,8 @@ class Run:
         self.settings = phases[0].resolved.task.config.training
         self.total = phases[-1].last
         self.best = BestCheckpoint(folder.folder, phases[0].resolved.task.best_metric())
+        self.spikes = Spikes(folder.folder, self.settings.rewind_on_spike, trainer.steps_done, watcher.enabled)
+        self.skipped_in_a_row = 0
         self.terminated = False
         self.pending: list[np.ndarray] = []
         self.logged, self.logged_at = 0, 0.0
@@ -105,6 +109,8 @@ class Run:
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
             self._make_up_evaluation()
+            if self.settings.rewind_on_spike and not self.folder.newest():
+                self.save()  # so that there is always somewhere to go back to
             for phase in self.phases:
                 if self.trainer.steps_done < phase.last or phase is self.phases[-1]:
                     self._enter(phase)
@@ -133,7 +139,7 @@ class Run:
         step = self.trainer.steps_done
         if step >= phase.last:
             return
-        iterator = iter(distribution.distribute(phase.source, self.trainer.strategy, phase.batch_number(step)))
+        iterator = self._batches(phase, step)
         seconds_a_step, self.logged, self.logged_at = 0.0, step, time.monotonic()
         while step < phase.last:
             self.profile.at(step)
@@ -141,9 +147,21 @@ class Run:
             began = time.monotonic()
             rows = self._run(phase, iterator, step, count)
             seconds_a_step = (time.monotonic() - began) / len(rows)
+            if (bad := self._first_bad(phase, step, rows)) is not None:
+                step = self._go_back(phase, step + bad, float(rows[bad, 0]))
+                iterator = self._batches(phase, step)
+                continue
             self.pending.append(rows)
             step += len(rows)
             self._events(phase, step)
+            if step in self.spikes.edges:
+                iterator = self._batches(phase, step)
+
+    def _batches(self, phase: Phase, step: int):
+        return iter(distribution.distribute(phase.source, self.trainer.strategy, self._batch_number(phase, step)))
+
+    def _batch_number(self, phase: Phase, step: int) -> int:
+        return phase.batch_number(step) + self.spikes.skipped(step)
 
     def _events(self, phase: Phase, step: int) -> None:
         """Logs, saves, stops or evaluates if that is due after `step` steps."""
@@ -177,7 +195,7 @@ class Run:
     def _steps_until_next_event(self, step: int, last: int, seconds_a_step: float) -> int:
         events = [self.settings.log_every, self.settings.save_every, self.settings.eval_every]
         left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
-        left += [edge - step for edge in self.profile.edges if edge > step]
+        left += [edge - step for edge in (*self.profile.edges, *self.spikes.edges) if edge > step]
         bound = int(HOST_SECONDS / seconds_a_step) if seconds_a_step else 1
         return max(1, min(*left, bound))
 
@@ -187,14 +205,45 @@ class Run:
             rows = self.trainer.run_steps(iterator, tf.constant(count)).numpy()
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(phase.source.explain(error.message) or f"step {step}: {error.message}") from None
-        finite = rows[:, self.trainer.step.names.index("finite")]
-        if not self.trainer.step.scales_loss and not finite.all():
-            raise ValueError(self._explain_infinite(phase, step + int(np.argmin(finite))))
         return rows
+
+    def _first_bad(self, phase: Phase, step: int, rows: np.ndarray) -> int | None:
+        """The index of the first of the rows after `step` steps because of which the run goes back to a checkpoint, None if none.
+
+        Raises ValueError if the run must stop: a step has failed and there is nowhere to go back to, or too many were skipped.
+        """
+        names = self.trainer.step.names
+        for index, skipped in enumerate(rows[:, names.index("skipped")] > 0, step + 1):
+            self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
+            if self.skipped_in_a_row == self.settings.max_skipped_in_a_row > 0:
+                raise ValueError(f"step {index}: {self.skipped_in_a_row} steps were skipped one after the other "
+                                 f"(training.max_skipped_in_a_row); the checkpoints before them are intact")
+        failed = rows[:, names.index("failed")] > 0
+        bad = self.spikes.first(rows[:, 0].tolist(), failed.tolist())
+        if bad is not None and (last := step_of(self.folder.newest())) >= phase.first and self.spikes.may_go_back_to(last):
+            return bad
+        if failed.any():
+            raise ValueError(self._explain_infinite(phase, step + int(np.argmax(failed))))
+        if bad is not None:
+            raise ValueError(f"step {step + bad + 1}: the loss jumps to {rows[bad, 0]:.4g} (training.rewind_on_spike); the run "
+                             f"has gone back to the checkpoint before it {MOST_REWINDS} times")
+        return None
+
+    def _go_back(self, phase: Phase, bad: int, loss: float) -> int:
+        """Restores the last checkpoint because of the step numbered `bad` (from 0) and skips the data up to it; returns its step."""
+        prefix = self.folder.restore_newest()
+        step = self.trainer.steps_done
+        if step < phase.first:
+            raise ValueError(f"step {bad + 1}: the loss is {loss:.4g}, and no checkpoint of this phase can be read")
+        self.spikes.go_back(step, bad + 1 - step)
+        self.skipped_in_a_row = 0
+        self.pending, self.logged, self.logged_at = [], step, time.monotonic()
+        self.watcher.rewind(step, {"from_step": bad + 1, "loss": loss, "skipped_batches": bad + 1 - step}, str(prefix))
+        return step
 
     def _explain_infinite(self, phase: Phase, step: int) -> str:
         """Says which tensor of the step numbered `step` (from 0) was the first one that is not finite."""
-        batch = next(iter(phase.source.dataset(phase.batch_number(step))))
+        batch = next(iter(phase.source.dataset(self._batch_number(phase, step))))
         weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
         parts = self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
         found = guards.first_bad_tensor(self.trainer.step, weights, batch, step, parts)
@@ -211,7 +260,7 @@ class Run:
         metrics |= {"sequences_per_second": steps_per_second * phase.resolved.task.config.training.batch_size,
                     "tokens_per_second": steps_per_second * metrics.pop("tokens"),
                     "model_flops_per_second": steps_per_second * metrics.pop("flops")}
-        metrics.pop("finite")
+        metrics.pop("failed")
         self.watcher.training(step, metrics, steps_per_second)
 
     def _evaluate(self, phase: Phase, step: int) -> dict[str, float]:
@@ -229,5 +278,6 @@ class Run:
 
     def save(self) -> None:
         """Writes a checkpoint, on the chief only."""
+        self.spikes.saving(self.trainer.steps_done)
         if self.watcher.enabled:
             self.watcher.say(f"saved {self.folder.save(self.trainer.steps_done)}")

@@ -85,6 +85,12 @@ class Watcher:
         self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
         self._write("eval", step, metrics)
 
+    def rewind(self, step: int, facts: Mapping[str, float], prefix: str) -> None:
+        """Logs that the run has gone back to the checkpoint of `step`, and why."""
+        self.say(f"step {facts['from_step']}: the loss is {facts['loss']:.4g}: back to {os.path.basename(prefix)}; "
+                 f"{facts['skipped_batches']} batches of the data are skipped")
+        self._write("rewind", step, facts)
+
     def say(self, line: str) -> None:
         """Prints a line."""
         if self.enabled:

@@ -22,7 +22,7 @@ EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's 
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
 FIRST_SCALE = 2.0 ** 15
 TOTALS = ("tokens", "flops")  # sums over a step, not means: real tokens, operations of the model
-FACTS = ("learning_rate", "gradient_norm", "parameter_norm", "finite", "skipped", "loss_scale")  # of an update
+FACTS = ("learning_rate", "gradient_norm", "parameter_norm", "failed", "skipped", "loss_scale")  # of an update
 Tensors = list[tf.Tensor]
 AllReduce = Callable[[Tensors], Tensors]
 
@@ -152,14 +152,15 @@ class Step:
                for key, *values in zip(self._update_keys(), state.weights, gradients, state.first, state.second)]
         weights, first, second = (list(part) for part in zip(*new))
         parameter_norm = tf.linalg.global_norm(weights)
+        # An overflow of float16 is only skipped while there is a loss scale to halve.
+        failed = (~finite & (scale <= 1.0) if self.scales_loss else ~finite) | ~tf.math.is_finite(parameter_norm)
         if self.scales_loss:
             held = tf.where(finite, finite_steps + 1, 0)
             grown = held >= SCALE_UP_EVERY
             scale = tf.where(finite, tf.where(grown, scale * 2.0, scale), tf.maximum(scale / 2.0, 1.0))
             finite_steps = tf.where(grown, 0, held)
         facts = {"learning_rate": rate, "gradient_norm": norm, "parameter_norm": parameter_norm,
-                 "finite": tf.cast(finite & tf.math.is_finite(parameter_norm), tf.float32),
-                 "skipped": tf.cast(finite & ~taken, tf.float32), "loss_scale": scale}
+                 "failed": tf.cast(failed, tf.float32), "skipped": tf.cast(~failed & ~taken, tf.float32), "loss_scale": scale}
         return State(weights, first, second, scale, finite_steps), facts
 
     def _update_one(self, weight: tf.Tensor, gradient: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient_scale: tf.Tensor,

@@ -73,7 +73,7 @@ class Trainer:
         return [*state.weights, *state.first, *state.second, state.scale, state.finite_steps], row, stop
 
     def _run_steps(self, iterator, count: tf.Tensor) -> tf.Tensor:
-        """Runs `count` steps, fewer if one is not finite or a worker wants to stop; returns their metrics [steps, names]."""
+        """Runs `count` steps, fewer if one fails or a worker wants to stop; returns their metrics [steps, names]."""
         variables = [*self.weights, *self.first, *self.second, self.scale, self.finite_steps]
         rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None], clear_after_read=False)
         for index in tf.range(count):
@@ -84,7 +84,7 @@ class Trainer:
             row, stop = (self.strategy.experimental_local_results(part)[0] for part in (row, stop))
             self.stop_agreed.assign(stop)
             rows = rows.write(index, row)
-            if stop > 0 or (not self.step.scales_loss and row[self.step.names.index("finite")] < 1.0):
+            if stop > 0 or row[self.step.names.index("failed")] > 0:
                 break
         return rows.stack()
 

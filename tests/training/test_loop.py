@@ -124,6 +124,15 @@ def test_the_first_bad_tensor_is_named(records):
     trainer = Trainer(resolved.task, resolved.model, strategy, 20)
     batch = next(iter(resolved.train.dataset()))
 
+    sizes, gradients = [], trainer.step.gradients
+
+    def noted(weights, seeds, part, *more):
+        sizes.append(len(part["input_ids"]))
+        return gradients(weights, seeds, part, *more)
+    trainer.step.gradients = noted
+    assert guards.first_bad_tensor(trainer.step, trainer.weights, batch, 0, 4) == "the sum of gradients, or an update"
+    assert sizes == [8] * 4  # one micro-batch after the other
+
     def bad():
         return guards.first_bad_tensor(trainer.step, [tf.convert_to_tensor(weight) for weight in trainer.weights], batch, 0, 1)
     kernel = next(value for value in trainer.model.trainable_variables if value.path.endswith("layer_0/intermediate/kernel"))

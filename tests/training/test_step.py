@@ -132,13 +132,21 @@ def test_an_exploding_step_is_skipped_and_counted(tmp_path):
         np.testing.assert_array_equal(old, new)
 
 
-def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path):
+# 1e6 is infinite in float16, whose loss scale is 2 ** 15 at first.
+@pytest.mark.parametrize(("precision", "value", "taken"), [("float32", np.nan, 1), ("float16", 1e6, 16)])
+def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path, precision, value, taken):
     path = write_records(tmp_path / "r.tfrecord", 100)
-    trainer, source = trained_on(make_config(), path)
-    trainer.model.next_sentence.output_bias.assign([np.nan, 0.0])
+    distribution.set_precision(precision)
+    try:
+        trainer, source = trained_on(make_config(training={"precision": precision}), path)
+    finally:
+        distribution.set_precision("float32")
+    bias = next(weight for weight in trainer.model.trainable_variables if weight.path.endswith("layer_0/intermediate/bias"))
+    bias.assign(np.full(bias.shape, value))
     before = [weight.numpy() for weight in trainer.weights]
-    rows = trainer.run_steps(iter(source.dataset()), tf.constant(5)).numpy()
-    assert len(rows) == 1 and rows[0, trainer.step.names.index("finite")] == 0
+    rows = trainer.run_steps(iter(source.dataset()), tf.constant(25)).numpy()
+    assert rows[:, trainer.step.names.index("failed")].tolist() == [0] * (taken - 1) + [1]
+    assert rows[:, trainer.step.names.index("skipped")].tolist() == [1] * (taken - 1) + [0]
     for old, new in zip(before, trainer.weights):
         np.testing.assert_array_equal(old, new)
 

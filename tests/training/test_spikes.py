@@ -1,0 +1,121 @@
+"""Spikes of the loss: what is one, and the run that goes back behind it, killed or not."""
+
+import json
+
+import numpy as np
+import pytest
+from made_pretraining import data_files, make_config, write_records
+
+from official_bert.tasks.loading import load_task
+from official_bert.training import loop
+from official_bert.training.distribution import Placement
+from official_bert.training.spikes import MOST_REWINDS, REWINDS_FILE, Rewind, Spikes
+
+
+def steady(count, loss=2.0):
+    return [loss] * count, [False] * count
+
+
+def test_a_spike_is_a_multiple_of_the_mean_before_it_or_no_number(tmp_path):
+    spikes = Spikes(str(tmp_path), 2.0, 0)
+    assert spikes.first([9.0, 1.0, 9.0], [False] * 3) is None  # too early to tell
+    spikes = Spikes(str(tmp_path), 2.0, 0)
+    assert spikes.first(*steady(30)) is None and spikes.mean == pytest.approx(2)
+    assert spikes.first([2.0, 3.9, 4.2], [False] * 3) == 2
+    assert spikes.first([float("nan"), 2.0], [False] * 2) is None  # float16's overflow, which the step has skipped
+    assert spikes.first([float("nan"), 2.0], [True, False]) == 0
+    assert Spikes(str(tmp_path), 0.0, 0).first([1.0, float("nan")], [False, True]) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_mean_and_the_rewinds_are_those_of_the_checkpoint_that_a_run_resumes_from(tmp_path):
+    through = Spikes(str(tmp_path), 2.0, 0)
+    losses = np.random.default_rng(0).uniform(1, 2, 60).tolist()
+    assert through.first(losses[:40], [False] * 40) is None
+    through.saving(40)
+    resumed = Spikes(str(tmp_path), 2.0, 40)
+    assert through.first(losses[40:], [False] * 20) is None and resumed.first(losses[40:], [False] * 20) is None
+    assert resumed.mean == through.mean and resumed.count == through.count == 60
+    through.go_back(40, 13)
+    assert (through.mean, through.count) == through.means[40]
+    again = Spikes(str(tmp_path), 0.0, 40)  # switched off, what was skipped stays skipped
+    assert again.rewinds == [Rewind(40, 13)] and [again.skipped(step) for step in (0, 39, 40, 99)] == [0, 0, 13, 13]
+    for _ in range(MOST_REWINDS - 1):
+        assert through.may_go_back_to(40)
+        through.go_back(40, 1)
+    assert not through.may_go_back_to(40) and through.may_go_back_to(39)
+
+
+def train(path, folder, **training):
+    config = make_config(training={"steps": 36, "log_every": 1, "save_every": 6, "keep_checkpoints": 9} | training)
+    loop.train(load_task(config), data_files(path), str(folder), Placement(), report=lambda _: None)
+
+
+def logged(folder):
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}, [row for row in rows if "rewind/loss" in row]
+
+
+@pytest.fixture
+def bad_batch(monkeypatch):
+    """Makes the loss of batch 27 look like that of bad data; returns the numbers of the batches as they are taken."""
+    run, taken = loop.Run._run, []
+
+    def spiking(self, phase, iterator, step, count):
+        rows = run(self, phase, iterator, step, count).copy()
+        numbers = [self._batch_number(phase, step + index) for index in range(len(rows))]
+        taken.extend(numbers)
+        rows[:, 0] *= np.where(np.array(numbers) == 27, 9, 1)
+        return rows
+    monkeypatch.setattr(loop.Run, "_run", spiking)
+    return taken
+
+
+@pytest.mark.slow
+def test_a_run_goes_back_behind_the_data_of_a_spike_and_a_kill_changes_nothing(tmp_path, bad_batch, monkeypatch):
+    path = write_records(tmp_path / "r.tfrecord", 100)
+    train(path, tmp_path / "whole", rewind_on_spike=3.0)
+    losses, rewinds = logged(tmp_path / "whole")
+    assert bad_batch[:24] == list(range(24)) and 27 in bad_batch and bad_batch[-12:] == list(range(28, 40))
+    assert [(row["step"], row["rewind/from_step"], row["rewind/skipped_batches"]) for row in rewinds] == [(24, 28, 4)]
+    assert len(losses) == 36 and max(losses.values()) < 6
+    # The same as a run to which nothing happened on data without these four batches.
+    monkeypatch.undo()
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / REWINDS_FILE).write_text('{"rewinds": [{"step": 24, "batches": 4}]}')
+    train(path, tmp_path / "without")
+    assert logged(tmp_path / "without") == (losses, [])
+    # And as one that is killed after it went back, before its next checkpoint.
+    save = loop.Run.save
+
+    def killed(run):
+        if run.trainer.steps_done == 30:
+            raise KeyboardInterrupt
+        save(run)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop.Run, "save", killed)
+        train(path, tmp_path / "killed", rewind_on_spike=3.0)
+    (tmp_path / "killed" / REWINDS_FILE).write_text((tmp_path / "whole" / REWINDS_FILE).read_text())
+    train(path, tmp_path / "killed", rewind_on_spike=3.0)
+    assert logged(tmp_path / "killed")[0] == losses
+
+
+@pytest.mark.slow
+def test_steps_that_are_skipped_one_after_the_other_stop_the_run(tmp_path):
+    path = write_records(tmp_path / "r.tfrecord", 100)
+    with pytest.raises(ValueError, match="step 5: 5 steps were skipped one after the other"):
+        train(path, tmp_path / "run", skip_gradient_norm=1e-6, max_skipped_in_a_row=5)
+    assert not list((tmp_path / "run").glob("ckpt-*"))
+
+
+@pytest.mark.slow
+def test_float16_that_stays_not_finite_stops_and_leaves_the_checkpoints(tmp_path, monkeypatch):
+    path = write_records(tmp_path / "r.tfrecord", 100)
+    train(path, tmp_path / "run", steps=6, precision="float16")
+    monkeypatch.setattr(loop.Run, "_enter", lambda run, _: run.trainer.model.next_sentence.output_bias.assign([np.nan, 0.0]))
+    before = sorted(path.name for path in (tmp_path / "run").glob("ckpt-*"))
+    with pytest.raises(ValueError, match=r"step \d+: weight .*output_bias is not finite; the checkpoints before it are intact"):
+        train(path, tmp_path / "run", precision="float16", save_every=100, log_every=3)
+    assert sorted(path.name for path in (tmp_path / "run").glob("ckpt-*")) == before
+    for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
