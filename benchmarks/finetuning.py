@@ -177,7 +177,7 @@ def prove() -> None:
 
     from official_bert.models import checkpoints
     from official_bert.models.interchange import formats, ours
-    from official_bert.models.interchange.stored import StoredModel
+    from official_bert.models.interchange.stored_models import StoredModel
     from official_bert.training import optimization
     from official_bert.training.distribution import Placement, make_strategy
     from official_bert.training.trainer import Trainer

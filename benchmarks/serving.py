@@ -59,7 +59,7 @@ def make_models(folder: str):
     from official_bert.config import load_config
     from official_bert.models import checkpoints
     from official_bert.models.interchange import formats, ours
-    from official_bert.models.interchange.stored import StoredModel
+    from official_bert.models.interchange.stored_models import StoredModel
     from official_bert.serving import export
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task

@@ -195,13 +195,8 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: str) -> dict:
-    """Returns the mapping in a YAML file, merged over that of its `base:` (a path or a list of paths beside the file)."""
-    return merge(*inherited_and_own(path))
-
-
 def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dict]:
-    """Returns the values that a YAML file inherits from its `base:`, and the file's own values."""
+    """Returns the values that a YAML file inherits from its `base:` (a path, or a list of paths beside the file), and its own."""
     path = os.path.normpath(path)
     if path in _seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")

@@ -43,7 +43,7 @@ def main(_) -> None:
     length = config.options.get("max_seq_length", 128)
     check_length(length, config.model, "--max_seq_length", least=3)
     tokenizer = FullTokenizer(config.tokenizer.vocab_file, config.tokenizer.do_lower_case)
-    encoder = make_encoder(config, FLAGS.init_checkpoint)
+    encoder = restore_encoder(config, FLAGS.init_checkpoint)
     with layer_output_files.open_writer(FLAGS.output_file, layers) as writer:
         for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
             rows = [make_row(line, tokenizer, length) for line in lines[start:start + LINES_AT_ONCE]]
@@ -75,7 +75,7 @@ def read_layers(text: str, count: int) -> list[int]:
     return layers
 
 
-def make_encoder(config, checkpoint: str):
+def restore_encoder(config, checkpoint: str):
     """Returns the encoder with the checkpoint's weights, with the outputs of all layers."""
     from official_bert.models import checkpoints
     from official_bert.models.encoder import BertEncoder, encoder_settings

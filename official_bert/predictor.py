@@ -14,7 +14,7 @@ import numpy as np
 
 from official_bert.config import load_config
 from official_bert.models.encoder import BertEncoder
-from official_bert.serving.loading import exported_folder, function_of, load_model
+from official_bert.serving.loading import exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.tasks.loading import restore_for_inference, task_class
 from official_bert.training.checkpointing import CONFIG_FILE
@@ -45,7 +45,7 @@ class Predictor:
             options.read((), f"{path}, an exported model, which answers as it was exported")
             if vocab_file or do_lower_case is not None:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
-            self._model = load_model(path, "text")
+            self._model = load_exported(path, "text")
             kind = _exported_class(self._model.place, self._model.outputs)
         else:
             task, model = restore_for_inference(path, vocab_file, do_lower_case)

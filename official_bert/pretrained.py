@@ -9,7 +9,7 @@ from official_bert.config import load_config
 from official_bert.models.encoder import BertEncoder
 from official_bert.models.interchange import casing, formats
 from official_bert.serving.loading import exported_folder
-from official_bert.tasks.loading import restore, run_folder
+from official_bert.tasks.loading import restore_model, run_folder
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import read_entries
 from official_bert.training.checkpointing import CONFIG_FILE, VOCAB_FILE
@@ -65,4 +65,4 @@ def load_model(path: str | os.PathLike) -> keras.Model:
 
     Raises ValueError if there is no checkpoint or weights are missing.
     """
-    return restore(os.fspath(path))[1]
+    return restore_model(os.fspath(path))[1]

@@ -79,7 +79,7 @@ def main(_) -> None:
 def _models():
     """Reads the models to serve from the flags."""
     from official_bert.server.server_config import ServedModelConfig, read_models
-    from official_bert.server.version_folders import list_versions, why_no_versions
+    from official_bert.server.version_folders import model_versions, why_no_versions
     if bool(FLAGS.model_base_path) == bool(FLAGS.model_config_file):
         raise ValueError("expected either --model_base_path or --model_config_file")
     if FLAGS.model_config_file and not os.path.exists(FLAGS.model_config_file):
@@ -87,7 +87,7 @@ def _models():
     models = read_models(FLAGS.model_config_file) if FLAGS.model_config_file else [
         ServedModelConfig(name=FLAGS.model_name, base_path=FLAGS.model_base_path)]
     for model in models:  # checked now, before the seconds that TensorFlow takes to start
-        if not list_versions(model.base_path):
+        if not model_versions(model.base_path):
             raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")
     return models
 

@@ -14,7 +14,7 @@ from official_bert import finetuning
 from official_bert.finetuning import as_source
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats, ours
-from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.tagging.conll import read_sentences

@@ -15,7 +15,7 @@ from official_bert.config import Config, OptimizerConfig, TokenizerConfig, save_
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.serving.loading import load_model
+from official_bert.serving.loading import load_exported
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 
@@ -43,10 +43,10 @@ def test_a_run_becomes_a_model_that_answers_text_and_ids(run_folder, tmp_path):
                           "--warmup_batch_sizes=1")
     assert finished.returncode == 0, finished.stderr
     assert f"{tmp_path}/blank/text/1: text -> tokens, probabilities, truncated" in finished.stdout
-    found = load_model(str(tmp_path / "blank"))(text=["the [MASK] is", "the " * 30])
+    found = load_exported(str(tmp_path / "blank"))(text=["the [MASK] is", "the " * 30])
     assert found["tokens"].shape == (2, 1, 2) and found["truncated"].tolist() == [False, True]
     rows = {"input_ids": [[1, 2, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]], "masked_lm_positions": [[1]]}
-    logits = load_model(str(tmp_path / "blank"), "ids")(**rows)["logits"]
+    logits = load_exported(str(tmp_path / "blank"), "ids")(**rows)["logits"]
     wanted = model({name: np.array(value, np.int32) for name, value in rows.items()})["mlm_logits"]
     np.testing.assert_allclose(logits, wanted, atol=1e-5)
 
@@ -87,7 +87,7 @@ def test_a_published_encoder_becomes_a_served_model_in_one_command(tmp_path):
     formats.write(stored_small(""), "hugging_face", str(tmp_path / "hf"))
     finished = run_export(f"--checkpoint={tmp_path / 'hf'}", "--head=embeddings", f"--output={tmp_path / 'x'}", "--warmup_batch_sizes=")
     assert finished.returncode == 0, finished.stderr
-    assert load_model(str(tmp_path / "x"))(text=["a b"])["embedding"].shape == (1, 8)
+    assert load_exported(str(tmp_path / "x"))(text=["a b"])["embedding"].shape == (1, 8)
     for more, told in (((), "an encoder without a head: expected --head=embeddings"), (("--checkpoint=nowhere",), "nowhere: expected the")):
         finished = run_export(f"--checkpoint={tmp_path / 'hf'}", f"--output={tmp_path / 'y'}", *more)
         assert finished.returncode == 1 and "Traceback" not in finished.stderr and told in finished.stderr.strip().splitlines()[-1]

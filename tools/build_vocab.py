@@ -56,7 +56,7 @@ def jobs(files: dict[str, list[str]], bad: containers.BadText) -> Iterator[tuple
         for path in paths:
             batch: list[str] = []
             size = 0
-            for line in containers.read_lines(path, bad):
+            for line in containers.read_text_lines(path, bad):
                 batch.append(line)
                 size += len(line)
                 if size >= CHARACTERS_AT_ONCE:

@@ -35,7 +35,7 @@ flags.DEFINE_list("labels", [], "Names of the classes of --input, in the order o
 flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input whose whole name matches are not converted.")
 
 
-def read_source(formats, files):
+def read_source(formats, stored_models):
     """Returns the model to convert, changed as the flags say."""
     from official_bert.models.interchange import casing
     name, _ = formats.find_format(FLAGS.input)
@@ -47,7 +47,7 @@ def read_source(formats, files):
         values = build(ModelConfig, read_bert_config(FLAGS.bert_config_file), FLAGS.bert_config_file)
         model = dataclasses.replace(model, config=values)
     if FLAGS.hidden_act:
-        model = dataclasses.replace(model, notes=(), config=dataclasses.replace(files.require_config(model),
+        model = dataclasses.replace(model, notes=(), config=dataclasses.replace(stored_models.require_config(model),
                                                                                 hidden_act=FLAGS.hidden_act))
     model = casing.with_vocabulary(model, FLAGS.vocab_file)
     if FLAGS.head:
@@ -112,13 +112,12 @@ def largest_differences(formats, source, folder: str) -> dict[str, float]:
 
 def main(_) -> None:
     """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
-    from official_bert.models.interchange import formats
-    from official_bert.models.interchange import stored as files
+    from official_bert.models.interchange import formats, stored_models
     require_new_folder(FLAGS.output, "--output")
-    source = read_source(formats, files)
+    source = read_source(formats, stored_models)
     print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes]))
-    files.require_config(source)
-    files.check_vocabulary_rows(source)
+    stored_models.require_config(source)
+    stored_models.check_vocabulary_rows(source)
     with written_folder(FLAGS.output) as unchecked:
         formats.make_model(source)
         left_out = formats.write(source, FLAGS.to, unchecked)

@@ -53,7 +53,7 @@ def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
             Feature("next_sentence_labels", 1), Feature("schema_version", 1))
 
 
-def make_encoder(features: Sequence[Feature]) -> ExampleEncoder:
+def make_example_encoder(features: Sequence[Feature]) -> ExampleEncoder:
     """Makes the compiled encoder of records with these features."""
     return ExampleEncoder([feature.name for feature in features], [feature.length for feature in features],
                           [feature.is_float for feature in features])

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -13,9 +12,9 @@ from official_bert.models.interchange import classes, formats, tf1
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as newest_checkpoint
 from official_bert.models.interchange.ours import named_weights
-from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.interchange.stored_models import StoredModel
 
-__all__ = ["Initialization", "initialize_from", "model_values", "named_weights", "newest_checkpoint",
+__all__ = ["Initialization", "initialize_from", "named_weights", "newest_checkpoint",
            "weights_checkpoint"]
 # Heads with a row for each class of a task: one of another size is re-initialised.
 TASK_HEADS = ("classifier/", "tagger/", "span/")
@@ -44,12 +43,6 @@ class Initialization:
 def weights_checkpoint(model: keras.Model, **more) -> tf.train.Checkpoint:
     """Makes a checkpoint of the weights by name, and of everything in `more`."""
     return tf.train.Checkpoint(weights=named_weights(model), **more)
-
-
-def model_values(path: str) -> dict[str, Any]:
-    """The `model:` part of a configuration for the model at a path; {} if its files have no configuration."""
-    stored = formats.read(path).config
-    return {} if stored is None else config.to_dict(stored)
 
 
 def initialize_from(model: keras.Model, path: str, task: Classes | None = None) -> Initialization:

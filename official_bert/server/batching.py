@@ -65,7 +65,7 @@ DEFAULT_PARAMETERS = BatchingParameters(max_batch_size=1024, max_execution_batch
 
 
 @dataclasses.dataclass(eq=False)
-class Task:
+class BatchTask:
     """Waiting rows, and the future of (their outputs, the size of these in bytes)."""
 
     inputs: Arrays
@@ -84,14 +84,14 @@ class _Queue:
 
     def __init__(self, run: Run, parameters: BatchingParameters, limits: Limits):
         self.run, self.parameters, self.limits = run, parameters, limits
-        self.tasks: collections.deque[Task] = collections.deque()
+        self.tasks: collections.deque[BatchTask] = collections.deque()
         self.rows = 0
         self.row_bytes = 1.0  # of the answers of the last batch
         self.grew = asyncio.Event()
 
-    def take(self) -> list[Task]:
+    def take(self) -> list[BatchTask]:
         """Returns the oldest tasks that fit into a batch, one at least if there are any."""
-        taken: list[Task] = []
+        taken: list[BatchTask] = []
         rows, extents = 0, 0
         while self.tasks:
             extents = np.maximum(extents, self.tasks[0].extents)
@@ -102,7 +102,7 @@ class _Queue:
             self.rows -= taken[-1].size
         return taken
 
-    def drop(self, task: Task) -> None:
+    def drop(self, task: BatchTask) -> None:
         """Removes a task, which has its answer or whose client has gone."""
         if task in self.tasks:
             self.tasks.remove(task)
@@ -193,7 +193,7 @@ class Batcher:
             raise RequestError("UNAVAILABLE", "The batch scheduling queue to which this task was submitted is full; "
                                               f"currently {queue.rows} rows of at most {limit}")
         loop = asyncio.get_running_loop()
-        task = Task(inputs, size, loop.create_future(), loop.time(), deadline)
+        task = BatchTask(inputs, size, loop.create_future(), loop.time(), deadline)
         queue.tasks.append(task)
         queue.rows += size
         queue.grew.set()
@@ -226,7 +226,7 @@ class Batcher:
                     queue.grew.clear()
                     await queue.grew.wait()
 
-    async def _execute(self, queue: _Queue, tasks: Sequence[Task]) -> None:
+    async def _execute(self, queue: _Queue, tasks: Sequence[BatchTask]) -> None:
         """Runs a batch in the thread that `_serve` acquired, and gives every task its rows."""
         now = asyncio.get_running_loop().time()
         self.metrics.batch_formed(sum(task.size for task in tasks), [now - task.enqueued for task in tasks])
@@ -261,7 +261,7 @@ class Batcher:
         task.add_done_callback(self._running.discard)
 
 
-def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: Sequence[Task]) -> list:
+def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: Sequence[BatchTask]) -> list:
     """Returns the outputs of each task with their bytes, or the exception that it causes by itself.
 
     A batch that fails runs again in halves, so that one bad request costs its neighbours a few runs, and not their answers.
@@ -307,7 +307,7 @@ def _late(is_running: bool) -> RequestError:
     return RequestError("RESOURCE_EXHAUSTED", "Run() timeout exceeded while waiting in batching queue")
 
 
-def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Task]) -> list[dict[str, np.ndarray]]:
+def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[BatchTask]) -> list[dict[str, np.ndarray]]:
     sizes = [task.size for task in tasks]
     # As in TF Serving, a batch may run as long as its most patient task allows.
     deadline = None if any(task.deadline is None for task in tasks) else max(task.deadline or 0 for task in tasks)

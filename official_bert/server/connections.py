@@ -15,7 +15,7 @@ from aiohttp import web
 from official_bert.server.request_checks import Limits
 from official_bert.server.statuses import RequestError
 
-Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 SILENT = logging.Logger("aiohttp", logging.CRITICAL)  # would log a stack for each malformed request
 LINGERING_SECONDS = 1.0  # for the rest of a body that is no longer read
 
@@ -23,7 +23,7 @@ LINGERING_SECONDS = 1.0  # for the rest of a body that is no longer read
 class Connections(web.Server):
     """Answers HTTP by `answer`, whose task is cancelled if the client goes."""
 
-    def __init__(self, answer: Answer, limits: Limits):
+    def __init__(self, answer: Handler, limits: Limits):
         super().__init__(answer, handler_cancellation=True, access_log=None, auto_decompress=False,  # type: ignore[arg-type]
                          logger=SILENT, keepalive_timeout=limits.keepalive_seconds, lingering_time=LINGERING_SECONDS)
         self.limits = limits

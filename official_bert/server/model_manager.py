@@ -18,7 +18,7 @@ from official_bert.server.metrics import Metrics
 from official_bert.server.servable import Servable
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.server.statuses import RequestError, invalid
-from official_bert.server.version_folders import fingerprint, list_versions, why_no_versions
+from official_bert.server.version_folders import fingerprint, model_versions, why_no_versions
 
 LOG = logging.getLogger("official_bert.server")
 MOST_ENDED = 8  # versions that are remembered after their end, a model
@@ -70,7 +70,7 @@ class ModelManager:
 
     def _load_chosen(self, model: ServedModelConfig) -> list[int]:
         """Loads the versions that the policy chooses; if one does not load, the next lower one is chosen."""
-        folders = {number: os.path.join(model.base_path, name) for number, name in list_versions(model.base_path).items()}
+        folders = {number: os.path.join(model.base_path, name) for number, name in model_versions(model.base_path).items()}
         failed: set[int] = set()
         while True:
             chosen = model.chosen(set(folders) - failed)
@@ -170,10 +170,6 @@ class ModelManager:
             raise RequestError("NOT_FOUND", f"Could not find any versions of model {name}" if number is None else
                                f"Could not find version {number} of model {name}")
         return sorted(found, key=lambda entry: -entry.number)
-
-    def is_ready(self) -> bool:
-        """Whether every model has a version that answers."""
-        return not self.waiting()
 
     def waiting(self) -> list[str]:
         """Returns the names of models without a version that answers."""

@@ -8,7 +8,7 @@ from official_bert import files
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 
-def list_versions(base_path: str) -> Mapping[int, str]:
+def model_versions(base_path: str) -> Mapping[int, str]:
     """Lists the folders in `base_path` that are named by a number and hold a model: {number: name}."""
     return files.list_versions(base_path, MODEL_FILES)
 
@@ -34,7 +34,7 @@ def why_no_versions(base_path: str) -> str:
     """Says what is wrong with a folder without versions, with a hint for the two usual mistakes."""
     if not os.path.isdir(base_path):
         return f"{base_path}: no such folder"
-    below = sorted(name for name in os.listdir(base_path) if list_versions(os.path.join(base_path, name)))
+    below = sorted(name for name in os.listdir(base_path) if model_versions(os.path.join(base_path, name)))
     hint = f"; did you mean {os.path.join(base_path, below[-1])}?" if below else ""
     if os.path.exists(os.path.join(base_path, "saved_model.pb")):
         hint = "; it is itself a version: give the folder above it"

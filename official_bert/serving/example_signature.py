@@ -7,7 +7,7 @@ import tensorflow as tf
 from official_bert.serving.bounds import Claim, in_range, require
 
 
-def parse_examples(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int],
+def parse_inputs(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int],
                    num_choices: int = 1) -> dict[str, tf.Tensor]:
     """Returns the tensors of the signature `inputs` out of serialized [B] string, each from the feature of its name.
 

@@ -16,7 +16,7 @@ from official_bert.config import Config, save_config
 from official_bert.files import list_versions
 from official_bert.serving import warmup
 from official_bert.serving.bounds import require, same_rows
-from official_bert.serving.example_signature import parse_examples
+from official_bert.serving.example_signature import parse_inputs
 from official_bert.serving.served_model import ServedModel
 
 FORMS = ("text", "ids")
@@ -124,7 +124,7 @@ def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longe
 
     @functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string, "inputs")], autograph=False)
     def by_example(serialized):
-        return by_name(**parse_examples(serialized, inputs, longest, num_choices))
+        return by_name(**parse_inputs(serialized, inputs, longest, num_choices))
 
     return {"serving_default": by_name, "examples": by_example.get_concrete_function()}
 

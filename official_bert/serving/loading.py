@@ -51,7 +51,7 @@ class ModelFunction:
         return {name: value.numpy() for name, value in self.signature(**tensors).items()}
 
 
-def load_model(path: str, form: Literal["text", "ids"] = "text") -> ModelFunction:
+def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunction:
     """Loads the newest version of the model under `path` (models/NAME, models/NAME/text, or one SavedModel).
 
     The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model.

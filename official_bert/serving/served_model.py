@@ -25,10 +25,10 @@ from official_bert.text.vocab import check_size
 from official_bert.training.task import TaskBase
 
 Tensors = Mapping[str, tf.Tensor]
-ROWS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
+ID_INPUTS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
 
 
-def texts(*names: str) -> dict[str, tf.TensorSpec]:
+def text_specs(*names: str) -> dict[str, tf.TensorSpec]:
     """Returns the specs of inputs that have one string a text."""
     return {name: tf.TensorSpec([None], tf.string, name) for name in names}
 
@@ -77,8 +77,8 @@ class ServedModel(tf.Module, abc.ABC):
     `reads` the `ServingOptions` that its constructor takes, `longest` the most numbers or strings a row that an input may have.
     """
 
-    ids_inputs: Mapping[str, tf.TensorSpec] = ROWS
-    text_inputs: Mapping[str, tf.TensorSpec] = texts("text")
+    ids_inputs: Mapping[str, tf.TensorSpec] = ID_INPUTS
+    text_inputs: Mapping[str, tf.TensorSpec] = text_specs("text")
     outputs: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
     labels: Sequence[str] = ()
@@ -88,7 +88,7 @@ class ServedModel(tf.Module, abc.ABC):
         self.model = model
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
-        self.longest = dict.fromkeys(ROWS, max_seq_length)
+        self.longest = dict.fromkeys(ID_INPUTS, max_seq_length)
         self.special = {name: tokenizer.special_id(f"[{name}]") for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
 
     @classmethod
@@ -117,7 +117,7 @@ class ServedModel(tf.Module, abc.ABC):
 
     def claims(self, inputs: Tensors) -> list[Claim]:
         """Returns what must hold of the inputs of `ids_inputs`, as `bounds.require` takes it."""
-        shapes = {name: tf.shape(inputs[name]) for name in ROWS}
+        shapes = {name: tf.shape(inputs[name]) for name in ID_INPUTS}
         sizes = getattr(self.model, "encoder", self.model).settings
         below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"]}
         return [in_range("input_ids: expected rows of", shapes["input_ids"][-1], 1, self.max_seq_length, "tokens"),
@@ -137,7 +137,7 @@ class ServedModel(tf.Module, abc.ABC):
 
     def run(self, inputs: Tensors, **more: tf.Tensor) -> Any:
         """Returns the model's outputs for rows [B,S]."""
-        return self.model({**{name: inputs[name] for name in ROWS}, **more}, training=False)
+        return self.model({**{name: inputs[name] for name in ID_INPUTS}, **more}, training=False)
 
     def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> tuple[dict, tf.Tensor]:
         """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""

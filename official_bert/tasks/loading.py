@@ -13,7 +13,7 @@ from absl import logging
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats, ours
-from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.training import search
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
 from official_bert.training.task import TaskBase
@@ -53,19 +53,19 @@ def load_task(config: Config) -> TaskBase:
 
 
 def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[TaskBase, keras.Model]:
-    """The task and the model, weights loaded, of whatever `restore` takes.
+    """The task and the model, weights loaded, of whatever `restore_model` takes.
 
     Vocabulary and casing are those of the files unless they are given. Raises ValueError, too, if a checkpoint that is no run has no
     vocabulary (a run may have been trained without one), or if its casing is not the given one.
     """
-    config, model = restore(path, vocab_file, do_lower_case)
+    config, model = restore_model(path, vocab_file, do_lower_case)
     tokenizer = dataclasses.replace(config.tokenizer, vocab_file=vocab_file or config.tokenizer.vocab_file)
     if not tokenizer.vocab_file and run_folder(path) is None:
         raise ValueError(f"{path}: no vocabulary found beside it; --vocab_file gives it")
     return load_task(dataclasses.replace(config, tokenizer=tokenizer)), model
 
 
-def restore(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[Config, keras.Model]:
+def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[Config, keras.Model]:
     """The configuration and the model, weights loaded, of a training run, of the best run of a search, of one checkpoint in a run, or of
     a checkpoint of any format.
 

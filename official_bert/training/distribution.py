@@ -156,7 +156,7 @@ def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int
     return strategy.distribute_datasets_from_function(worker_batches)
 
 
-def gather_rows(strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def gather_replicas(strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Gathers the replicas' rows to those of the global batch, in its order."""
     return {name: value if strategy.num_replicas_in_sync == 1 else strategy.gather(value, axis=0)
             for name, value in values.items()}

@@ -17,7 +17,7 @@ from official_bert.config import Config, build, to_dict
 from official_bert.data.cache import text_digest
 from official_bert.data.tables import Rows, Source, digest
 from official_bert.models.interchange.classes import Classes
-from official_bert.models.interchange.stored import Kind
+from official_bert.models.interchange.stored_models import Kind
 from official_bert.text.tokenization import FullTokenizer
 
 Batch = Mapping[str, tf.Tensor]

@@ -94,7 +94,7 @@ class Trainer:
         losses, counters, predictions = self.strategy.run(replica_step, args=(batch,), options=EXACT_SHAPES)
         reduced = [{name: tuple(self.strategy.reduce("SUM", value, axis=None) for value in pair)
                     for name, pair in part.items()} for part in (losses, counters)]
-        return (*reduced, distribution.gather_rows(self.strategy, predictions | {
+        return (*reduced, distribution.gather_replicas(self.strategy, predictions | {
             "example_weights": self.strategy.run(lambda local: local["example_weights"], args=(batch,))}))
 
     def evaluate(self, source: BatchSource, limit: int = 0) -> tuple[dict[str, float], list[dict[str, Any]]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.config import ModelConfig, build, read_yaml
+from official_bert.config import ModelConfig, load_config
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.first_weights import draw_first_weights
@@ -55,7 +55,7 @@ def check(values):
 @pytest.mark.parametrize("size", ["tiny", "mini", "small", *(
     pytest.param(size, marks=pytest.mark.slow) for size in ("medium", "base", "large"))])
 def test_no_two_rows_of_a_published_size_are_equal(size):
-    check(drawn(Pretrainer.make(build(ModelConfig, read_yaml(str(CONFIGS / f"{size}.yaml"))["model"]))))
+    check(drawn(Pretrainer.make(load_config(str(CONFIGS / f"{size}.yaml")).model)))
 
 
 @pytest.mark.parametrize("head", HEADS)

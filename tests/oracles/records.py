@@ -7,13 +7,13 @@ import struct
 import numpy as np
 
 from official_bert.data.record_encoding import crc_tables, masked_crc
-from official_bert.data.records import make_encoder
+from official_bert.data.records import make_example_encoder
 from official_bert.files import written_beside
 
 
 def encode_example(features, values):
     """One record's `tf.train.Example`, by the product's encoder; ValueError for a wrong number of values."""
-    encoder = make_encoder(features)
+    encoder = make_example_encoder(features)
     row = np.zeros((1, encoder.width), np.int32)
     for feature in features:
         value = np.asarray(values[feature.name], np.float32 if feature.is_float else np.int32).reshape(-1)

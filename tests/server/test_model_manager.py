@@ -189,7 +189,7 @@ def test_what_is_wrong_with_a_folder_is_said_with_a_hint(base, tmp_path):
                         (tmp_path, f"did you mean {base}?")):
         manager = manager_of(path)
         manager.poll()
-        assert words in manager.errors()[0] and not manager.is_ready()
+        assert words in manager.errors()[0] and manager.waiting()
 
 
 def test_closing_ends_everything(base):
@@ -199,6 +199,6 @@ def test_closing_ends_everything(base):
     with manager.using("m") as servable:
         pass
     manager.close()
-    assert servable.closed and not manager.is_ready()
+    assert servable.closed and manager.waiting()
     with pytest.raises(RequestError, match="Servable not found"):
         served(manager)

@@ -251,5 +251,5 @@ def test_a_server_that_cannot_start_leaves_nothing_behind(demo_root):
                 **{**vars(options_for(demo_root / "demo")), "grpc_port": listener.getsockname()[1]})
             with pytest.raises(OSError, match="is it in use"):
                 await server.start()
-            assert not server.manager.is_ready()
+            assert server.manager.waiting()
         asyncio.run(start())

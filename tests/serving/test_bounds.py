@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import bounds, example_signature, export
-from official_bert.serving.served_model import ROWS, ServedEmbeddings, ServingOptions
+from official_bert.serving.served_model import ID_INPUTS, ServedEmbeddings, ServingOptions
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, _mean_of_runs
@@ -135,7 +135,7 @@ def test_bad_rows_are_refused_by_name(graph_tokenizer, fill_mask, changed, told)
     with pytest.raises(REFUSED, match=told):
         served.answer_ids(rows(**changed))
     with pytest.raises(REFUSED, match=r"input_ids: expected rows of 1 to 32 tokens, got\] \[0\]"):
-        served.answer_ids({name: tf.zeros([1, 0], tf.int32) for name in ROWS})
+        served.answer_ids({name: tf.zeros([1, 0], tf.int32) for name in ID_INPUTS})
 
 
 def test_lists_of_examples_are_refused_before_they_are_padded():
@@ -143,7 +143,7 @@ def test_lists_of_examples_are_refused_before_they_are_padded():
         examples = [tf.train.Example(features=tf.train.Features(feature={"input_ids": tf.train.Feature(
             int64_list=tf.train.Int64List(value=values))})).SerializeToString() for values in lists]
         spec = tf.TensorSpec([None] * (3 if more else 2), tf.int32)
-        return example_signature.parse_examples(tf.constant(examples), {"input_ids": spec}, {"input_ids": longest}, **more)
+        return example_signature.parse_inputs(tf.constant(examples), {"input_ids": spec}, {"input_ids": longest}, **more)
     assert parse(3, [1], [1, 2, 3])["input_ids"].shape == (2, 3)
     with pytest.raises(REFUSED, match=r"input_ids: expected lists of 0 to 3 in an Example, got\] \[1\] \[to\] \[4\]"):
         parse(3, [1], [1, 2, 3, 4])

@@ -9,7 +9,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import example_signature, export, warmup
-from official_bert.serving.loading import latest_version, load_model
+from official_bert.serving.loading import latest_version, load_exported
 from official_bert.tasks.pretraining.served import ServedFillMask
 
 
@@ -59,7 +59,7 @@ def test_only_models_of_single_values_bring_batching_parameters(exported):
 @pytest.mark.parametrize("form", ["text", "ids"])
 def test_warm_up_has_a_request_that_works_for_each_signature_and_batch_size(exported, form):
     folder = os.path.join(exported[0], form, "1")
-    model = load_model(exported[0], form).owner
+    model = load_exported(exported[0], form).owner
     seen = []
     for record in tf.data.TFRecordDataset(os.path.join(folder, warmup.FILE)):
         request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
@@ -90,7 +90,7 @@ def test_an_export_that_fails_leaves_nothing(served, config, tmp_path, monkeypat
 
 def test_a_folder_without_models_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"text: expected a model that run_export wrote .* got no such folder"):
-        load_model(str(tmp_path))
+        load_exported(str(tmp_path))
     (tmp_path / "text" / "1").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"got \['1'\]"):
         latest_version(str(tmp_path / "text"))
@@ -98,7 +98,7 @@ def test_a_folder_without_models_is_named(tmp_path):
 
 def test_wrong_input_names_are_named(exported):
     with pytest.raises(ValueError, match=r"expected the inputs \['text'\]; wrong: \['text', 'txt'\]"):
-        load_model(exported[0])(txt=["a"])
+        load_exported(exported[0])(txt=["a"])
 
 
 def example(**features):
@@ -111,7 +111,7 @@ def example(**features):
 def test_examples_of_different_lengths_are_padded():
     inputs = {"input_ids": tf.TensorSpec([None, None], tf.int32), "text": tf.TensorSpec([None], tf.string),
               "choices": tf.TensorSpec([None, None], tf.string)}
-    parsed = example_signature.parse_examples(tf.constant([example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
+    parsed = example_signature.parse_inputs(tf.constant([example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
                                                   example(input_ids=[7], text=[b"b"], choices=[b"y", b"z"])]), inputs,
                                               {"input_ids": 2, "choices": 2})
     assert parsed["input_ids"].dtype == tf.int32 and parsed["input_ids"].numpy().tolist() == [[5, 6], [7, 0]]
@@ -121,6 +121,6 @@ def test_examples_of_different_lengths_are_padded():
 
 def test_examples_of_choices_hold_their_rows_one_after_another():
     inputs = {"input_ids": tf.TensorSpec([None, None, None], tf.int32)}
-    parsed = example_signature.parse_examples(tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]), example(input_ids=[7, 8])]),
+    parsed = example_signature.parse_inputs(tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]), example(input_ids=[7, 8])]),
                                               inputs, {"input_ids": 3}, num_choices=2)
     assert parsed["input_ids"].numpy().tolist() == [[[1, 2, 3], [4, 5, 6]], [[7, 0, 0], [8, 0, 0]]]

@@ -6,7 +6,7 @@ import tensorflow as tf
 from oracles.rows import rows_by_hand
 
 from official_bert.models.encoder import make_encoder
-from official_bert.serving.served_model import ROWS, ServedEmbeddings
+from official_bert.serving.served_model import ID_INPUTS, ServedEmbeddings
 from official_bert.text.tokenization import FullTokenizer
 
 TEXTS = ["The surveyor asked for the price.", "", "Señora Núñez misplaced the harbour ledger. " * 5, "中国 12%"]
@@ -31,7 +31,7 @@ def test_an_embedding_is_the_first_row_or_the_mean_of_the_real_rows(tokenizers, 
 
 def test_rows_longer_than_the_model_are_refused_by_name(tokenizers, small_config):
     served = ServedEmbeddings(make_encoder(small_config), tokenizers[1], 32)
-    answer = tf.function(lambda **rows: served.answer_ids(rows)).get_concrete_function(**ROWS)
-    assert answer(**{name: tf.ones([1, 32], tf.int32) for name in ROWS})["embedding"].shape == [1, 16]
+    answer = tf.function(lambda **rows: served.answer_ids(rows)).get_concrete_function(**ID_INPUTS)
+    assert answer(**{name: tf.ones([1, 32], tf.int32) for name in ID_INPUTS})["embedding"].shape == [1, 16]
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"input_ids: expected rows of 1 to 32 tokens, got\] \[33\]"):
-        answer(**{name: tf.ones([1, 33], tf.int32) for name in ROWS})
+        answer(**{name: tf.ones([1, 33], tf.int32) for name in ID_INPUTS})

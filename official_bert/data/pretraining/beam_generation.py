@@ -36,7 +36,7 @@ RECORDS = tuple(field.name for field in dataclasses.fields(Counts) if field.type
 POOR_SHARD = "poor:"  # begins the name of a counter that marks a poor shard; the shard's number and the reason follow
 
 
-class Document(NamedTuple):
+class TokenizedDocument(NamedTuple):
     """A document on its way to its shard, as bytes."""
 
     file: int
@@ -72,7 +72,7 @@ class ReadDocuments(beam.DoFn):
         with self.text.vocab_file() as path:
             self.tokenizer = FastTokenizer(path, self.text.do_lower_case)
 
-    def process(self, numbered: tuple[int, str]) -> Iterator[tuple[int, Document]]:
+    def process(self, numbered: tuple[int, str]) -> Iterator[tuple[int, TokenizedDocument]]:
         """Tokenizes one file."""
         file, path = numbered
         with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ class ReadDocuments(beam.DoFn):
             for number in range(store.num_documents):
                 first, last = store.document_starts[number:number + 2]
                 tokens = np.array(store.tokens[starts[first]:starts[last]])
-                yield (file + number) % self.num_shards, Document(
+                yield (file + number) % self.num_shards, TokenizedDocument(
                     file, number, np.diff(starts[first:last + 1]).tobytes(), tokens.tobytes())
 
     def _tokenize(self, path: str, folder: str) -> TokenStore:
@@ -105,7 +105,7 @@ class WriteShard(beam.DoFn):
         self.output_files, self.config, self.facts = list(output_files), config, facts
         self.seed, self.compress = seed, compress
 
-    def process(self, grouped: tuple[int, Iterable[Document | None]]) -> None:
+    def process(self, grouped: tuple[int, Iterable[TokenizedDocument | None]]) -> None:
         """Samples, masks, shuffles and writes."""
         shard, documents = grouped
         with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +126,7 @@ class WriteShard(beam.DoFn):
             Metrics.counter(WriteShard, name).inc(int(value))
 
 
-def gather(documents: Iterable[Document | None], facts: VocabularyFacts, scratch: Scratch) -> tuple[TokenStore, np.ndarray]:
+def gather(documents: Iterable[TokenizedDocument | None], facts: VocabularyFacts, scratch: Scratch) -> tuple[TokenStore, np.ndarray]:
     """Puts the documents of a shard into scratch files in the order of arrival; returns the store and their order in the input."""
     places: list[tuple[int, int]] = []
     sentences: list[int] = []

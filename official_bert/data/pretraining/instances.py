@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.masking import STRATEGIES, MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.masking import MASKING_STRATEGIES, MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.random_stream import RandomStream
 
 DEFAULT_PREDICTIONS = 20  # 2018's; short instances use fewer
-TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
+SENTENCE_TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
 
 
 class Plan(NamedTuple):
@@ -72,8 +72,8 @@ class InstanceConfig:
         S, P = self.max_seq_length, self.max_predictions_per_seq
         masking = self.masking or MaskingConfig()
         return Plan(
-            self.dupe_factor, S, P if self.masking else 0, float(self.short_seq_prob), TASKS[self.sentence_task],
-            STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED, float(masking.mask_rate),
+            self.dupe_factor, S, P if self.masking else 0, float(self.short_seq_prob), SENTENCE_TASKS[self.sentence_task],
+            MASKING_STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED, float(masking.mask_rate),
             float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id)
 
     def tables(self, facts: VocabularyFacts) -> Tables:

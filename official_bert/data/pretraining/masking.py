@@ -11,7 +11,7 @@ import numpy as np
 
 from official_bert.data.pretraining import kernels
 
-STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN}
+MASKING_STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

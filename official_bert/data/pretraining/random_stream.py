@@ -41,12 +41,12 @@ class RandomStream:
         words = np.empty(1 + len(left) + steps * STATE + 1, np.uint32)
         words[0], words[-1] = 0, 0
         words[1:1 + len(left)] = left
-        generate(self._key, words[1 + len(left):-1])
+        fill_words(self._key, words[1 + len(left):-1])
         self.words = words
 
 
 @compiled(nogil=True)
-def generate(key, words):
+def fill_words(key, words):
     """Fills `words` (a multiple of 624 numbers) and updates `key` (Matsumoto and Nishimura's `genrand_int32`)."""
     for start in range(0, len(words), STATE):
         for i in range(STATE - 397):

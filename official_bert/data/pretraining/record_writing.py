@@ -67,7 +67,7 @@ class RowEncoder:
 
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts):
         self._plan, self._continues_word = config.plan(facts), facts.continues_word
-        self._encoder = records.make_encoder(features_of(config))
+        self._encoder = records.make_example_encoder(features_of(config))
         self._columns = np.array([self._encoder.columns[name].start if name in self._encoder.columns else -1
                                   for name in COLUMNS], np.int64)
         self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time

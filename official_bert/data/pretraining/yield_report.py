@@ -125,15 +125,6 @@ class YieldReport:
                 ("dropped", self.dropped), ("repeated", self.repeated), ("notes", self.notes))} | {
             "warnings": self.warnings()}
 
-    @classmethod
-    def from_dict(cls, values: dict) -> "YieldReport":
-        """Returns the report that `as_dict` gave these values."""
-        report = cls()
-        report.kept = {unit: counts["out"] for unit, counts in values["units"].items()}
-        for name, reasons in (("dropped", report.dropped), ("repeated", report.repeated), ("notes", report.notes)):
-            reasons.update({key: Reason(**reason) for key, reason in values[name].items()})
-        return report
-
     def table(self) -> rich.table.Table:
         """Returns the report for a terminal: a column for each unit; rows for input, output and each reason."""
         units = self.units()

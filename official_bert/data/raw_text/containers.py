@@ -139,7 +139,7 @@ def _damage() -> tuple[type[Exception], ...]:
         return (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, OSError)
 
 
-def read_lines(path: str, bad: BadText) -> Iterator[str]:
+def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
     """Gives the lines of UTF-8 text without byte-order mark, line feeds and carriage returns; "" for a skipped line.
 
     Raises ValueError naming file, line and byte for text that is not UTF-8 or a damaged file, unless `bad` says otherwise.
@@ -172,7 +172,7 @@ def _decoded(data: bytes, bad: BadText, place: str, offset: int) -> str:
         return ""
 
 
-def read_table(path: str, text_key: str, bad: BadText) -> Iterator[str]:
+def read_text_column(path: str, text_key: str, bad: BadText) -> Iterator[str]:
     """Gives the texts in the column `text_key` of a Parquet or Arrow file; "" for a skipped row.
 
     Raises ValueError naming file and row for a row without text, and the columns if there is none of that name.

@@ -55,9 +55,9 @@ def read_documents(path: str, form: Format = "auto", text_key: str = "text",
     """
     bad = bad or containers.BadText()
     if form == "table" or (form == "auto" and containers.kind_of(path) in ("parquet", "arrow")):
-        yield from (Document(text.splitlines()) for text in containers.read_table(path, text_key, bad) if text)
+        yield from (Document(text.splitlines()) for text in containers.read_text_column(path, text_key, bad) if text)
         return
-    lines = containers.read_lines(path, bad)
+    lines = containers.read_text_lines(path, bad)
     if form == "auto":
         sample = list(itertools.islice(lines, SAMPLE_LINES))
         form, lines = detect_format(sample), itertools.chain(sample, lines)

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.text.vocab import read_entries
 
 SHARE = 0.01  # of a vocabulary's entries: with more capitals than that it is cased (the Chinese one has <S> and <T>)

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from official_bert.models.interchange.stored import Kind, StoredModel
+from official_bert.models.interchange.stored_models import Kind, StoredModel
 
 UNNAMED = re.compile(r"LABEL_(\d+)")  # how Hugging Face's files name classes without names
 HEADS = ("classifier/", "tagger/")

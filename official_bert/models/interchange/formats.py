@@ -17,17 +17,15 @@ import tensorflow as tf
 from official_bert.files import written_folder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, encoder_settings, weights_by_name
-from official_bert.models.interchange import ours, prefixes, stored, tf_models
+from official_bert.models.interchange import ours, prefixes, stored_models, tf_models
 from official_bert.models.interchange.names import matrix_shape
-from official_bert.models.interchange.stored import Head, StoredModel
+from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
 
 # Modules of this package by the names that a user gives; each is imported when it is needed (keras_hub takes seconds).
 FOLDER_FORMATS = ("hugging_face", "keras_hub")
-READABLE = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
-WRITABLE = ("tf1", "hugging_face", "keras_hub", "ours")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +91,7 @@ def _holds(folder: str, name: str) -> bool:
     path = os.path.join(folder, "config.json")
     if not os.path.exists(path):
         return False
-    keys = set(stored.read_json(path))
+    keys = set(stored_models.read_mapping(path))
     return "class_name" in keys if name == "keras_hub" else bool(keys & {"model_type", "architectures"})
 
 
@@ -131,14 +129,14 @@ def vocab_file_of(path: str, model: StoredModel) -> str:
     """
     folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
     for place in [folder, os.path.dirname(folder)] if os.path.basename(folder) == "best" else [folder]:
-        if os.path.isfile(file := os.path.join(place, stored.VOCAB_FILE)):
+        if os.path.isfile(file := os.path.join(place, stored_models.VOCAB_FILE)):
             return file
     if model.vocab is None:
         return ""
     temporary = tempfile.mkdtemp(prefix="official_bert_")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    stored.write_vocab(model, temporary)
-    return os.path.join(temporary, stored.VOCAB_FILE)
+    stored_models.write_vocab(model, temporary)
+    return os.path.join(temporary, stored_models.VOCAB_FILE)
 
 
 def write(model: StoredModel, name: str, folder: str) -> list[str]:
@@ -168,7 +166,7 @@ def make_model(model: StoredModel, **options) -> keras.Model:
 
     Raises ValueError, naming them, for weights that are missing, left over or of another shape.
     """
-    encoder = BertEncoder(**encoder_settings(stored.require_config(model)), **{"name": "bert", **options})
+    encoder = BertEncoder(**encoder_settings(stored_models.require_config(model)), **{"name": "bert", **options})
     classes = {name: len(weight) for name, weight in model.weights.items()}
     made = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder, "next_sentence/output_bias" in classes),
             "choice": lambda: ChoiceClassifier(encoder),
@@ -185,7 +183,7 @@ def make_model(model: StoredModel, **options) -> keras.Model:
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
     """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight."""
-    optional = [] if stored.needs_pooler(model) and model.head else ["pooler/"]
+    optional = [] if stored_models.needs_pooler(model) and model.head else ["pooler/"]
     if model.head == "pretraining" and "masked_lm/output_bias" not in model.weights:
         optional.append("masked_lm/")
 

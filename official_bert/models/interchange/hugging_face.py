@@ -14,10 +14,9 @@ from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
 from official_bert.models.interchange import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange import stored as files
-from official_bert.models.interchange import torch_pickle
+from official_bert.models.interchange import stored_models, torch_pickle
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
-from official_bert.models.interchange.stored import Head, Kind, StoredModel
+from official_bert.models.interchange.stored_models import Head, Kind, StoredModel
 
 NAME = "Hugging Face folder"
 CONFIG_FILE = "config.json"
@@ -69,7 +68,7 @@ SWITCHES = {"position_embedding_type": ("absolute", None), "is_decoder": (False,
 def read(folder: str) -> StoredModel:
     """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
     path = os.path.join(folder, CONFIG_FILE)
-    values = files.read_json(path)
+    values = stored_models.read_mapping(path)
     architecture = _check_architecture(values, path)
     tensors = read_tensors(folder)
     named = {_usual_name(name): tensor for name, tensor in tensors.items()}
@@ -81,7 +80,7 @@ def read(folder: str) -> StoredModel:
                for ours, theirs in known.items()}
     narrow = {str(named[theirs].dtype) for theirs in known.values()} - {"float32"}
     notes = [f"{' and '.join(sorted(narrow))} weights were made float32"] if narrow else []
-    head = ARCHITECTURES[architecture] if architecture else files.head_of(weights, folder)
+    head = ARCHITECTURES[architecture] if architecture else stored_models.head_of(weights, folder)
     if head == "tagger":
         weights = {name.replace("classifier/", "tagger/"): weight for name, weight in weights.items()}
     config = build(ModelConfig, model_values(values, path), path)
@@ -143,7 +142,7 @@ def read_tensors(folder: str) -> dict[str, np.ndarray]:
         if os.path.exists(path):
             return load(path)
         if os.path.exists(index):
-            parts = sorted(set(files.read_json(index).get("weight_map", {}).values()))
+            parts = sorted(set(stored_models.read_mapping(index).get("weight_map", {}).values()))
             if missing := [part for part in parts if not os.path.exists(os.path.join(folder, part))]:
                 raise ValueError(f"{index}: names {missing[0]}, which is not there")
             return {key: tensor for part in parts for key, tensor in load(os.path.join(folder, part)).items()}
@@ -176,8 +175,8 @@ def _drop_copies(named: dict[str, np.ndarray], folder: str) -> None:
 
 def write(stored: StoredModel, folder: str) -> list[str]:
     """Writes the files of `save_pretrained`; returns our names of the weights that their class does not have."""
-    config, architecture = files.require_config(stored), architecture_of(stored)
-    left_out = [] if files.needs_pooler(stored) else [name for name in stored.weights if name.startswith("pooler/")]
+    config, architecture = stored_models.require_config(stored), architecture_of(stored)
+    left_out = [] if stored_models.needs_pooler(stored) else [name for name in stored.weights if name.startswith("pooler/")]
     tensors = {}
     for ours, theirs in TABLE.all_theirs(stored.weights, "a Hugging Face model").items():
         if ours not in left_out:
@@ -189,8 +188,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
         "hidden_act": OUR_HIDDEN_ACTS[config.hidden_act], "layer_norm_eps": config.layer_norm_epsilon,
         "position_embedding_type": "absolute", "tie_word_embeddings": True, "torch_dtype": "float32"}
     padding = {"pad_token_id": list(stored.vocab).index("[PAD]") if stored.vocab and "[PAD]" in stored.vocab else 0}
-    files.write_json(values | _label_values(stored) | padding, os.path.join(folder, CONFIG_FILE))
-    files.write_vocab(stored, folder)
+    stored_models.write_mapping(values | _label_values(stored) | padding, os.path.join(folder, CONFIG_FILE))
+    stored_models.write_vocab(stored, folder)
     if stored.vocab is not None:
         tokenizers.write(stored, config.max_position_embeddings, folder)
     return left_out
@@ -208,7 +207,7 @@ def architecture_of(stored: StoredModel) -> str:
 def _label_values(stored: StoredModel) -> dict[str, Any]:
     if stored.head not in ("classifier", "tagger"):
         return {}
-    labels = files.class_names(stored)
+    labels = stored_models.class_names(stored)
     problems = {kind: problem for problem, kind in KINDS.items()}
     return ({"problem_type": problems[stored.kind]} if stored.head == "classifier" and stored.kind else {}) | {
         "id2label": {str(index): label for index, label in enumerate(labels)},

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.models.interchange import stored as files
-from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.interchange import stored_models
+from official_bert.models.interchange.stored_models import StoredModel
 
 TOKENIZER_FILE, FAST_TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", None)
@@ -17,9 +17,9 @@ SWITCHES: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_bas
 def read_vocab(folder: str) -> list[str] | None:
     """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that)."""
     path = os.path.join(folder, FAST_TOKENIZER_FILE)
-    if (vocab := files.read_vocab(folder)) is not None or not os.path.exists(path):
+    if (vocab := stored_models.read_vocab(folder)) is not None or not os.path.exists(path):
         return vocab
-    ids = (files.read_json(path).get("model") or {}).get("vocab") or {}
+    ids = (stored_models.read_mapping(path).get("model") or {}).get("vocab") or {}
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"{path}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got something else")
     return sorted(ids, key=ids.__getitem__)
@@ -31,7 +31,7 @@ def read_do_lower_case(folder: str) -> bool | None:
     Raises ValueError for another tokenizer than BERT's, and for switches that are not computed here.
     """
     path, fast_path = (os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE))
-    values = files.read_json(path) if os.path.exists(path) else {}
+    values = stored_models.read_mapping(path) if os.path.exists(path) else {}
     if values.get("tokenizer_class") not in CLASSES:
         raise ValueError(f"{path}: tokenizer_class: expected {CLASSES[0]}, got {values['tokenizer_class']!r}")
     told = values.get("tokenizer_class") != "PreTrainedTokenizerFast" and values.get("do_lower_case") is not None
@@ -42,7 +42,7 @@ def read_do_lower_case(folder: str) -> bool | None:
 
 def _normalizer(path: str) -> dict[str, Any]:
     """Returns the switches in `tokenizer.json`. Raises ValueError if they are not those of a BERT tokenizer."""
-    values = files.read_json(path)
+    values = stored_models.read_mapping(path)
     for key, wanted in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
         found = (values.get(key) or {}).get("type", wanted)
         if found != wanted:
@@ -65,7 +65,7 @@ def _lower_case(values: Mapping[str, Any], key: str, path: str) -> bool | None:
 def write(stored: StoredModel, length: int, folder: str) -> None:
     """Writes `tokenizer_config.json` and `special_tokens_map.json`; `length` is the longest row, in tokens."""
     special = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
-    files.write_json(special, os.path.join(folder, "special_tokens_map.json"))
-    files.write_json({"tokenizer_class": "BertTokenizer", "do_lower_case": stored.do_lower_case is not False,
+    stored_models.write_mapping(special, os.path.join(folder, "special_tokens_map.json"))
+    stored_models.write_mapping({"tokenizer_class": "BertTokenizer", "do_lower_case": stored.do_lower_case is not False,
                       "tokenize_chinese_chars": True, "strip_accents": None, "model_max_length": length} | special,
                      os.path.join(folder, TOKENIZER_FILE))

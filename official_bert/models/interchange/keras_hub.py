@@ -16,9 +16,9 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig
-from official_bert.models.interchange import stored as files
+from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
-from official_bert.models.interchange.stored import Kind, StoredModel
+from official_bert.models.interchange.stored_models import Kind, StoredModel
 
 NAME = "keras-hub preset"
 CONFIG_FILE, HEADS_FILE, TASK_WEIGHTS_FILE = "config.json", "official_bert_heads.safetensors", "task.weights.h5"
@@ -43,7 +43,7 @@ TABLE = NameTable([
 
 def read(folder: str) -> StoredModel:
     """Reads the model of a preset folder. Raises ValueError for another architecture or a damaged preset."""
-    kind = files.read_json(os.path.join(folder, CONFIG_FILE)).get("class_name")
+    kind = stored_models.read_mapping(os.path.join(folder, CONFIG_FILE)).get("class_name")
     if kind != "BertBackbone":
         raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {kind}")
     try:
@@ -70,7 +70,7 @@ def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.
         num_attention_heads=backbone.num_heads, intermediate_size=backbone.intermediate_dim,
         hidden_dropout_prob=backbone.dropout, attention_probs_dropout_prob=backbone.dropout,
         max_position_embeddings=backbone.max_sequence_length, type_vocab_size=backbone.num_segments)
-    head = files.head_of(weights, origin)
+    head = stored_models.head_of(weights, origin)
     if head == "classifier" and weights["classifier/output_bias"].shape == (1,) and labels == ["choice"]:
         head = "choice"
     return StoredModel(origin=origin, weights=weights, table=TABLE, config=config, unknown=[*unknown, *left_over], labels=labels, head=head,
@@ -80,8 +80,8 @@ def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.
 
 def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
     """Makes a live backbone with the model's weights. Raises ValueError for numerics that keras-hub lacks, or without pooler."""
-    config = files.require_config(stored)
-    files.refuse_numerics(config, "keras-hub's BertBackbone", ("gelu",))
+    config = stored_models.require_config(stored)
+    stored_models.refuse_numerics(config, "keras-hub's BertBackbone", ("gelu",))
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         raise ValueError(f"keras-hub's BertBackbone has one dropout rate, the model {config.hidden_dropout_prob} and "
                          f"{config.attention_probs_dropout_prob} (attention_probs_dropout_prob)")

@@ -12,10 +12,9 @@ import tensorflow as tf
 from official_bert.config import Config, ModelConfig, TokenizerConfig, load_config, save_config
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, weights_by_name
-from official_bert.models.interchange import casing
-from official_bert.models.interchange import stored as files
+from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
-from official_bert.models.interchange.stored import Kind, StoredModel
+from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
@@ -59,13 +58,13 @@ def read(prefix: str) -> StoredModel:
         folder = os.path.dirname(folder)
     path = os.path.join(folder, CONFIG_FILE)
     config = load_config(path) if os.path.exists(path) else None
-    head = files.head_of(weights, prefix)
+    head = stored_models.head_of(weights, prefix)
     if config is None:
-        return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=files.read_vocab(folder))
+        return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=stored_models.read_vocab(folder))
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
                        head="choice" if config.task == TASKS["choice"] else head,
                        labels=[str(label) for label in config.options.get("labels") or ()],
-                       kind=_kind_of(config, weights) if head == "classifier" else "", vocab=files.read_vocab(folder),
+                       kind=_kind_of(config, weights) if head == "classifier" else "", vocab=stored_models.read_vocab(folder),
                        do_lower_case=config.tokenizer.do_lower_case)
 
 
@@ -89,20 +88,20 @@ def read_keras(path: str) -> StoredModel:
     encoder: Any = getattr(model, "encoder", model)
     known = {field: encoder.settings[field] for field in ModelConfig.__dataclass_fields__}
     weights = {name: value.numpy() for name, value in named_weights(model).items()}
-    head = files.head_of(weights, path)
+    head = stored_models.head_of(weights, path)
     return StoredModel(origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**known),
                        head="choice" if isinstance(model, ChoiceClassifier) else head,
-                       vocab=files.read_vocab(os.path.dirname(path)))
+                       vocab=stored_models.read_vocab(os.path.dirname(path)))
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
     """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; leaves nothing out."""
-    config = files.require_config(stored)
+    config = stored_models.require_config(stored)
     variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
                  for name, weight in stored.weights.items()}
     tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))
     save_config(config_of(stored), os.path.join(folder, CONFIG_FILE))
-    files.write_vocab(stored, folder)
+    stored_models.write_vocab(stored, folder)
     return []
 
 
@@ -111,7 +110,7 @@ def config_of(stored: StoredModel) -> Config:
 
     Texts may be as long as the model allows; tasks that cut them into windows have their usual ones.
     """
-    model = files.require_config(stored)
+    model = stored_models.require_config(stored)
     longest = model.max_position_embeddings
     options = class_options(stored) | {"max_seq_length": min(WINDOWS.get(stored.head, longest), longest)}
     tokenizer = TokenizerConfig(do_lower_case=casing.is_lower_case(stored) is not False)
@@ -127,7 +126,7 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
         return {"sentence_task": "none"}
     if stored.head not in ("classifier", "tagger"):
         return {}
-    labels = files.class_names(stored)
+    labels = stored_models.class_names(stored)
     if stored.head == "classifier" and (stored.kind == "regression" or len(labels) == 1):
         return {"kind": "regression"}
     return {"labels": labels} | ({"kind": "multi_label"} if stored.kind == "multi_label" else {})

@@ -12,10 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import ModelConfig
-from official_bert.models.interchange import casing
-from official_bert.models.interchange import stored as files
+from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
-from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.interchange.stored_models import StoredModel
 
 NAME = "TF 1 checkpoint"
 LAYER = "bert/encoder/layer_{i}/"
@@ -71,9 +70,9 @@ def read(prefix: str) -> StoredModel:
         else:
             weights[ours] = reader.get_tensor(theirs)
     folder = os.path.dirname(prefix)
-    vocab = files.read_vocab(folder)
-    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=files.read_config(folder), unknown=unknown,
-                       head=files.head_of(weights, prefix), vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab))
+    vocab = stored_models.read_vocab(folder)
+    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=stored_models.read_config(folder), unknown=unknown,
+                       head=stored_models.head_of(weights, prefix), vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab))
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
@@ -81,13 +80,13 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 
     Raises ValueError for a model that the 2018 code cannot compute.
     """
-    config = files.require_config(stored)
-    files.refuse_numerics(config, "the 2018 code", ("gelu", "relu", "tanh", "linear"))
+    config = stored_models.require_config(stored)
+    stored_models.refuse_numerics(config, "the 2018 code", ("gelu", "relu", "tanh", "linear"))
     named = {theirs: as_matrix(ours, stored.weights[ours])
              for ours, theirs in TABLE.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
     write_checkpoint(named, folder)
-    files.write_json({key: getattr(config, key) for key in CONFIG_KEYS}, os.path.join(folder, files.BERT_CONFIG_FILE))
-    files.write_vocab(stored, folder)
+    stored_models.write_mapping({key: getattr(config, key) for key in CONFIG_KEYS}, os.path.join(folder, stored_models.BERT_CONFIG_FILE))
+    stored_models.write_vocab(stored, folder)
     return []
 
 

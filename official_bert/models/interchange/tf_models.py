@@ -10,10 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import ModelConfig
-from official_bert.models.interchange import casing
-from official_bert.models.interchange import stored as files
+from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
-from official_bert.models.interchange.stored import StoredModel
+from official_bert.models.interchange.stored_models import StoredModel
 
 NAME = "tf-models checkpoint"
 LAYER = "_transformer_layers/{i}/"
@@ -60,9 +59,10 @@ def read(prefix: str) -> StoredModel:
         else:
             weights[ours] = reader.get_tensor(key)
     folder = os.path.dirname(prefix)
-    config, vocab = files.read_config(folder), files.read_vocab(folder)
+    config, vocab = stored_models.read_config(folder), stored_models.read_vocab(folder)
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config or infer_config(weights, prefix),
-                       unknown=unknown, head=files.head_of(weights, prefix), vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab),
+                       unknown=unknown, head=stored_models.head_of(weights, prefix), vocab=vocab,
+                       do_lower_case=casing.of_folder(prefix, vocab),
                        notes=[] if config else ["activations are taken to be gelu in the tanh form"])
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ROWS, ServedModel, Tensors
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
 from official_bert.text.graph import GraphTokenizer
 
 MASK = "[MASK]"
@@ -19,7 +19,7 @@ class ServedFillMask(ServedModel):
 
     outputs = ("tokens", "probabilities", "truncated")
     reads = ("top_k", "max_positions")
-    ids_inputs = {**ROWS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
+    ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, top_k: int = 5,
                  max_positions: int = 128):

@@ -11,7 +11,7 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def evaluate(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> dict[str, float]:
+def squad_metrics(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> dict[str, float]:
     """Returns `exact_match` and `f1` in percent, as the official script of the version gives them.
 
     With version 2 also both over the questions with and without an answer (`has_answer_f1`, `no_answer_f1` ...), and the best

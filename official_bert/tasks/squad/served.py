@@ -8,7 +8,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from official_bert.serving.served_model import Tensors, texts
+from official_bert.serving.served_model import Tensors, text_specs
 from official_bert.serving.windows import ServedWindows
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
@@ -31,7 +31,7 @@ class ServedSpans(ServedWindows):
     Raises ValueError if a question may fill the whole row.
     """
 
-    text_inputs = texts("question", "context")
+    text_inputs = text_specs("question", "context")
     outputs = ("answer", "start", "end", "score", "null_score", "truncated")
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *,
@@ -65,7 +65,7 @@ class ServedSpans(ServedWindows):
         layout = graph_packing.lay_out(first, second, *(self.special[name] for name in ("CLS", "SEP", "PAD")))
         logits = self.answer_rows(layout.features())
         shown = _at_tokens(graph_packing.max_context(windows, lengths), layout, second)
-        spans = best_spans(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size,
+        spans = best_span_of_rows(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size,
                            self.max_answer_length)
         best = best_of_questions(spans, windows.text, tf.size(lengths))
         null_score = tf.math.unsorted_segment_min(
@@ -110,7 +110,7 @@ def _at_tokens(shown: tf.Tensor, layout: graph_packing.Layout, windows: graph_pa
     return tf.gather(tf.pad(shown, [[0, 0], [0, 1]]), place, batch_dims=1)
 
 
-def best_spans(logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, n_best_size: int,
+def best_span_of_rows(logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, n_best_size: int,
                max_answer_length: int) -> Spans:
     """Returns the best span of each row; `real`, `may_start`, `may_end` [R,S] bool.
 

@@ -193,7 +193,7 @@ class Questions:
         decoded = self.decode(predictions)
         asked = [{"paragraphs": [{"qas": [row for row in paragraph["qas"] if row["id"] in decoded]}
                                  for paragraph in article["paragraphs"]]} for article in self.file.articles]
-        return metrics.evaluate(asked, decoded, self.task.options.version_2_with_negative)
+        return metrics.squad_metrics(asked, decoded, self.task.options.version_2_with_negative)
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.json`, `nbest_predictions.json` and, with version 2, `null_odds.json`, as 2018 does."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official_bert.layers import crf
 from official_bert.serving.bounds import in_chunks
-from official_bert.serving.served_model import ROWS, Tensors
+from official_bert.serving.served_model import ID_INPUTS, Tensors
 from official_bert.serving.windows import ServedWindows
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.text import graph_packing
@@ -22,7 +22,7 @@ from official_bert.text.tokenization import CJK_RANGES
 from official_bert.training.task import TaskBase
 
 OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
-PREFIXES = {"O": OUTSIDE, "I": INSIDE, "B": BEGIN, "E": END, "L": END, "S": SINGLE, "U": SINGLE}
+PREFIX_CODES = {"O": OUTSIDE, "I": INSIDE, "B": BEGIN, "E": END, "L": END, "S": SINGLE, "U": SINGLE}
 # logits [B,W,C], which of the W are real [B,W] -> the best tag of each word [B,W]; W is at least 1
 Decode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -59,7 +59,7 @@ class ServedTagger(ServedWindows):
         ids = inputs["input_ids"]
         begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
         results = {"logits": tf.TensorSpec([None, None, len(self.labels)], tf.float32)}
-        logits = self.run_in_chunks(self._tag_rows, {**{name: inputs[name] for name in ROWS}, "begins": begins}, results)["logits"]
+        logits = self.run_in_chunks(self._tag_rows, {**{name: inputs[name] for name in ID_INPUTS}, "begins": begins}, results)["logits"]
         lengths = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
         found = self._tags(tf.boolean_mask(logits, begins), lengths)
         names = tf.scatter_nd(tf.where(begins), tf.gather(tf.constant(self.labels), found), tf.shape(ids, tf.int64))
@@ -187,7 +187,7 @@ class ServedTagger(ServedWindows):
     def _tag_tables(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns each label's prefix, as a number, and the index of its type."""
         parts = [label.partition("-") for label in self.labels]
-        return (np.array([PREFIXES.get(prefix, OUTSIDE) for prefix, _, _ in parts], np.int32),
+        return (np.array([PREFIX_CODES.get(prefix, OUTSIDE) for prefix, _, _ in parts], np.int32),
                 np.array([self.types.index(kind) if prefix != "O" else len(self.types) for prefix, _, kind in parts],
                          np.int32))
 

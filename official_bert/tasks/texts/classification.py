@@ -15,7 +15,7 @@ from official_bert.tasks.texts import labelled_texts, metrics
 from official_bert.tasks.texts.base import TextClassification, TextOptions
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 
-METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
+DEFAULT_METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}
 FILES = {"train": ("train.tsv", "train.csv", "train.jsonl"), "dev": ("dev.tsv", "dev.csv", "dev.jsonl"),
          "test": ("test.tsv", "test.csv", "test.jsonl")}  # of a --data_dir
@@ -64,7 +64,7 @@ class Task(TextClassification):
     @property
     def metrics(self):
         """The metrics in the options, or the usual ones."""
-        return self.options.metrics or METRICS[self.head]
+        return self.options.metrics or DEFAULT_METRICS[self.head]
 
     def data(self, files):
         return {"train": [files.path(files.train_file, FILES["train"])], "eval": [files.path(files.eval_file, FILES["dev"])]}

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ROWS, ServedModel, Tensors, texts
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, text_specs
 from official_bert.text.graph import GraphTokenizer
 
 
@@ -25,7 +25,7 @@ class ServedClassifier(ServedModel):
                  pairs: bool = False):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels = tuple(labels)
-        self.text_inputs = texts("text", "text_pair") if pairs else texts("text")
+        self.text_inputs = text_specs("text", "text_pair") if pairs else text_specs("text")
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `label` [B], `probabilities`, `logits` [B,C]."""
@@ -88,8 +88,8 @@ class ServedChoice(ServedModel):
 
     outputs = ("choice", "probabilities", "truncated")
     reads = ("max_choices",)
-    ids_inputs = {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in ROWS}
-    text_inputs = {**texts("text"), "choices": tf.TensorSpec([None, None], tf.string, "choices")}
+    ids_inputs = {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in ID_INPUTS}
+    text_inputs = {**text_specs("text"), "choices": tf.TensorSpec([None, None], tf.string, "choices")}
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, max_choices: int = 32):
         super().__init__(model, tokenizer, max_seq_length)

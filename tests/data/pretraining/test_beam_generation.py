@@ -71,8 +71,8 @@ def test_a_shard_s_documents_are_held_one_at_a_time(tmp_path):
 
     def documents():
         for number in reversed(range(40)):  # 1 MB each, in any order
-            yield beam_generation.Document(number % 3, number, np.full(10, 50_000, np.int64).tobytes(),
-                                           np.full(500_000, number, np.uint16).tobytes())
+            yield beam_generation.TokenizedDocument(number % 3, number, np.full(10, 50_000, np.int64).tobytes(),
+                                                    np.full(500_000, number, np.uint16).tobytes())
             yield None
     tracemalloc.start()
     store, order = beam_generation.gather(documents(), facts, Scratch(str(tmp_path)))

@@ -116,7 +116,7 @@ def test_initializing_says_what_was_found_what_is_new_and_what_is_not_used(golde
     said = checkpoints.initialize_from(model, str(tmp_path / "hf")).describe()
     assert "(BertForSequenceClassification): 41 of 41 variables taken" in said and "new" not in said
     assert said.endswith("hidden_act is gelu_erf there and gelu here")
-    assert checkpoints.model_values(str(tmp_path / "hf"))["hidden_act"] == "gelu_erf"
+    assert formats.read(str(tmp_path / "hf")).config.hidden_act == "gelu_erf"
     said = checkpoints.initialize_from(Classifier.make(SMALL, {"num_classes": 4}), str(tmp_path / "hf")).describe()
     assert "39 of 41" in said and "new: classifier/output_bias, classifier/output_weights; not used: classifier" in said
     said = checkpoints.initialize_from(Tagger.make(SMALL, {"num_tags": 3}), str(tmp_path / "hf")).describe()

@@ -7,7 +7,7 @@ from made_pretraining import data_files, make_config, resolve, write_records
 from official_bert.data.record_origins import write_origin
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
-from official_bert.tasks.loading import load_task, restore
+from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
 
@@ -58,11 +58,11 @@ def test_a_model_without_a_head_for_sentences_is_trained_restored_and_converted(
     trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
     assert set(trained.metrics) >= {"loss", "mlm_loss", "mlm_accuracy"} and not [name for name in trained.metrics if "nsp" in name]
     assert trained.metrics["loss"] == trained.metrics["mlm_loss"]
-    _, restored = restore(str(tmp_path / "run"))
+    _, restored = restore_model(str(tmp_path / "run"))
     for name in ("hugging_face", "ours"):
         formats.write(formats.read(str(tmp_path / "run")), name, str(tmp_path / name))
         model = formats.make_model(formats.read(str(tmp_path / name)))
         np.testing.assert_array_equal(weights_by_name(model)["masked_lm/output_bias"],
                                       weights_by_name(restored)["masked_lm/output_bias"])
         assert "nsp_logits" not in model(next(iter(trained.resolved.train.dataset())))
-    assert restore(str(tmp_path / "ours"))[0].options["sentence_task"] == "none"
+    assert restore_model(str(tmp_path / "ours"))[0].options["sentence_task"] == "none"

@@ -10,8 +10,7 @@ from oracles.rows import pad
 from official_bert.tasks.squad.decoding import DecodingRules, Logits, best_spans, by_example
 from official_bert.tasks.squad.features import FeatureMaker
 from official_bert.tasks.squad.reading import read_squad
-from official_bert.tasks.squad.served import ServedSpans, best_of_questions
-from official_bert.tasks.squad.served import best_spans as best_spans_of_rows
+from official_bert.tasks.squad.served import ServedSpans, best_of_questions, best_span_of_rows
 from official_bert.text import packing
 from official_bert.text.tokenization import FullTokenizer
 
@@ -32,7 +31,7 @@ def test_the_best_spans_are_those_of_2018(golden, version):
         for place in row["token_to_orig_map"]:
             may_end[number, int(place)] = True
             may_start[number, int(place)] = row["token_is_max_context"][place]
-    spans = best_spans_of_rows(
+    spans = best_span_of_rows(
         {name: tf.constant(logits[name], tf.float32) for name in ("start_logits", "end_logits")},
         tf.ones(shape, tf.bool), tf.constant(may_start), tf.constant(may_end), features["n_best_size"],
         features["max_answer_length"])

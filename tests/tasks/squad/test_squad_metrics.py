@@ -19,14 +19,14 @@ def decoded(prediction, odds=0.0, best=None):
 
 def test_version_1_takes_the_best_of_several_gold_answers_without_articles_case_and_punctuation():
     articles = articles_of({"a": ["the Cat.", "dog"], "b": ["a red ferry boat"], "c": ["never"]})
-    measured = metrics.evaluate(articles, {"a": decoded("cat"), "b": decoded("red boat house"), "c": decoded("ever")}, False)
+    measured = metrics.squad_metrics(articles, {"a": decoded("cat"), "b": decoded("red boat house"), "c": decoded("ever")}, False)
     # b: 2 words of 3 in common, of 3 gold ones: F1 2/3
     assert measured == pytest.approx({"exact_match": 100 / 3, "f1": 100 * (1 + 2 / 3) / 3})
 
 
 def test_version_2_counts_no_answer_as_right_where_there_is_none():
     articles = articles_of({"a": ["cat"], "b": [], "c": []})
-    measured = metrics.evaluate(articles, {"a": decoded("cat", -5.0), "b": decoded("", 3.0, "dog"),
+    measured = metrics.squad_metrics(articles, {"a": decoded("cat", -5.0), "b": decoded("", 3.0, "dog"),
                                                 "c": decoded("fish", -1.0)}, True)
     assert measured["exact_match"] == pytest.approx(200 / 3)
     assert (measured["has_answer_f1"], measured["no_answer_f1"]) == (100.0, 50.0)
@@ -52,7 +52,7 @@ def test_scores_of_version_1_equal_the_official_script():
         predictions.pop("3")                                               # a question that got no prediction counts as wrong
         articles = articles_of(questions)
         wanted = official.evaluate(articles, predictions)
-        measured = metrics.evaluate(articles, {key: decoded(text) for key, text in predictions.items()}, False)
+        measured = metrics.squad_metrics(articles, {key: decoded(text) for key, text in predictions.items()}, False)
         assert measured == pytest.approx({"exact_match": 100.0 * wanted["exact_match"], "f1": 100.0 * wanted["final_f1"]}, rel=1e-12)
 
 
@@ -63,7 +63,7 @@ def test_scores_of_version_2_equal_the_official_script():
         predictions.pop("3")
         articles = articles_of(questions)
         wanted = official.evaluate(articles, predictions)
-        measured = metrics.evaluate(articles, {key: decoded(text) for key, text in predictions.items()}, True)
+        measured = metrics.squad_metrics(articles, {key: decoded(text) for key, text in predictions.items()}, True)
         names = {"exact_match": "exact", "f1": "f1", "has_answer_exact_match": "HasAns_exact", "has_answer_f1": "HasAns_f1",
                  "no_answer_exact_match": "NoAns_exact", "no_answer_f1": "NoAns_f1"}
         expected = {ours: wanted[theirs] for ours, theirs in names.items()}
@@ -92,4 +92,4 @@ def test_a_threshold_is_one_that_can_be_applied_when_odds_are_equal():
 
 def test_a_question_without_gold_answer_is_named_in_version_1():
     with pytest.raises(ValueError, match=r"question 'b'.*gold answers.*version_2_with_negative"):
-        metrics.evaluate(articles_of({"a": ["x"], "b": []}), {"a": decoded("x"), "b": decoded("y")}, False)
+        metrics.squad_metrics(articles_of({"a": ["x"], "b": []}), {"a": decoded("x"), "b": decoded("y")}, False)

@@ -85,7 +85,7 @@ def write_vocab(stored: StoredModel, folder: str) -> None:
             file.write("\n".join(stored.vocab) + "\n")
 
 
-def read_json(path: str) -> dict:
+def read_mapping(path: str) -> dict:
     """Reads a mapping from a JSON file. Raises ValueError if there is none."""
     values = files.read_json(path)
     if not isinstance(values, dict):
@@ -93,7 +93,7 @@ def read_json(path: str) -> dict:
     return values
 
 
-def write_json(values: Mapping[str, Any], path: str) -> None:
+def write_mapping(values: Mapping[str, Any], path: str) -> None:
     """Writes a mapping as JSON."""
     with open(path, "w", encoding="utf-8") as file:
         json.dump(values, file, indent=2, ensure_ascii=False)
