@@ -47,7 +47,8 @@ class FineTuned:
 
 def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, eval: Any = None, predict: Any = None,
               data_dir: str | os.PathLike = "", init_checkpoint: str | os.PathLike = "", config: str | os.PathLike = "",
-              cache_dir: str | os.PathLike = "", report: Callable[[str], None] = print, **options: Any) -> FineTuned:
+              cache_dir: str | os.PathLike = "", allow_same_data: bool = False, report: Callable[[str], None] = print,
+              **options: Any) -> FineTuned:
     """Fine-tunes on a task, evaluates on `eval` and, if `predict` is given, writes answers into `output_dir`.
 
     Data are paths, or rows in memory: lists of dicts, pandas frames, splits of the `datasets` library; `data_dir` is a folder in the
@@ -60,7 +61,7 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     """
     check_backend()
     files = DataFiles(train_file=as_source(train, "train"), eval_file=as_source(eval, "eval"), predict_file=as_source(predict, "predict"),
-                      data_dir=os.fspath(data_dir), cache_dir=os.path.expanduser(cache_dir))
+                      data_dir=os.fspath(data_dir), cache_dir=os.path.expanduser(cache_dir), allow_same_data=allow_same_data)
     output_dir, init_checkpoint = os.fspath(output_dir), os.fspath(init_checkpoint)
     named = {_dotted(task, key): value for key, value in options.items()}
     resolved = make_config(task, os.fspath(config), init_checkpoint, output_dir, flags=named, report=report)

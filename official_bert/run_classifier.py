@@ -24,6 +24,7 @@ flags.DEFINE_string("init_checkpoint", "", "A checkpoint to take the weights fro
 flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_eval", False, "Evaluate on the development set and write eval_results.txt.")
 flags.DEFINE_bool("do_predict", False, "Write the probabilities of the test set's labels to test_results.tsv.")
+flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data are the training data, for smoke tests.")
 flags.DEFINE_integer("predict_batch_size", None, "2018's flag, without effect; use --eval_batch_size.")
 flags.DEFINE_string("master", None, "2018's flag, without effect.")
 flags.DEFINE_integer("num_tpu_cores", None, "2018's flag, without effect.")
@@ -45,10 +46,11 @@ def main(_) -> None:
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
     placement = Placement(**command_line.placement_values(FLAGS))
-    task, files = load_task(_config(dataset)), DataFiles(data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir)
+    task, files = load_task(_config(dataset)), DataFiles(
+        data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data)
     if steps.train or steps.evaluate:
         metrics = runs.run(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
-                           Steps(train=steps.train, evaluate=steps.evaluate))
+                           Steps(train=steps.train, evaluate=steps.evaluate), opened=steps)
         if steps.evaluate:
             runs.write_results(_results_of_2018(metrics), FLAGS.output_dir)
     if steps.predict:

@@ -29,6 +29,7 @@ flags.DEFINE_string("cache_dir", os.path.join("~", ".cache", "official_bert"), "
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", True, "Evaluate on the evaluation data.")
 flags.DEFINE_bool("do_predict", None, "Write the task's prediction files for the test data; by default with --predict_file.")
+flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data are the training data, for smoke tests.")
 flags.DEFINE_bool("predict_best", False, "Predict with the best checkpoint of the run instead of the last.")
 flags.DEFINE_bool("grid", False, "Train the paper's grid (batch 16, 32; rate 5e-5 to 2e-5; 2 to 4 epochs) and keep the best run.")
 flags.DEFINE_multi_string("vary", [], "A grid of your own: --vary optimizer.learning_rate=2e-5,3e-5, once for each key.")
@@ -55,7 +56,7 @@ def main(_) -> None:
     config = finetuning.make_config(FLAGS.task or "", FLAGS.config, FLAGS.init_checkpoint, output_dir, steps.train,
                                     overrides=FLAGS.set, bert_config_file=FLAGS.bert_config_file, flags=given)
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
-                      predict_file=FLAGS.predict_file, cache_dir=os.path.expanduser(FLAGS.cache_dir))
+                      predict_file=FLAGS.predict_file, allow_same_data=FLAGS.allow_same_data, cache_dir=os.path.expanduser(FLAGS.cache_dir))
     if searching:
         _search(config, files, placement, steps)
         return

@@ -24,6 +24,7 @@ flags.DEFINE_string("predict_file", "", "SQuAD's JSON for predictions, such as d
 flags.DEFINE_string("init_checkpoint", "", "A checkpoint to take the weights from: pre-trained, or a fine-tuned run's folder.")
 flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir.")
+flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data are the training data, for smoke tests.")
 flags.DEFINE_string("ensemble", "", "Comma-separated output folders of finished runs: their logits are averaged.")
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized training features between runs.")
 command_line.define_configuration()
@@ -57,7 +58,7 @@ def train(placement) -> None:
     from official_bert.training.task import DataFiles, Steps
     config = _config()
     files = DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
-                      cache_dir=FLAGS.cache_dir)
+                      cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data)
     steps = Steps(evaluate=config.training.eval_every > 0)
     loop.train(load_task(config), files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps)
 

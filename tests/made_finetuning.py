@@ -29,7 +29,7 @@ def make_config(task: str, **sections) -> Config:
 
 def data_files(**files) -> DataFiles:
     """Returns the files of a task, by name."""
-    return DataFiles(**{name: str(path) for name, path in files.items()})
+    return DataFiles(**{name: value if isinstance(value, bool) else str(value) for name, value in files.items()})
 
 
 def resolve(config: Config, steps: Steps = TRAIN_AND_EVALUATE, **files) -> Resolved:

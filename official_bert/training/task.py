@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from official_bert.config import Config, build, to_dict
 from official_bert.data.cache import text_digest
@@ -27,6 +28,8 @@ Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only t
 KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}  # of `Head`
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger"]
 
+SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataFiles:
@@ -36,7 +39,14 @@ class DataFiles:
     train_file: Source = ""  # or single files; pre-training takes globs with commas
     eval_file: Source = ""
     predict_file: Source = ""
+    allow_same_data: bool = False  # only warn of evaluation data that are training data
     cache_dir: str = ""  # tokenized features are kept here between runs; "" keeps nothing
+
+    def refuse_same(self, message: str) -> None:
+        """Raises ValueError with a message about evaluation data that are training data; only warns if they are allowed."""
+        if not self.allow_same_data:
+            raise ValueError(f"{message} (--allow_same_data allows it)")
+        logging.warning("%s: what is measured there says nothing about other data", message)
 
     def path(self, given: Source, names: Sequence[str]) -> Source:
         """Returns `given`, or the first of `names` that lies in `data_dir`; "" if there is neither."""

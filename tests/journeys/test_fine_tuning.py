@@ -179,3 +179,26 @@ def test_a_run_is_another_one_on_other_data(tuner):
     done = tuner.types(line, status=1, messages=("error: .*",))
     assert "--output_dir=out holds a run with another content of --train_file (or its file in --data_dir); give another folder" in done.err
     tuner.types(f"{line} --nodo_train")
+
+
+def test_files_are_checked_before_training(tuner):
+    line = f"{TUNE} --task=classification --init_checkpoint=bert --train_file=train.csv --output_dir=out --num_train_epochs=1"
+    glue = ("python -m official_bert.run_classifier --data_dir=glue --init_checkpoint=bert --output_dir=out --do_train "
+            "--num_train_epochs=1 --max_seq_length=32 ")
+    rows = reviews(60, 5)
+    write_csv(tuner.folder / "holes.csv", [row | {"label": "" if number in (1, 7) else row["label"]} for number, row in enumerate(rows)])
+    (tuner.folder / "glue/QQP/test.tsv").write_text("id\tquestion1\tquestion2\n0\ta\tb\n1\ta\n", encoding="utf-8")
+    shutil.copy(tuner.folder / "glue/SST-2/train.tsv", tuner.folder / "glue/SST-2/dev.tsv")
+    for wrong, told in (
+            (f"{line} --eval_file=train.csv", "expected held-out data, but 200 of its 200 rows stand in the training data"),
+            (f"{line} --eval_file=dev.csv --set=options.metrics=[pearson]", "do not fit kind classifier"),
+            (f"{line} --eval_file=dev.csv --predict_file=gone.csv", "gone.csv: no such file"),
+            (f"{line.replace('train.csv', 'holes.csv')} --eval_file=dev.csv", "holes.csv:3: column 'label': expected a label, got ''"),
+            (f"{glue} --task_name=QQP --do_predict", "test.tsv:3: expected 3 columns, got 2"),
+            (f"{glue} --task_name=SST-2 --do_eval", "expected held-out data, but 4 of its 4 rows stand in the training data")):
+        done = tuner.types(wrong, status=1, messages=("error: .*", ".*left out.*"))
+        assert told in done.err and not list(tuner.folder.glob("out/*.yaml"))
+    tuner.types(f"{line.replace('train.csv', 'holes.csv')} --eval_file=dev.csv --set=options.missing_label=skip",
+                messages=("holes.csv:3: .* left out, as are 1 more",))
+    done = tuner.types(f"{glue.replace('=out', '=same')} --task_name=SST-2 --do_eval --allow_same_data",
+                       messages=(".* says nothing about other data",))

@@ -75,16 +75,21 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False) ->
     With `training`, as in 2018, a question needs exactly one answer (none if `version_2` and `is_impossible`), and questions
     whose answer is not at its stated place, up to spaces, are skipped.
 
-    Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key or several answers.
+    Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there twice, or several
+    answers.
     """
     articles = _load(path)
     examples: list[SquadExample] = []
     unfound: list[str] = []
+    places: dict[str, str] = {}  # by id: answers are files of one answer an id
     for where, context, questions in _paragraphs(path, articles):
         passage = split_words(context)
         for number, row in enumerate(questions):
             here = where if isinstance(path, Rows) else f"{where}.qas[{number}]"
             qas_id, question = (_get(row, key, str, here) for key in ("id", "question"))
+            if qas_id in places:
+                raise ValueError(f"{here}: id {qas_id!r} is that of {places[qas_id]} too; expected an id for each question")
+            places[qas_id] = here
             example = SquadExample(qas_id, question, passage)
             if training:
                 example = _with_answer(example, row, here, version_2)

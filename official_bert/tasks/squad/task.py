@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +23,7 @@ from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_ar
 from official_bert.tasks.squad.reading import SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.training import losses
-from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
+from official_bert.training.task import SAME_SHARE, DataFiles, Predictions, Resolved, TaskBase
 
 LAYOUT = 1  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
@@ -98,7 +98,9 @@ class Task(TaskBase):
         predict_path = files.predict_file or eval_path
         train = self._read_train(files) if steps.train else None
         if train and predict_path:
-            _warn_of_overlap(train, read(predict_path))
+            _check_overlap(train, read(predict_path), files.refuse_same if steps.evaluate and predict_path == eval_path else None)
+        if train and steps.evaluate and eval_path not in ("", predict_path):
+            _check_overlap(train, read(eval_path), files.refuse_same)
         evaluated = read(eval_path) if steps.evaluate and eval_path else None
         evaluated = evaluated if evaluated and metrics.has_gold_answers(evaluated.articles) else None
         answered = read(predict_path) if steps.predict and predict_path else None
@@ -200,12 +202,17 @@ class Questions:
         return write_answers(self.decode(predictions), output_dir, self.task.options.version_2_with_negative)
 
 
-def _warn_of_overlap(train: SquadFile, other: SquadFile) -> None:
-    """Warns of training questions that are also answered or evaluated."""
-    known = {example.qas_id for example in other.examples}
-    if shared := [example.qas_id for example in train.examples if example.qas_id in known]:
-        logging.warning("%s: %d of its %d questions stand in %s too (%s ...): what is measured there says nothing about other "
-                        "questions", train.source, len(shared), len(train.examples), other.source, shared[0])
+def _check_overlap(train: SquadFile, other: SquadFile, refuse: Callable[[str], None] | None) -> None:
+    """Warns of training questions that are also answered; calls `refuse`, if it is given, if nearly all questions are such."""
+    asked = {example.qas_id for example in other.examples}
+    if not (shared := [example.qas_id for example in train.examples if example.qas_id in asked]):
+        return
+    message = f"{train.source}: {len(shared)} of its {len(train.examples)} questions stand in {other.source} too ({shared[0]} ...)"
+    trained = {row["id"] for article in train.articles for paragraph in article["paragraphs"] for row in paragraph["qas"]}
+    if refuse and len(asked & trained) >= SAME_SHARE * len(asked):
+        refuse(message)
+    else:
+        logging.warning("%s: what is measured there says nothing about other questions", message)
 
 
 def _logits(row, length: int) -> Logits:

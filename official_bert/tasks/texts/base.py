@@ -114,7 +114,7 @@ class TextClassification(TaskBase):
         task, train = self.read_train(files) if steps.train else (self, None)
         held_out = task.read_held_out(files) if steps.evaluate else []
         for one in held_out if train is not None else []:
-            labelled_texts.check_held_out(train, one.data)
+            labelled_texts.check_held_out(train, one.data, files.refuse_same)
         tests = task.read_tests(files) if steps.predict else []
         model = model or task.build_model()
         return Resolved(task=task, model=model, train=None if train is None else task.make_source(train, files, training=True),

@@ -36,6 +36,7 @@ class Options(TextOptions):
     file_format: Format = "auto"  # by the file's suffix
     delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
     empty_text: labelled_texts.EmptyText = "refuse"
+    missing_label: labelled_texts.MissingLabel = "refuse"  # rows with an empty cell, null or NaN for a label
     metrics: tuple[str, ...] = ()  # the first one chooses among checkpoints and runs
 
     def __post_init__(self):
@@ -43,6 +44,10 @@ class Options(TextOptions):
             raise ValueError(f"config.options.score_range: expected lowest and highest score, got {list(self.score_range)}")
         if unknown := sorted(set(self.metrics) - set(metrics.METRICS)):
             raise ValueError(f"config.options.metrics: unknown {unknown}; known: {sorted(metrics.METRICS)}")
+        if wrong := sorted(set(self.metrics) - set(metrics.FITTING[self.kind])):
+            raise ValueError(f"config.options.metrics: {wrong} do not fit kind {self.kind}; expected {list(metrics.FITTING[self.kind])}")
+        if "f1" in self.metrics and self.labels and len(self.labels) != 2:
+            raise ValueError(f"config.options.metrics: f1 is that of the second of two labels, got {len(self.labels)}; expected macro_f1")
         if self.label_columns and self.kind != "multi_label":
             raise ValueError("config.options.label_columns: expected kind: multi_label beside it")
 
@@ -90,6 +95,8 @@ class Task(TextClassification):
         texts = [name for name in (options.text_column, options.text_pair_column) if name]
         labels = list(options.label_columns or [options.label_column]) if labelled else []
         table = read_table(path, [*texts, *labels], form=options.file_format, delimiter=options.delimiter)
+        table = labelled_texts.without_missing(table, labels, options.missing_label, logging.warning, options.labels,
+                                               options.kind == "multi_label" and not options.label_columns)
         return labelled_texts.without_empty(table, texts, empty, logging.warning)
 
     def _with_labels_of(self, table: Table) -> "Task":

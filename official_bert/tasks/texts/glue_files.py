@@ -149,6 +149,9 @@ class Reader:
         filtered = [self.dataset.language] if language else []
         table = read_table(path, [*texts, *([label] if labelled else []), *filtered], () if labelled else (label,), names,
                            form="tsv", skip_broken=self.dataset.broken_rows)
+        if table.broken and not labelled:
+            raise ValueError(f"{'; '.join(table.broken[:5])}: a row to answer cannot be left out, the index of the others would shift "
+                             f"({len(table.broken)} broken rows)")
         if table.broken:
             self.warn(f"{table.broken[0]}; left out, as are {len(table.broken) - 1} more broken rows")
         if language:

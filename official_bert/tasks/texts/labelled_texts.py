@@ -2,15 +2,19 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from official_bert.data.tables import Table
+from official_bert.training.task import SAME_SHARE
 
 EmptyText = Literal["refuse", "skip", "keep"]
-SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
+MissingLabel = Literal["refuse", "skip"]
+NO_LABEL = ("", "nan", "null")  # in any case: how empty cells and missing values are written
+WHOLE = re.compile(r"([+-]?\d+)\.0+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +82,31 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
     return table.rows(row for row in range(len(table)) if row not in bad) if empty == "skip" else table
 
 
+def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel, warn: Callable[[str], None],
+                    known: Sequence[str] = (), empty_is_none: bool = False) -> Table:
+    """Treats rows without a label in one of `columns`: an empty cell, null, NaN, unless that is a `known` label.
+
+    `empty_is_none`: an empty cell means that none of several labels holds. `refuse` raises ValueError for the first row, `skip` leaves
+    all out with a warning.
+    """
+    def lacks(value: Any) -> bool:
+        if isinstance(value, (list, str)) and not value and empty_is_none:
+            return False
+        return value is None or (not isinstance(value, list) and (text := label_text(value)).lower() in NO_LABEL and text not in known)
+    found = [(row, column) for column in columns for row, value in enumerate(table.columns[column]) if lacks(value)]
+    if not found:
+        return table
+    row, column = found[0]
+    first = f"{table.place(row)}: column {column!r}: expected a label, got {table.columns[column][row]!r}"
+    bad = {row for row, _ in found}
+    if missing == "refuse":
+        raise ValueError(f"{first} ({len(bad)} such rows in this file; options.missing_label: skip leaves them out)")
+    if len(bad) == len(table):
+        raise ValueError(f"{table.path}: no row with a label in column {column!r}")
+    warn(f"{first}; left out, as are {len(bad) - 1} more")
+    return table.rows(row for row in range(len(table)) if row not in bad)
+
+
 def label_text(value: Any) -> str:
     """A label as text: JSON may have a number or a truth value."""
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
@@ -87,15 +116,31 @@ def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
     """Returns the different labels, in numerical order if all are whole numbers, else in alphabetical order."""
     found = {label_text(value) for value in values}
     try:
-        return tuple(sorted(found, key=int))
+        return tuple(sorted({_whole(label) for label in found}, key=int))
     except ValueError:
         return tuple(sorted(found))
 
 
+def _whole(label: str) -> str:
+    """A whole number without decimals: `1` for `1.0`."""
+    match = WHOLE.fullmatch(label)
+    return match[1] if match else label
+
+
+def numbers_of(labels: Sequence[str]) -> Callable[[Any], int]:
+    """Returns the function from a value in a file to the number of its label, -1 for another: 1.0 is 1, unless both are labels."""
+    exact = {label: number for number, label in enumerate(labels)}
+    whole = {_whole(label): number for number, label in enumerate(labels)}
+
+    def number(value: Any) -> int:
+        text = label_text(value)
+        return exact.get(text, whole.get(_whole(text), -1))
+    return number
+
+
 def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool = False) -> np.ndarray:
     """Returns the number of each row's label, int32 [N]. Raises ValueError, naming the line, for an unknown label."""
-    numbers = {label: number for number, label in enumerate(labels)}
-    ids = [numbers.get(label_text(value), -1) for value in table.columns[column]]
+    ids = list(map(numbers_of(labels), table.columns[column]))
     if -1 in ids:
         row = ids.index(-1)
         got = f"{table.place(row)}: column {column!r}: expected one of {list(labels)}, got {table.columns[column][row]!r}"
@@ -111,13 +156,13 @@ def split_labels(value: Any, separator: str) -> list[str]:
 
 def label_matrix(table: Table, column: str, labels: Sequence[str], separator: str) -> np.ndarray:
     """Returns each row's labels as 0 and 1, float32 [N,K], from one column of several labels. Raises ValueError for unknown ones."""
-    numbers = {label: number for number, label in enumerate(labels)}
+    number_of = numbers_of(labels)
     matrix = np.zeros((len(table), len(labels)), np.float32)
     for row, value in enumerate(table.columns[column]):
         for label in split_labels(value, separator):
-            if label not in numbers:
+            if (number := number_of(label)) < 0:
                 raise ValueError(f"{table.place(row)}: column {column!r}: expected labels of {list(labels)}, got {label!r}")
-            matrix[row, numbers[label]] = 1.0
+            matrix[row, number] = 1.0
     return matrix
 
 
@@ -127,7 +172,7 @@ def label_columns(table: Table, labels: Sequence[str]) -> np.ndarray:
     matrix = np.zeros((len(table), len(labels)), np.float32)
     for number, label in enumerate(labels):
         for row, value in enumerate(table.columns[label]):
-            if (text := label_text(value).lower()) not in written:
+            if (text := _whole(label_text(value).lower())) not in written:
                 raise ValueError(f"{table.place(row)}: column {label!r}: expected 0 or 1, got {value!r}")
             matrix[row, number] = written[text]
     return matrix
@@ -148,10 +193,10 @@ def scores(table: Table, column: str, low: float = -math.inf, high: float = math
     return found
 
 
-def check_held_out(train: LabelledTexts, held_out: LabelledTexts) -> None:
-    """Raises ValueError if nearly all held-out rows are training rows: they would measure memory."""
+def check_held_out(train: LabelledTexts, held_out: LabelledTexts, refuse: Callable[[str], None]) -> None:
+    """Calls `refuse` with a message if nearly all held-out rows are training rows: they would measure memory."""
     seen = set(train.pairs())
     same = sum(pair in seen for pair in held_out.pairs())
     if same >= SAME_SHARE * len(held_out):
-        raise ValueError(f"{held_out.path}: expected held-out data, but {same} of its {len(held_out)} rows stand in the training "
-                         f"data {train.path} too")
+        refuse(f"{held_out.path}: expected held-out data, but {same} of its {len(held_out)} rows stand in the training data "
+               f"{train.path} too")

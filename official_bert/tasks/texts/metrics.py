@@ -57,6 +57,10 @@ METRICS: Mapping[str, Metric] = types.MappingProxyType({
     "mean_squared_error": _mean_squared_error, "micro_f1_of_labels": partial(_f1_of_labels, "micro"),
     "macro_f1_of_labels": partial(_f1_of_labels, "macro")})
 
+FITTING: Mapping[str, tuple[str, ...]] = types.MappingProxyType({  # by the kind of answer
+    "classifier": ("accuracy", "f1", "macro_f1", "matthews"), "regression": ("pearson", "spearman", "mean_squared_error"),
+    "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match")})
+
 
 def measure(names: Iterable[str], targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
     """Computes metrics of logits [N,K]: `targets` are label numbers [N], 0 and 1 for several labels [N,K], or scores [N].

@@ -37,9 +37,10 @@ def make_task(golden, batch_size=8, **options):
     return task
 
 
-def trained_on(golden, train_file, eval_file="", cache_dir="", **options):
+def trained_on(golden, train_file, eval_file="", cache_dir="", allow_same_data=False, **options):
     """Returns the task with its training data."""
-    files = DataFiles(train_file=str(train_file), eval_file=str(eval_file), cache_dir=str(cache_dir))
+    files = DataFiles(train_file=str(train_file), eval_file=str(eval_file), cache_dir=str(cache_dir),
+                      allow_same_data=allow_same_data)
     return make_task(golden, **{"max_seq_length": 96, **options}).resolve(files, TRAIN_AND_EVALUATE)
 
 
@@ -162,6 +163,7 @@ def broken(tmp_path, change):
 
 @pytest.mark.parametrize(("change", "wanted"), [
     (lambda p: p.pop("context"), r"data\[0\]\.paragraphs\[0\]: 'context' is missing"),
+    (lambda p: p["qas"].append(p["qas"][0]), r"qas\[1\]: id 'q1' is that of .*qas\[0\] too"),
     (lambda p: p["qas"][0].pop("id"), r"qas\[0\]: 'id' is missing"),
     (lambda p: p["qas"][0].update(question=3), r"qas\[0\]\.question: expected str, got '3'"),
     (lambda p: p["qas"][0]["answers"].append({"text": "A cat", "answer_start": 0}),
@@ -194,7 +196,9 @@ def test_skipped_and_cut_questions_and_a_dev_set_used_for_training_are_told(gold
                              for number in range(2, 7)]
         paragraph["qas"].append({"id": "long", "question": "Who " * 70, "answers": [{"text": "cat", "answer_start": 2}]})
     path = broken(tmp_path, change)
-    source = trained_on(golden, path, eval_file=path).train
+    with pytest.raises(ValueError, match=r"2 of its 2 questions stand in .* too \(q1 \.\.\.\) \(--allow_same_data allows it\)"):
+        trained_on(golden, path, eval_file=path)
+    source = trained_on(golden, path, eval_file=path, allow_same_data=True).train
     assert len(source.examples) == 2
     assert "5 questions skipped, whose answer does not stand in the context: q2 ('dog'); q3 ('dog'); q4 ('dog'); ..." in caplog.text
     assert "1 questions are longer than max_query_length = 64 tokens" in caplog.text

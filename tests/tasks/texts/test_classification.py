@@ -76,6 +76,9 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
     ({"label_column": "labels"}, r"train\.tsv: expected a column 'labels', found 'text', 'label'"),
     ({"score_range": [3.0, 1.0]}, "score_range: expected lowest and highest score"),
     ({"metrics": ["rouge"]}, r"config\.options\.metrics: unknown \['rouge'\]"),
+    ({"metrics": ["pearson"]}, r"config\.options\.metrics: \['pearson'\] do not fit kind classifier; expected \['accuracy', 'f1'"),
+    ({"metrics": ["accuracy"], "kind": "multi_label"}, "do not fit kind multi_label"),
+    ({"metrics": ["f1"], "labels": ["0", "1", "2"]}, "f1 is that of the second of two labels, got 3; expected macro_f1"),
     ({"label_columns": ["a"]}, "expected kind: multi_label beside it"),
     ({"labels": ["1"]}, r"train\.tsv:3: column 'label': expected one of \['1'\], got '0'"),
 ])

@@ -114,3 +114,10 @@ def test_answers_are_labels_or_scores_within_their_scale(tmp_path):
     ("MRPC", "mrpc"), ("SST-2", "sst2"), ("sts_b", "stsb"), ("CoLA", "cola"), ("squad", None)])
 def test_data_sets_are_found_by_the_names_that_people_write(text, name):
     assert glue_files.dataset_name(text) == name
+
+
+def test_a_broken_row_to_answer_is_refused_with_its_number(folder, tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text("id\tquestion1\tquestion2\n0\ta\tb\n1\ta\n2\ta\tb\n3\tc\n")
+    with pytest.raises(ValueError, match=r"test\.tsv:3: expected 3 columns, got 2; .*test\.tsv:5: .* the index of the others would shift"):
+        Reader("qqp", folder).tests(str(path))

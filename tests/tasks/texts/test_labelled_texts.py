@@ -6,6 +6,7 @@ import pytest
 from official_bert.data.tables import Table
 from official_bert.tasks.texts import labelled_texts
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
+from official_bert.training.task import DataFiles
 
 
 def table(**columns):
@@ -23,6 +24,25 @@ def test_found_labels_are_sorted_as_numbers_where_they_are_numbers():
     assert labelled_texts.find_labels(["10", "9", "9"]) == ("9", "10")
     assert labelled_texts.find_labels([True, False, 3]) == ("3", "false", "true")
     assert labelled_texts.find_labels(["b", "a"]) == ("a", "b")
+    assert labelled_texts.find_labels(["1.0", 1, 2.0]) == ("1", "2") and labelled_texts.find_labels(["1.0", "1.1"]) == ("1.0", "1.1")
+
+
+def test_a_whole_number_is_one_label_with_or_without_decimals():
+    np.testing.assert_array_equal(labelled_texts.label_ids(table(y=["1.0", 0, 1.0, "0"]), "y", ["0", "1"]), [1, 0, 1, 0])
+    np.testing.assert_array_equal(labelled_texts.label_ids(table(y=["1.0", "1"]), "y", ["1", "1.0"]), [1, 0])
+    np.testing.assert_array_equal(labelled_texts.label_columns(table(x=["1.0", 0.0]), ["x"]), [[1], [0]])
+
+
+@pytest.mark.parametrize("value", ["", " ", None, float("nan"), "NaN", "null"])
+def test_a_missing_label_is_refused_with_its_line_or_left_out(value):
+    rows = table(text=["a", "b", "c"], y=["0", value, "1"])
+    with pytest.raises(ValueError, match=r"data\.tsv:3: column 'y': expected a label, got .* \(1 such rows in this file"):
+        labelled_texts.without_missing(rows, ["y"], "refuse", pytest.fail)
+    said = []
+    assert labelled_texts.without_missing(rows, ["y"], "skip", said.append).columns == {"text": ["a", "c"], "y": ["0", "1"]}
+    assert "left out" in said[0]
+    assert len(labelled_texts.without_missing(table(y=["null", "x"]), ["y"], "refuse", pytest.fail, known=["null", "x"])) == 2
+    assert len(labelled_texts.without_missing(table(y=["", [], "x"]), ["y"], "refuse", pytest.fail, empty_is_none=True)) == 3
 
 
 def test_several_labels_come_from_text_lists_or_columns():
@@ -58,11 +78,13 @@ def test_empty_texts_are_refused_skipped_or_kept_with_a_warning():
         labelled_texts.texts(table(text=[7]), "text")
 
 
-def test_held_out_data_that_is_training_data_is_refused():
+def test_held_out_data_that_is_training_data_is_refused_unless_allowed(caplog):
     train = LabelledTexts("train.tsv", ["a", "b", "c"], ["x", "y", "z"])
-    labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["a", "b", "d"], ["x", "y", "z"]))
+    labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["a", "b", "d"], ["x", "y", "z"]), pytest.fail)
     with pytest.raises(ValueError, match=r"dev\.tsv: expected held-out data, but 2 of its 2 rows stand in .* train\.tsv too"):
-        labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["c", "b"], ["z", "y"]))
+        labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["c", "b"], ["z", "y"]), DataFiles().refuse_same)
+    labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["c", "b"], ["z", "y"]), DataFiles(allow_same_data=True).refuse_same)
+    assert "dev.tsv: expected held-out data" in caplog.text
 
 
 def test_parts_are_joined_in_their_order():
