@@ -25,7 +25,7 @@ from official_bert.data.pretraining import generator, token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
-from official_bert.data.pretraining.yield_report import YieldReport, present
+from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.files import find_files, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
@@ -172,6 +172,9 @@ def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
         work = stack.enter_context(WorkFolder(f"{outputs[0]}{SUFFIX}", settings(description, outputs), FLAGS.discard))
         reporter = stack.enter_context(Reporter())
         store = get_store(FLAGS.token_store or work.path_of("tokens"), description, reporter)
+        if store.accents > MOST_LOST * store.characters:
+            warn([f"lower-casing deletes {store.accents / store.characters:.1%} of the text's characters: accents and vowel signs. "
+                  "Use --do_lower_case=False, with a vocabulary that was made so"])
         check_disk(config, facts, len(store.tokens), outputs, work_dir)
         shards = len(outputs) if FLAGS.order == "sharded" else 0
         kind = generator.poverty(store.num_documents, store.num_sentences)

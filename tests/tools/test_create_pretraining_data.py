@@ -374,3 +374,14 @@ def test_anonymous_memory_does_not_grow_with_the_corpus(tmp_path):
         peaks.append(peak_of_anonymous_memory(*small(tmp_path), f"--input_file={tmp_path / 'text.txt'}",
                                               "--num_workers=2", "--max_seq_length=128"))
     assert peaks[1] < 1.1 * peaks[0] and peaks[1] < 400_000
+
+
+def test_lower_casing_that_deletes_vowel_signs_is_a_warning_with_a_kept_store_too(create, tmp_path, capsys):
+    store = f"--token_store={tmp_path / 'store'}"
+    arguments = small(tmp_path, store, text="यह एक वाक्य है।\nदूसरा वाक्य यहाँ है।\n\nIt rained.\n".encode())
+    for _ in range(2):
+        create(*arguments)
+        # Of 12, 17 and 9 characters 2, 4 and 0.
+        assert "warning: lower-casing deletes 15.8% of the text's characters" in capsys.readouterr().err
+    create(*small(tmp_path, text="Le café était fermé.\nIl pleuvait.\n\nIt rained.\n".encode(), name="other"))
+    assert "lower-casing" not in capsys.readouterr().err

@@ -24,7 +24,7 @@ from official_bert.data.pretraining.parallel import in_order
 from official_bert.files import BadText
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 
-FORMAT = 1
+FORMAT = 2
 ARRAYS = ("tokens", "sentences", "documents")
 STORE = "store"  # the name of an unfinished store in the work folder
 SECONDS_BETWEEN_SAVES = 10.0  # the most tokenizing that a killed run loses
@@ -53,6 +53,8 @@ class TokenStore:
     document_starts: np.ndarray  # [documents + 1] int64
     file_starts: np.ndarray  # [files + 1] int64: the first document of each input file
     description: dict
+    accents: int = 0  # characters of the text that lower-casing deletes
+    characters: int = 0  # of the text, white space apart
 
     @property
     def num_documents(self) -> int:
@@ -94,7 +96,8 @@ def open_store(folder: str, description: dict) -> TokenStore | None:
                              "remove it, or give another folder")
         arrays = {name: _map_array(os.path.join(folder, f"{name}.bin"), meta[name]) for name in ARRAYS}
         return TokenStore(arrays["tokens"], arrays["sentences"], arrays["documents"],
-                          np.array(meta["file_starts"], np.int64), meta["made_of"])
+                          np.array(meta["file_starts"], np.int64), meta["made_of"],
+                          **meta["characters"])
     except (KeyError, TypeError, AttributeError, FileNotFoundError):
         raise _damaged(folder) from None
 
@@ -140,7 +143,7 @@ def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_wo
             for chunk in itertools.islice(chunks, writer.chunks):
                 progress(chunk.stop - chunk.start)
             for chunk, encoded in encode_chunks(chunks, tokenizer, replace, num_workers):
-                writer.add(chunk, encoded)
+                writer.add(chunk, *encoded)
                 progress(chunk.stop - chunk.start)
             if not writer.num_tokens and not may_be_empty:
                 raise no_text(paths)
@@ -157,7 +160,7 @@ def no_text(paths: Sequence[str]) -> ValueError:
 
 
 def encode_chunks(chunks: Iterable[Chunk], tokenizer: FastTokenizer, replace: bool,
-                  num_workers: int) -> Iterator[tuple[Chunk, EncodedLines]]:
+                  num_workers: int) -> Iterator[tuple[Chunk, tuple[EncodedLines, int, int]]]:
     """Gives the chunks of files with their ids, in order, for any number of workers."""
     return in_order(lambda chunk: _encode_chunk(tokenizer, chunk, replace), chunks, num_workers)
 
@@ -192,15 +195,17 @@ def _find_end(file: IO[bytes], start: int, size: int) -> tuple[int, bool]:
     return size, False
 
 
-def _encode_chunk(tokenizer: FastTokenizer, chunk: Chunk, replace: bool) -> EncodedLines:
+def _encode_chunk(tokenizer: FastTokenizer, chunk: Chunk, replace: bool) -> tuple[EncodedLines, int, int]:
+    """Returns the ids of a chunk, and how many accents and characters `count_accents` finds."""
     with open(chunk.path, "rb") as file:
         file.seek(chunk.start)
         text = file.read(chunk.stop - chunk.start)
     try:
-        return tokenizer.encode_bytes(text)
+        return tokenizer.encode_bytes(text), *tokenizer.count_accents(text)
     except UnicodeDecodeError as error:
         if replace:
-            return tokenizer.encode_bytes(text.decode("utf-8", "replace").encode())
+            text = text.decode("utf-8", "replace").encode()
+            return tokenizer.encode_bytes(text), *tokenizer.count_accents(text)
         raise ValueError(f"{chunk.path}: not valid UTF-8 at byte offset {chunk.start + error.start} "
                          f"({text[error.start:error.start + 4]!r}); --on_bad_text=replace goes on") from None
 
@@ -218,12 +223,14 @@ class StoreWriter:
         self._types: dict[str, np.dtype] = {name: np.dtype(token_type if name == "tokens" else np.int64) for name in ARRAYS}
         self._lengths, self._checksums = dict.fromkeys(ARRAYS, 0), dict.fromkeys(ARRAYS, 0)
         self.chunks = 0  # added so far
+        self._characters = {"accents": 0, "characters": 0}
         self._file_starts: list[int] = []
         self._ended = True  # the next sentence begins a document
         self._open = (0, True)  # tokens of the unfinished line, and whether it is blank so far
         if saved := work.finished(STORE, self._is_as_saved):
             self.chunks, self._lengths, self._checksums = saved["chunks"], saved["lengths"], saved["checksums"]
             self._file_starts, self._ended, self._open = saved["file_starts"], saved["ended"], tuple(saved["open"])
+            self._characters = saved["characters"]
         os.makedirs(self._folder, exist_ok=True)
         self._files = {name: open(self._path(name), "ab") for name in ARRAYS}  # noqa: SIM115  (closed when the writer is left)
         for name, file in self._files.items():
@@ -262,7 +269,7 @@ class StoreWriter:
     def _state(self) -> dict:
         """Returns the writer's state."""
         return {"chunks": self.chunks, "lengths": dict(self._lengths), "checksums": dict(self._checksums),
-                "file_starts": list(self._file_starts), "ended": self._ended, "open": self._open}
+                "file_starts": list(self._file_starts), "ended": self._ended, "open": self._open, "characters": dict(self._characters)}
 
     def _save(self) -> None:
         """Flushes the files to the disk, then writes down the state after the last chunk."""
@@ -277,7 +284,7 @@ class StoreWriter:
         """Tokens so far."""
         return self._lengths["tokens"]
 
-    def add(self, chunk: Chunk, encoded: EncodedLines) -> None:
+    def add(self, chunk: Chunk, encoded: EncodedLines, accents: int, characters: int) -> None:
         """Appends a chunk; chunks come in the order of the text."""
         if chunk.start == 0:  # a new file, which may be the same path again
             self._file_starts.append(self._lengths["documents"])
@@ -293,6 +300,8 @@ class StoreWriter:
             lengths, blank = lengths[:-1], blank[:-1]
         self._append("tokens", encoded.ids)
         self._add_lines(first, lengths, blank)
+        self._characters = {"accents": self._characters["accents"] + accents,
+                            "characters": self._characters["characters"] + characters}
         self.chunks += 1
         self._at_chunk = self._state()  # a signal may arrive in the middle of a chunk
         if time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
@@ -326,4 +335,5 @@ class StoreWriter:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        write_json(os.path.join(self._folder, "store.json"), meta | {"file_starts": starts, "made_of": self.description})
+        write_json(os.path.join(self._folder, "store.json"), meta | {"file_starts": starts, "characters": self._characters,
+                                                                     "made_of": self.description})

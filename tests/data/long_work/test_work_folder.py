@@ -58,7 +58,7 @@ def test_a_published_piece_counts_as_finished(stopped, tmp_path):
 
 
 def test_another_run_is_refused_and_may_discard(stopped, tmp_path):
-    with pytest.raises(ValueError, match="a stopped run with another --random_seed finished; .*--discard"), \
+    with pytest.raises(ValueError, match="the finished work of a stopped run with another --random_seed; .*--discard"), \
             WorkFolder(stopped, MADE_OF | {"--random_seed": 2}):
         pass
     with WorkFolder(stopped, MADE_OF) as work:  # nothing was lost
