@@ -127,7 +127,8 @@ class Trainer:
             return int(value) * self.strategy.num_replicas_in_sync
 
         def total():
-            return tf.distribute.get_replica_context().all_reduce("SUM", tf.cast(value, tf.int64))
+            # The copy is on this replica's device; a constant of Python has none, and all_reduce needs one.
+            return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(tf.cast(value, tf.int64)))
         return int(self.strategy.experimental_local_results(tf.function(lambda: self.strategy.run(total))())[0])
 
 
