@@ -26,7 +26,7 @@ from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, SUFFIX, WorkFolder, flush_to_disk
 from official_bert.data.long_work.worker_processes import worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, present
-from official_bert.data.raw_text import containers, deduplication, documents, languages, mixing, quality
+from official_bert.data.raw_text import containers, deduplication, documents, language_filter, languages, mixing, quality
 from official_bert.files import DISK_FULL, shard_names
 
 FLAGS = flags.FLAGS
@@ -54,6 +54,7 @@ flags.DEFINE_float("min_letters", 0.0, "Share of letters that a document must ha
 flags.DEFINE_float("max_repeated_lines", 1.0, "Share of a document's sentences that may be repeated within it.", 0.0, 1.0)
 flags.DEFINE_integer("min_words", 0, "Words that a document must have.", lower_bound=0)
 flags.DEFINE_float("min_script", 0.0, "Share of a document's letters that must be of the script of its language.", 0.0, 1.0)
+flags.DEFINE_bool("same_language", False, "Drop documents that are not in their language, told by a model of 97 languages.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 
@@ -61,7 +62,7 @@ flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.wo
 
 DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "on_bad_text", "mix",
             "smoothing", "drop_duplicates", "near_similarity", "min_letters", "max_repeated_lines", "min_words",
-            "min_script")  # the output depends on these, on the text and on its languages only
+            "min_script", "same_language")  # the output depends on these, on the text and on its languages only
 CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
 HASH_PARTS = 64
 
@@ -327,7 +328,8 @@ def main(_) -> None:
     if FLAGS.mix:
         mixing.parse_mix(FLAGS.mix, list(files))
     shortest = FLAGS.shortest_document or (1 if FLAGS.keep_everything else 3)
-    limits = quality.QualityLimits(FLAGS.min_letters, FLAGS.max_repeated_lines, FLAGS.min_words, FLAGS.min_script)
+    limits = quality.QualityLimits(FLAGS.min_letters, FLAGS.max_repeated_lines, FLAGS.min_words, FLAGS.min_script,
+                                   FLAGS.same_language)
     settings = {"cleaning": {"shortest": shortest, "keep_everything": FLAGS.keep_everything, "limits": limits},
                 "kinds": FLAGS.drop_duplicates}
     for language in files:
@@ -364,6 +366,8 @@ def input_files() -> dict[str, list[str]]:
     files = mixing.split_languages(FLAGS.input_file, FLAGS.language)
     for language in files:
         languages.splitting_rule(language)
+        if FLAGS.same_language:
+            language_filter.accepted_labels(language)
     return {language: containers.without_dataset_files(paths) for language, paths in files.items()}
 
 

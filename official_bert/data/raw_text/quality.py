@@ -4,6 +4,8 @@ import collections
 import dataclasses
 import unicodedata
 
+from official_bert.data.raw_text import language_filter
+
 # The script of each language without Latin letters, as the first word of its characters' Unicode names.
 _SCRIPTS = {
     "CYRILLIC": "ab ady av ba be be-tarask be-x-old bg bxr ce cu cv inh kbd kk koi krc kv ky lbe lez mdf mhr mk mn mrj myv os ru rue sah "
@@ -25,6 +27,7 @@ class QualityLimits:
     max_repeated_lines: float = 1.0  # share of its sentences that occurred before in it
     min_words: int = 0
     min_script: float = 0.0  # share of its letters that are of the script of its language
+    same_language: bool = False  # a model takes it for its language
 
     def reason_to_drop(self, sentences: list[str], words: int, language: str) -> str:
         """Returns the limit that a document with these sentences misses, "" for none."""
@@ -39,6 +42,8 @@ class QualityLimits:
                 return f"documents with fewer than {self.min_letters:.0%} letters"
             if sum(letters[script] for script in scripts_of(language)) < self.min_script * total:
                 return f"documents with fewer than {self.min_script:.0%} letters of their language's script"
+        if self.same_language and not language_filter.is_in_language(" ".join(sentences), language):
+            return "documents in another language"
         return ""
 
 

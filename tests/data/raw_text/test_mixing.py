@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from official_bert.data.raw_text import mixing
+from official_bert.data.raw_text import language_filter, mixing
 from official_bert.data.raw_text.quality import QualityLimits, scripts_of
 
 
@@ -40,6 +40,10 @@ def test_files_have_the_language_that_stands_before_them(tmp_path):
     ({"min_letters": 0.7}, ["1 2 3 4 ab"], "en", "fewer than 70% letters"),
     ({"min_script": 0.5}, ["Это русский."], "en", "letters of their language's script"),
     ({"min_script": 0.5}, ["Это русский."], "ru", ""),
+    ({"same_language": True}, ["Die Stadt liegt am nördlichen Ufer des Flusses."], "de", ""),
+    ({"same_language": True}, ["Die Stadt liegt am nördlichen Ufer des Flusses."], "en", "another language"),
+    ({"same_language": True}, ["The town lies on the northern bank of the river."], "simple", ""),
+    ({"same_language": True}, ["Byen ligger på den nordlige bredden av elva, og mange bor der."], "nn", ""),
     ({"min_script": 0.9}, ["この都市は川の北岸に位置している。"], "ja", ""),
     ({"min_script": 0.9, "min_letters": 0.8}, ["यह शहर नदी के उत्तरी किनारे पर स्थित है।"], "hi", ""),
     ({}, ["1"], "en", ""),
@@ -51,3 +55,8 @@ def test_each_limit_drops_what_misses_it(limits, sentences, language, told):
 
 def test_scripts_of_languages():
     assert scripts_of("de") == ("LATIN",) and scripts_of("zh-yue") == ("CJK",) and "HIRAGANA" in scripts_of("ja")
+
+
+def test_a_language_that_cannot_be_told_is_refused():
+    with pytest.raises(ValueError, match="--same_language: expected languages that can be told apart .*, got 'nah'"):
+        language_filter.accepted_labels("nah")
