@@ -1,5 +1,6 @@
 """Fixtures for all tests: the repository, the golden results, small models. TensorFlow is made quiet first."""
 
+import gc
 import os
 import pathlib
 
@@ -10,6 +11,13 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
+
+
+def pytest_collection_finish():
+    """Makes Python search for garbage less often, and not in the packages that tests import: a tenth of the time of tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 5, 5)
 
 
 @pytest.fixture(scope="session")

@@ -43,20 +43,28 @@ def logged(folder, name, file="log.jsonl"):
     return {row["step"]: row[name] for row in rows if name in row}
 
 
-@pytest.mark.parametrize("stop", [4, 6, 9], ids=["in the first phase", "between the phases", "in the second phase"])
-def test_phases_go_through_in_one_run_whenever_it_was_stopped(records, tmp_path, monkeypatch, stop):
-    short = write_records(tmp_path / "short.tfrecord", 60, max_seq_length=12)
+@pytest.fixture(scope="module")
+def in_phases(records, tmp_path_factory):
+    """Returns what a run of two phases trains on, and its losses by step."""
+    folder = tmp_path_factory.mktemp("phases")
+    short = write_records(folder / "short.tfrecord", 60, max_seq_length=12)
     config = make_config(training={"steps": 0, "log_every": 1, "save_every": 100, "steps_per_loop": 1},
                          phases=[{"steps": 6, "options": {"max_seq_length": 12}}, {"steps": 5, "batch_size": 16}])
 
     def task():
         return given(config, f"{short},{records}")
-    train(task(), tmp_path / "whole")
-    wanted = logged(tmp_path / "whole", "train/loss")
-    assert list(wanted) == list(range(1, 12))
-    rows = logged(tmp_path / "whole", "train/tokens_per_second"), logged(tmp_path / "whole", "train/sequences_per_second")
+    train(task(), folder / "whole")
+    losses = logged(folder / "whole", "train/loss")
+    assert list(losses) == list(range(1, 12))
+    rows = logged(folder / "whole", "train/tokens_per_second"), logged(folder / "whole", "train/sequences_per_second")
     lengths = [rows[0][step] / rows[1][step] for step in range(1, 12)]
     assert max(lengths[:6]) <= 12 and min(lengths[6:]) > 10.5  # 8 to 12 tokens a row, then 8 to 16
+    return task, losses
+
+
+@pytest.mark.parametrize("stop", [4, 6, 9], ids=["in the first phase", "between the phases", "in the second phase"])
+def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_path, monkeypatch, stop):
+    task, wanted = in_phases
     log = loop.Run._log
 
     def stopped(run, phase, step):
