@@ -5,6 +5,7 @@ import json
 import shlex
 
 import numpy as np
+import pytest
 import yaml
 from made_pretraining import make_config
 
@@ -17,6 +18,7 @@ WORDS = {"en": "the river town house old small stone walks under bridge and sees
          "hi": "नदी शहर घर पुराना छोटा पत्थर चलता नीचे पुल और देखता लोग बाज़ार सर्दी हर दिन शाम"}
 FULL_STOP = {"zh": "。", "hi": "।"}
 SEQUENCE = 32
+CUT_OFF = r"warning: .* of the tokens of running text were dropped: cut off at --max_seq_length .*"
 
 
 def write_pages(path, language, count):
@@ -31,35 +33,69 @@ def write_pages(path, language, count):
                        f"{words[1]}.\n" + "\n".join(lines) + "\n</doc>\n")
 
 
-def test_raw_pages_of_four_languages_reach_a_first_training_step(person, tmp_path):
-    def run(*command, messages=()):
-        person.types(shlex.join(["python", *command]), messages=messages)
+@pytest.fixture
+def run(person):
+    """Runs a Python command."""
+    def call(*command, messages=()):
+        return person.types(shlex.join(["python", *command]), messages=messages)
+    return call
 
+
+@pytest.fixture
+def vocab(run, tmp_path):
+    """Writes pages, text/corpus.txt@2 and vocab.txt; returns the vocabulary."""
     for language, count in (("en", 60), ("ru", 30), ("zh", 20), ("hi", 10)):
         write_pages(tmp_path / f"{language}_wiki_00", language, count)
     inputs = ",".join(f"{language}:{tmp_path}/{language}_wiki_00" for language in WORDS)
     run("tools/prepare_corpus.py", f"--input_file={inputs}", f"--output_file={tmp_path}/text/corpus.txt@2", "--smoothing=0.7",
         "--held_out=0.05", "--num_workers=1", f"--report_file={tmp_path}/report.json")
+    run("tools/build_vocab.py", f"--input_file={tmp_path}/text/corpus.txt-*", f"--output_file={tmp_path}/vocab.txt",
+        "--vocab_size=400", "--num_unused=0", "--do_lower_case=False", "--num_workers=1")
+    return (tmp_path / "vocab.txt").read_text().splitlines()
+
+
+def create_arguments(folder, output):
+    """Returns the arguments that make records of the prepared text in the sharded order."""
+    return ["tools/create_pretraining_data.py", f"--input_file={folder}/text/corpus.txt-*", f"--vocab_file={folder}/vocab.txt",
+            f"--output_file={output}", "--order=sharded", "--do_lower_case=False", f"--max_seq_length={SEQUENCE}",
+            "--max_predictions_per_seq=5", "--dupe_factor=2"]
+
+
+def first_loss(run, folder, records_glob, vocab):
+    """Trains one step on the records; returns its loss."""
+    config = to_dict(make_config(
+        model={"vocab_size": len(vocab), "max_position_embeddings": SEQUENCE},
+        options={"max_seq_length": SEQUENCE, "max_predictions_per_seq": 5}, training={"batch_size": 8, "steps": 1, "log_every": 1}))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    run("-m", "official_bert.run_pretraining", f"--config={folder}/config.yaml", f"--input_file={records_glob}",
+        f"--vocab_file={folder}/vocab.txt", f"--output_dir={folder}/model")
+    rows = [json.loads(line) for line in (folder / "model/log.jsonl").read_text().splitlines()]
+    [loss] = [row["train/loss"] for row in rows if "train/loss" in row]
+    return loss
+
+
+def test_raw_pages_of_four_languages_reach_a_first_training_step(run, vocab, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["languages"]["hi"]["share_out"] > report["languages"]["hi"]["share_in"]
     assert report["yield"]["units"]["characters"]["percent"]["out"] > 80 and not report["yield"]["warnings"]
-    run("tools/build_vocab.py", f"--input_file={tmp_path}/text/corpus.txt-*", f"--output_file={tmp_path}/vocab.txt",
-        "--vocab_size=400", "--num_unused=0", "--do_lower_case=False", "--num_workers=1")
-    vocab = (tmp_path / "vocab.txt").read_text().splitlines()
-    run("tools/create_pretraining_data.py", f"--input_file={tmp_path}/text/corpus.txt-*", f"--vocab_file={tmp_path}/vocab.txt",
-        f"--output_file={tmp_path}/train.tfrecord@2", "--order=sharded", "--do_lower_case=False", f"--max_seq_length={SEQUENCE}",
-        "--max_predictions_per_seq=5", "--dupe_factor=2", "--num_workers=1",
-        messages=(r"warning: .* of the tokens of running text were dropped: cut off at --max_seq_length .*",))
+    run(*create_arguments(tmp_path, f"{tmp_path}/train.tfrecord@2"), "--num_workers=1", messages=(CUT_OFF,))
     shards = sorted(map(str, tmp_path.glob("train.tfrecord-*")))
     instances = list(records.read_instances(shards))
     unknown = np.mean([instance["input_ids"] == vocab.index("[UNK]") for instance in instances])
     assert len(instances) > 100 and unknown < 0.001  # a few replace masked tokens
-    config = to_dict(make_config(
-        model={"vocab_size": len(vocab), "max_position_embeddings": SEQUENCE},
-        options={"max_seq_length": SEQUENCE, "max_predictions_per_seq": 5}, training={"batch_size": 8, "steps": 1, "log_every": 1}))
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    run("-m", "official_bert.run_pretraining", f"--config={tmp_path}/config.yaml", f"--input_file={tmp_path}/train.tfrecord-*",
-        f"--vocab_file={tmp_path}/vocab.txt", f"--output_dir={tmp_path}/model")
-    rows = [json.loads(line) for line in (tmp_path / "model/log.jsonl").read_text().splitlines()]
-    losses = [row["train/loss"] for row in rows if "train/loss" in row]
-    assert len(losses) == 1 and abs(losses[0] - np.log(len(vocab)) - np.log(2)) < 1
+    assert abs(first_loss(run, tmp_path, f"{tmp_path}/train.tfrecord-*", vocab) - np.log(len(vocab)) - np.log(2)) < 1
+
+
+@pytest.mark.slow
+def test_files_of_beam_some_of_them_empty_are_taken_by_inspection_and_training(run, vocab, tmp_path):
+    pytest.importorskip("apache_beam", reason="requirements-beam.txt is not installed")
+    for name, extra in (("here", ()), ("beam", ("--engine=beam", "--beam_options=--runner=DirectRunner"))):
+        run(*create_arguments(tmp_path, f"{tmp_path}/{name}.tfrecord@200"), *extra, messages=(CUT_OFF, r"warning: \d+ of 200 output files .*"))
+    files = sorted(tmp_path.glob("here.tfrecord-*-of-00200"))
+    beam = sorted(tmp_path.glob("beam.tfrecord-*-of-00200"))
+    assert [path.read_bytes() for path in files] == [path.read_bytes() for path in beam] and len(beam) == 200
+    sizes = [sum(1 for _ in records.read_records(str(path))) for path in beam]
+    assert min(sizes) == 0 < max(sizes)
+    done = run("tools/inspect_records.py", f"--input_file={tmp_path}/beam.tfrecord-*", f"--vocab_file={tmp_path}/vocab.txt")
+    assert f"{sum(sizes)} records" in done.out.replace(",", "")
+    assert abs(first_loss(run, tmp_path, f"{tmp_path}/beam.tfrecord-*", vocab) - np.log(len(vocab)) - np.log(2)) < 1

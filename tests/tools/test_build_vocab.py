@@ -1,0 +1,29 @@
+"""The command, stopped in the middle: it keeps nothing, leaves nothing, and the same command then gives the same file."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_run_leaves_nothing_and_can_be_repeated(root, tmp_path, number):
+    (tmp_path / "text.txt").write_text("".join(f"word{n % 20_011} and number{n % 10_007}\n" for n in range(600_000)))
+    command = [sys.executable, str(root / "tools/build_vocab.py"), f"--input_file={tmp_path}/text.txt",
+               f"--output_file={tmp_path}/out/vocab.txt", "--vocab_size=3000", "--num_workers=2"]
+    subprocess.run(command, check=True, capture_output=True)
+    whole = (tmp_path / "out/vocab.txt").read_bytes()
+    (tmp_path / "out/vocab.txt").unlink()
+    for seconds in (0.6, 1.5, 2.5):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        time.sleep(seconds)
+        process.send_signal(number)
+        begin = time.monotonic()
+        errors = process.communicate(timeout=60)[1]
+        assert time.monotonic() - begin < 3 and process.returncode and "Traceback" not in errors
+        assert not list((tmp_path / "out").iterdir())
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "out/vocab.txt").read_bytes() == whole
