@@ -90,7 +90,8 @@ def test_raw_pages_of_four_languages_reach_a_first_training_step(run, vocab, tmp
 def test_files_of_beam_some_of_them_empty_are_taken_by_inspection_and_training(run, vocab, tmp_path):
     pytest.importorskip("apache_beam", reason="requirements-beam.txt is not installed")
     for name, extra in (("here", ()), ("beam", ("--engine=beam", "--beam_options=--runner=DirectRunner"))):
-        run(*create_arguments(tmp_path, f"{tmp_path}/{name}.tfrecord@200"), *extra, messages=(CUT_OFF, r"warning: \d+ of 200 output files .*"))
+        run(*create_arguments(tmp_path, f"{tmp_path}/{name}.tfrecord@200"), *extra,
+            messages=(CUT_OFF, r"warning: \d+ of 200 output files .*"))
     files = sorted(tmp_path.glob("here.tfrecord-*-of-00200"))
     beam = sorted(tmp_path.glob("beam.tfrecord-*-of-00200"))
     assert [path.read_bytes() for path in files] == [path.read_bytes() for path in beam] and len(beam) == 200
