@@ -190,7 +190,7 @@ class _StrictLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise ValueError(f"{self.name}:{key_node.start_mark.line + 1}: key {key!r} stands twice")
+                raise ValueError(f"{self.name}:{key_node.start_mark.line + 1}: duplicate key {key!r}")
             seen.add(key)
         return super().construct_mapping(node, deep)
 

@@ -83,7 +83,7 @@ def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None
             except UnicodeDecodeError as error:
                 place = offset + len(line) - len(data) + error.start
                 raise ValueError(f"{path}:{number}: not valid UTF-8 at byte {place} of the file (0x{data[error.start]:02x})"
-                                 + ("; --on_bad_text=replace goes on" if on_bad_text else "")) from None
+                                 + ("; --on_bad_text=replace continues" if on_bad_text else "")) from None
             offset += len(line)
             yield text if keep_ends else text.rstrip("\r\n")
 

@@ -1,6 +1,6 @@
-"""What record files were made with, in a hidden file beside each: `.train.tfrecord.made_with.json` beside `train.tfrecord`.
+"""Stores the settings of record files in a hidden file beside each: `.train.tfrecord.made_with.json` beside `train.tfrecord`.
 
-The records themselves are those of 2018, byte for byte, which do not say what their labels mean.
+The records themselves equal those of 2018 byte for byte and do not say what their labels mean.
 """
 
 import json
@@ -14,25 +14,25 @@ SUFFIX, SIZE = ".made_with.json", "file_bytes"
 
 
 def origin_file(path: str) -> str:
-    """The path of the file that says what a record file was made with; a glob of record files does not match it."""
+    """Returns the path of the settings of a record file; globs of record files do not match it."""
     return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}{SUFFIX}")
 
 
 def to_text(size: int, facts: Mapping[str, Any]) -> str:
-    """The text of such a file, for records of `size` bytes; `facts` are JSON values."""
+    """Returns the text of a settings file, for records of `size` bytes; `facts` are JSON values."""
     return json.dumps({SIZE: size, **facts}, indent=1) + "\n"
 
 
 def write_origin(path: str, facts: Mapping[str, Any]) -> None:
-    """Writes down what the record file at a path was made with."""
+    """Writes the settings of the record file at a path."""
     with written_whole(origin_file(path)) as file:
         file.write(to_text(os.path.getsize(path), facts))
 
 
 def read_origin(path: str) -> Mapping[str, Any]:
-    """What a record file was made with; {} if nothing says it, or if the file has changed since it was written down.
+    """Returns the settings of a record file; {} if they are missing, or if the record file has changed since.
 
-    Raises ValueError if the file beside it is damaged.
+    Raises ValueError if the settings file is damaged.
     """
     if not os.path.exists(where := origin_file(path)):
         return {}

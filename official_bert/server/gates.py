@@ -56,7 +56,7 @@ class Tls:
 
 
 class AccessLog:
-    """A JSON object a request, in a file (`-`: standard error; empty: nowhere). A file that is moved away is made anew."""
+    """Writes a JSON object per request to a file (`-`: standard error; empty: none). A file that was moved away is created again."""
 
     def __init__(self, path: str = ""):
         self._logger = logging.Logger("access")  # this server's own

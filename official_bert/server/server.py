@@ -37,7 +37,7 @@ from official_bert.server.server_config import METRICS_PATH, PER_MODEL_BATCHING_
 LOG = logging.getLogger("official_bert.server")
 LEAVING_SECONDS = 1.0  # for closing what is left when the time for requests is over
 IDLE_MILLISECONDS = 5 * 60_000  # that a gRPC connection without a request is kept
-OLDEST_MILLISECONDS = 30 * 60_000  # then its client is told to connect anew, so that half a message is not kept for ever
+OLDEST_MILLISECONDS = 30 * 60_000  # then its client is asked to reconnect, so that an unfinished message is not kept forever
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

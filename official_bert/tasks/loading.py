@@ -1,4 +1,4 @@
-"""Tasks by name. A family of tasks is a folder: the task, how its files are read, its features, its metrics, its served model."""
+"""Loads tasks by name, and models with their tasks. Each family of tasks is a folder."""
 
 import dataclasses
 import importlib
@@ -53,9 +53,9 @@ def load_task(config: Config) -> TaskBase:
 
 
 def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[TaskBase, keras.Model]:
-    """The task and the model, weights loaded, of whatever `restore_model` takes.
+    """Returns the task and the model, weights loaded, of a path that `restore_model` takes.
 
-    Vocabulary and casing are those of the files unless they are given. Raises ValueError, too, if a checkpoint that is no run has no
+    Vocabulary and casing come from the files unless they are given. Also raises ValueError if a checkpoint that is not a run has no
     vocabulary (a run may have been trained without one), or if its casing is not the given one.
     """
     config, model = restore_model(path, vocab_file, do_lower_case)
@@ -66,11 +66,11 @@ def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool |
 
 
 def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[Config, keras.Model]:
-    """The configuration and the model, weights loaded, of a training run, of the best run of a search, of one checkpoint in a run, or of
-    a checkpoint of any format.
+    """Returns the configuration and the model, weights loaded, of a training run, of the best run of a search, of one checkpoint in a
+    run, or of a checkpoint of any format.
 
-    The task of a checkpoint of another format is that of its head; without a head that answers, and for a converted encoder, the
-    model is a `BertEncoder`. Raises ValueError if there is no checkpoint, or weights are missing.
+    The head of a checkpoint of another format decides its task. Without a usable head, and for a converted encoder, the model is a
+    `BertEncoder`. Raises ValueError if there is no checkpoint, or if weights are missing.
     """
     path = search.best_run(path) or path
     prefix = checkpoints.newest_checkpoint(path)
@@ -93,7 +93,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
 
 
 def run_folder(path: str) -> str | None:
-    """The output folder of the training run that a path means: the folder, its `best/`, a checkpoint in it; None if it is no run."""
+    """Returns the output folder of the training run for a path (the folder, its `best/`, a checkpoint in it); None if it is not a run."""
     if path.endswith(".keras"):
         return None
     folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
@@ -102,7 +102,7 @@ def run_folder(path: str) -> str | None:
 
 
 def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
-    """The task's model with the weights of a checkpoint of ours; its encoder if only that was converted."""
+    """Returns the task's model with the weights of our checkpoint; its encoder if only that was converted."""
     try:
         found = ours.weight_names(prefix)
         model = task.build_model()
@@ -117,7 +117,7 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
 
 
 def _answering(stored: StoredModel) -> StoredModel:
-    """The model without weights that no answer depends on: those that are not BERT's, and a next-sentence head alone."""
+    """Returns the model without unused weights: those that are not BERT's, and a next-sentence head without a masked-LM head."""
     if stored.unknown:
         logging.warning("%s: not used: %s", stored.origin, ", ".join(stored.unknown[:6]))
     alone = not stored.head or (stored.head == "pretraining" and "masked_lm/output_bias" not in stored.weights)

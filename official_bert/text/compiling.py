@@ -10,7 +10,7 @@ def compiled(**options: Any) -> Callable:
     """Returns a decorator like `numba.njit(cache=True, **options)` that does without the cache if it has no place.
 
     Numba raises RuntimeError if neither the folder of the source nor a home can be written, as in a read-only container.
-    Each process then compiles anew, which takes some seconds.
+    Each process then compiles again, which takes some seconds.
     """
     def compile_function(function: Callable) -> Any:
         try:

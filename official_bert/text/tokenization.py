@@ -98,7 +98,7 @@ class BasicTokenizer:
             if char.isspace():
                 words.append([])
             elif self._split[ord(char)] == "":
-                if words[-1]:  # an accent belongs to the character that it stands on
+                if words[-1]:  # an accent belongs to the character before it
                     base, base_start, base_end = words[-1][-1]
                     words[-1][-1] = (base, base_start, max(base_end, end))
             elif is_punctuation(char):

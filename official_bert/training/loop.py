@@ -39,7 +39,7 @@ class Trained:
 
 def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
           profile_steps: str = "", steps: Steps = TRAIN_AND_EVALUATE, report: Callable[[str], None] = print) -> Trained:
-    """Trains (or goes on training) a task into a folder.
+    """Trains a task into a folder, or continues a run there.
 
     First reports whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Opens the data of all
     `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not fit;
@@ -120,7 +120,7 @@ class Run:
             if not self.trainer.several_workers:
                 raise
             raise OSError(f"step {self.trainer.steps_done}: another worker no longer answers; start all of them again with the "
-                          "same command, and the run goes on from its newest checkpoint") from None
+                          "same command, and the run continues from its newest checkpoint") from None
         finally:
             signal.signal(signal.SIGTERM, previous)
             self.profile.stop()
@@ -171,7 +171,7 @@ class Run:
         if step % self.settings.save_every == 0 or step == phase.last or stopping:
             self.save()
         if stopping:
-            self.watcher.say(f"SIGTERM: saved at step {step}; the same command goes on from there")
+            self.watcher.say(f"SIGTERM: saved at step {step}; the same command continues from there")
             raise SystemExit(STOPPED)
         if self._evaluation_due(phase, step):
             began = time.monotonic()

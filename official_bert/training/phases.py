@@ -1,6 +1,6 @@
 """The phases of a run: each has its own steps and batches; schedule, optimizer and resume are the run's.
 
-A phase goes on in the data where the last phase on the same data ended.
+A phase continues in the data at the end of the last phase with the same data.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ class Phase:
         return self.resolved.train
 
     def batch_number(self, step: int) -> int:
-        """The batch that the step after `step` steps takes."""
+        """Returns the number of the batch for the step that follows `step` steps."""
         return self.first_batch + step - self.first
 
     def follows_in(self, source: BatchSource) -> int | None:
-        """The number of the batch of `source` that begins where this phase ends in the same data; None for other data."""
+        """Returns the batch number of `source` at which this phase ends, if the data are the same; None for other data."""
         if self.source.content != source.content:
             return None
         epoch, batches = divmod(self.batch_number(self.last), self.source.batches_per_epoch)
@@ -66,7 +66,7 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
 
 
 def phase_config(config: Config, phase: PhaseConfig) -> Config:
-    """The run's configuration with one phase's values."""
+    """Returns the run's configuration with one phase's values."""
     training = dataclasses.replace(config.training, batch_size=phase.batch_size or config.training.batch_size,
                                    accumulation_steps=phase.accumulation_steps or config.training.accumulation_steps)
     # Each phase gets all of its options, so that those of this phase do not reach the others.
@@ -75,7 +75,7 @@ def phase_config(config: Config, phase: PhaseConfig) -> Config:
 
 
 def task_at(task: TaskBase, step: int) -> TaskBase:
-    """The task of the phase that takes step `step`; the last phase's after the end."""
+    """Returns the task of the phase of step `step`; after the end, that of the last phase."""
     last = 0
     for phase in task.config.phases:
         last += phase.steps
@@ -85,5 +85,5 @@ def task_at(task: TaskBase, step: int) -> TaskBase:
 
 
 def total_steps(config: Config) -> int:
-    """The run's steps, 0 if they depend on epochs and data."""
+    """Returns the run's steps, 0 if they depend on epochs and data."""
     return sum(phase.steps for phase in config.phases) or config.training.steps

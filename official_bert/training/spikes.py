@@ -1,4 +1,4 @@
-"""Steps whose loss jumps up: finds them, and remembers which data a run has skipped because of them."""
+"""Finds spikes of the loss, and remembers the data that a run has skipped because of them."""
 
 import dataclasses
 import json
@@ -9,25 +9,25 @@ from collections.abc import Sequence
 from official_bert.files import read_json, written_whole
 
 REWINDS_FILE = "rewinds.json"
-DECAY = 0.98  # of the mean, a step
-FEWEST_STEPS = 20  # a mean of fewer steps tells nothing
-MOST_REWINDS = 5  # to one checkpoint; then the data is not at fault
+DECAY = 0.98  # of the mean, per step
+FEWEST_STEPS = 20  # a mean of fewer steps is not reliable
+MOST_REWINDS = 5  # to one checkpoint; after that, the data is not the cause
 MEANS_KEPT = 100  # of the last checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewind:
-    """A return to the checkpoint of `step`; the run goes on with later data, `batches` after those that came next."""
+    """A return to the checkpoint of `step`; the run continues with later data and skips `batches` batches."""
 
     step: int
     batches: int
 
 
 class Spikes:
-    """The mean loss of a run that decides what a spike is, and its rewinds; both are in `rewinds.json` of its folder.
+    """The mean loss of a run, which defines a spike, and the run's rewinds; both are stored in `rewinds.json` in its folder.
 
     A step spikes if its loss is more than `threshold` times the mean of the steps before it. A run that is resumed from the
-    checkpoint of `step` goes on with the mean that it had there. Threshold 0 finds and writes nothing.
+    checkpoint of `step` continues with the mean of that step. Threshold 0 finds and writes nothing.
     """
 
     def __init__(self, folder: str, threshold: float, step: int, writes: bool = True):
@@ -38,22 +38,22 @@ class Spikes:
         self.mean, self.count = self.means.get(step, (0.0, 0))
 
     def skipped(self, step: int) -> int:
-        """The number of batches that were skipped before the one of the step after `step` steps."""
+        """Returns the number of batches skipped before the batch of the step that follows `step` steps."""
         return sum(rewind.batches for rewind in self.rewinds if rewind.step <= step)
 
     @property
     def edges(self) -> list[int]:
-        """The steps after which batches were skipped."""
+        """Returns the steps after which batches were skipped."""
         return [rewind.step for rewind in self.rewinds]
 
     def first(self, losses: Sequence[float], failed: Sequence[bool]) -> int | None:
-        """The index of the first of these steps that spikes or has failed; None if none has. The mean then includes them."""
+        """Returns the index of the first step that spikes or has failed, None if none has; the mean includes the steps before it."""
         if not self.threshold:
             return None
         for index, (loss, bad) in enumerate(zip(losses, failed)):
             if bad or (self.count >= FEWEST_STEPS and loss > self.threshold * self.mean):
                 return index
-            if math.isfinite(loss):  # an overflow of float16 is none of the data
+            if math.isfinite(loss):  # an overflow of float16 is not caused by the data
                 self.count += 1
                 weight = max(1.0 - DECAY, 1.0 / self.count)
                 self.mean += weight * (loss - self.mean)
@@ -66,7 +66,7 @@ class Spikes:
             self._write()
 
     def may_go_back_to(self, step: int) -> bool:
-        """Whether the run has not yet gone back to the checkpoint of `step` too often."""
+        """Tells whether another rewind to the checkpoint of `step` is allowed."""
         return sum(rewind.step == step for rewind in self.rewinds) < MOST_REWINDS
 
     def go_back(self, step: int, batches: int) -> None:

@@ -49,7 +49,7 @@ class DataFiles:
         logging.warning("%s: what is measured there says nothing about other data", message)
 
     def path(self, given: Source, names: Sequence[str]) -> Source:
-        """Returns `given`, or the first of `names` that lies in `data_dir`; "" if there is neither."""
+        """Returns `given`, or the first of `names` that is in `data_dir`; "" if there is neither."""
         if given or not self.data_dir:
             return given
         return next(filter(os.path.isfile, (os.path.join(self.data_dir, name) for name in names)), "")

@@ -190,12 +190,12 @@ def test_files_are_checked_before_training(tuner):
     (tuner.folder / "glue/QQP/test.tsv").write_text("id\tquestion1\tquestion2\n0\ta\tb\n1\ta\n", encoding="utf-8")
     shutil.copy(tuner.folder / "glue/SST-2/train.tsv", tuner.folder / "glue/SST-2/dev.tsv")
     for wrong, told in (
-            (f"{line} --eval_file=train.csv", "expected held-out data, but 200 of its 200 rows stand in the training data"),
+            (f"{line} --eval_file=train.csv", "expected held-out data, but 200 of its 200 rows are in the training data"),
             (f"{line} --eval_file=dev.csv --set=options.metrics=[pearson]", "do not fit kind classifier"),
             (f"{line} --eval_file=dev.csv --predict_file=gone.csv", "gone.csv: no such file"),
             (f"{line.replace('train.csv', 'holes.csv')} --eval_file=dev.csv", "holes.csv:3: column 'label': expected a label, got ''"),
             (f"{glue} --task_name=QQP --do_predict", "test.tsv:3: expected 3 columns, got 2"),
-            (f"{glue} --task_name=SST-2 --do_eval", "expected held-out data, but 4 of its 4 rows stand in the training data")):
+            (f"{glue} --task_name=SST-2 --do_eval", "expected held-out data, but 4 of its 4 rows are in the training data")):
         done = tuner.types(wrong, status=1, messages=("error: .*", ".*left out.*"))
         assert told in done.err and not list(tuner.folder.glob("out/*.yaml"))
     tuner.types(f"{line.replace('train.csv', 'holes.csv')} --eval_file=dev.csv --set=options.missing_label=skip",

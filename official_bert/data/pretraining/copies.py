@@ -1,4 +1,4 @@
-"""Finds documents of the same text: a document's copy must not serve as its random next segment."""
+"""Finds documents with the same text: a copy of a document must not be its random next segment."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def texts_of_documents(tokens: np.ndarray, sentence_starts: np.ndarray, document
     """
     ends = sentence_starts[document_starts]
     hashes = _hash_documents(tokens, ends)
-    order = np.argsort(hashes, kind="stable")  # of equal hashes, the first document stands first
+    order = np.argsort(hashes, kind="stable")  # documents with equal hashes keep their order
     begins = np.append(True, hashes[order[1:]] != hashes[order[:-1]])[:len(order)]
     firsts = np.empty(len(order), np.int64)
     firsts[order] = order[begins][np.cumsum(begins) - 1]
@@ -35,7 +35,7 @@ def _hash_documents(tokens, ends):
 
 @compiled(nogil=True)
 def _compare(tokens, ends, firsts):
-    """Gives a document its own number again if its text only has the hash of another."""
+    """Resets a document to its own number if it has the hash, but not the text, of another."""
     for document in range(len(firsts)):
         first, size = ends[firsts[document]], ends[document + 1] - ends[document]
         same = ends[firsts[document] + 1] - first == size

@@ -157,7 +157,7 @@ class Generator:
 
     @functools.cached_property
     def texts(self) -> np.ndarray:
-        """For each document the first one with the same text, if that matters; otherwise its own number."""
+        """For each document the number of the first one with the same text; its own number if copies are not kept apart."""
         store = self.store
         if self.config.sentence_task != "nsp" or not self.config.copies_apart:
             return self.scratch.keep(np.arange(store.num_documents))
@@ -176,7 +176,7 @@ class Generator:
         written in the folder `work`, by default one beside the first output; complete shards found there are not made again.
         """
         encoder = RowEncoder(self.config, self.facts)
-        assert len(self.texts) == self.store.num_documents  # found once, before threads need it
+        assert len(self.texts) == self.store.num_documents  # computed once, before threads use it
         with contextlib.ExitStack() as stack:
             folder = work or stack.enter_context(WorkFolder(f"{output_files[0]}{SUFFIX}", {}, discard=True))
             write = self._write_shards if order == "sharded" else self._write_in_one_order
@@ -190,7 +190,7 @@ class Generator:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What the records are made with, as it is written down beside them."""
+        """The settings of the records, for the file beside them."""
         return {**dataclasses.asdict(self.config), "random_seed": self.seed}
 
     def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,

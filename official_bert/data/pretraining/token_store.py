@@ -207,7 +207,7 @@ def _encode_chunk(tokenizer: FastTokenizer, chunk: Chunk, replace: bool) -> tupl
             text = text.decode("utf-8", "replace").encode()
             return tokenizer.encode_bytes(text), *tokenizer.count_accents(text)
         raise ValueError(f"{chunk.path}: not valid UTF-8 at byte offset {chunk.start + error.start} "
-                         f"({text[error.start:error.start + 4]!r}); --on_bad_text=replace goes on") from None
+                         f"({text[error.start:error.start + 4]!r}); --on_bad_text=replace continues") from None
 
 
 class StoreWriter:

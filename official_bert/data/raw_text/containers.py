@@ -46,7 +46,7 @@ class BadText:
 
     def _refuse(self, place: str, problem: str) -> None:
         if self.policy == "error":
-            raise ValueError(f"{place}: {problem}; --on_bad_text=skip or replace goes on")
+            raise ValueError(f"{place}: {problem}; --on_bad_text=skip or replace continues")
 
 
 def kind_of(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint's text is lower-cased: told by its files, or by its folder's name and its vocabulary."""
+"""Decides whether a checkpoint's text is lower-cased: by its files, or by its folder's name and its vocabulary."""
 
 import dataclasses
 import os
@@ -8,19 +8,19 @@ from collections.abc import Iterable
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.text.vocab import read_entries
 
-SHARE = 0.01  # of a vocabulary's entries: with more capitals than that it is cased (the Chinese one has <S> and <T>)
+SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
 # Published names that do not say it (2018 `validate_case_matches_checkpoint`).
 PUBLISHED = {"multilingual_L-12_H-768_A-12": True, "chinese_L-12_H-768_A-12": True}
 
 
 def has_capitals(vocab: Iterable[str]) -> bool:
-    """Whether more than 1 % of a vocabulary's entries have capital letters, special tokens apart."""
+    """Tells whether more than 1 % of a vocabulary's entries, without special tokens, have capital letters."""
     words = [entry for entry in vocab if not re.fullmatch(r"\[.*\]", entry)]
     return sum(entry != entry.lower() for entry in words) > SHARE * len(words)
 
 
 def by_name(prefix: str) -> bool | None:
-    """Whether the name of a checkpoint's folder says that text is lower-cased: `uncased_L-12...`, `cased_L-12...`; None if it does not."""
+    """Returns the casing in the name of a checkpoint's folder (`uncased_L-12...`: True, `cased_L-12...`: False); None if it has none."""
     name = os.path.basename(os.path.dirname(os.path.abspath(prefix)))
     if match := re.search(r"(?:^|[_.-])(un)?cased(?:[_.-]|$)", name, re.IGNORECASE):
         return match[1] is not None
@@ -28,7 +28,7 @@ def by_name(prefix: str) -> bool | None:
 
 
 def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
-    """Whether text is lower-cased for a checkpoint of a format that has no field for it; None if nothing tells.
+    """Tells whether text is lower-cased for a checkpoint of a format that has no field for it; None if it is unknown.
 
     A vocabulary with capitals is cased; without them, the folder's name decides. Raises ValueError if the two contradict each other.
     """
@@ -42,14 +42,14 @@ def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
 
 
 def is_lower_case(stored: StoredModel) -> bool | None:
-    """Whether text is lower-cased: as the files say, not with a vocabulary that has capitals; None if nothing tells."""
+    """Tells whether text is lower-cased: as the files say; False with a vocabulary that has capitals; None if it is unknown."""
     if stored.do_lower_case is None and stored.vocab is not None and has_capitals(stored.vocab):
         return False
     return stored.do_lower_case
 
 
 def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
-    """The model with a vocabulary that the user gives, "" for its own.
+    """Returns the model with the user's vocabulary, or with its own for "".
 
     Raises ValueError for a vocabulary with capitals beside a checkpoint whose text is lower-cased.
     """
@@ -64,7 +64,7 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
 
 
 def agreed(known: bool | None, asked: bool | None, origin: str) -> bool | None:
-    """Whether text is lower-cased, by a checkpoint and by --do_lower_case. Raises ValueError if they contradict each other."""
+    """Tells whether text is lower-cased, by a checkpoint and --do_lower_case. Raises ValueError if they contradict each other."""
     if None not in (known, asked) and known != asked:
         raise ValueError(f"--do_lower_case={str(asked).lower()}: text is {'' if known else 'not '}lower-cased for {origin}")
     return known if asked is None else asked

@@ -6,25 +6,25 @@ from collections.abc import Sequence
 
 from official_bert.models.interchange.stored_models import Kind, StoredModel
 
-UNNAMED = re.compile(r"LABEL_(\d+)")  # how Hugging Face's files name classes without names
+UNNAMED = re.compile(r"LABEL_(\d+)")  # names of unnamed classes in Hugging Face's files
 HEADS = ("classifier/", "tagger/")
 
 
 @dataclasses.dataclass(frozen=True)
 class Classes:
-    """What a task's outputs mean: the names in the order of the logits, and the kind of answer (`""`: neither is known)."""
+    """The classes of a task: the names in the order of the logits, and the kind of answer ("": unknown)."""
 
     labels: Sequence[str] = ()
     kind: Kind = ""
 
 
 def named(labels: Sequence[str]) -> bool:
-    """Whether classes have names of their own, other than LABEL_0, LABEL_1, ..."""
+    """Tells whether classes have real names, other than LABEL_0, LABEL_1, ..."""
     return bool(labels) and not all(UNNAMED.fullmatch(label) for label in labels)
 
 
 def places(labels: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
-    """The place of each `wanted` label among `labels`, whatever their case, `_` and `-`; None if they are not the same classes."""
+    """Returns the place of each `wanted` label in `labels`, ignoring case, `_` and `-`; None if they are not the same classes."""
     for key in (str, _plain):
         found = {key(label): place for place, label in enumerate(labels)}
         if len(found) == len(labels) == len(wanted) and set(found) == set(map(key, wanted)):
@@ -39,7 +39,7 @@ def _plain(label: str) -> str:
 def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[str]]:
     """Returns the model with the head's rows in the order of a task's labels, and remarks for the user.
 
-    A head of other classes, or of another kind of answer, is left out: its weights mean something else.
+    A head of other classes, or of another kind of answer, is left out, because its weights have another meaning.
     """
     known = stored.head in ("classifier", "tagger") and f"{stored.head}/output_bias" in stored.weights
     if not known or not (task.labels or task.kind):

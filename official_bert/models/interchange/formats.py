@@ -124,7 +124,7 @@ def read(path: str) -> StoredModel:
 def vocab_file_of(path: str, model: StoredModel) -> str:
     """The vocabulary file of the checkpoint at a path, "" if there is none.
 
-    It lies beside the checkpoint or, for `best/`, beside the run's. A vocabulary inside another file (`tokenizer.json`, a preset) is
+    It is beside the checkpoint or, for `best/`, beside the run's. A vocabulary inside another file (`tokenizer.json`, a preset) is
     written to a temporary file that stays until the process ends.
     """
     folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))

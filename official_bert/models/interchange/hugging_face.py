@@ -53,7 +53,7 @@ KINDS: Mapping[str, Kind] = {"single_label_classification": "classifier", "multi
 HIDDEN_ACTS = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu",
                "gelu_fast": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 OUR_HIDDEN_ACTS = {"gelu_erf": "gelu", "gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
-# Tensors that are no weights: positions 0, 1, 2, ... and segment 0, which some versions keep as buffers.
+# Tensors that are not weights: positions 0, 1, 2, ... and segment 0, which some versions keep as buffers.
 BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 # Second names of weights; files of some versions have both.
 TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

@@ -1,4 +1,4 @@
-"""The tokenizer's files of a Hugging Face folder: vocabulary and casing, read and written; other tokenizers are refused."""
+"""Reads and writes the tokenizer's files of a Hugging Face folder: vocabulary and casing. Other tokenizers are refused."""
 
 import os
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ def read_vocab(folder: str) -> list[str] | None:
 
 
 def read_do_lower_case(folder: str) -> bool | None:
-    """Whether text is lower-cased, as the files say; None if they do not. `tokenizer_config.json` overrules `tokenizer.json`.
+    """Tells whether text is lower-cased by the files; None if they do not say. `tokenizer_config.json` overrides `tokenizer.json`.
 
-    Raises ValueError for another tokenizer than BERT's, and for switches that are not computed here.
+    Raises ValueError for another tokenizer than BERT's, and for unsupported switches.
     """
     path, fast_path = (os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE))
     values = stored_models.read_mapping(path) if os.path.exists(path) else {}

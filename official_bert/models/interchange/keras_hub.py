@@ -1,6 +1,6 @@
 """keras-hub's `BertBackbone` and `BertTokenizer`, live or as a preset folder: read and written.
 
-keras-hub uses the tanh form of GELU and epsilon 1e-12, and has one dropout rate. Our heads lie beside the preset's files, in
+keras-hub uses the tanh form of GELU and epsilon 1e-12, and has one dropout rate. Our heads are beside the preset's files, in
 `official_bert_heads.safetensors`: keras-hub's own masked-LM head is different (erf GELU, epsilon 1e-5).
 """
 

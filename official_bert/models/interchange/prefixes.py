@@ -1,7 +1,7 @@
-"""TensorFlow checkpoints in a folder: which are there, and which of them is whole.
+"""Finds the TensorFlow checkpoints in a folder, and the newest complete one.
 
-What lies in the folder counts. TensorFlow's `checkpoint` state file may be missing, empty or old after a loss of power; it only
-decides between checkpoints of several names.
+The files in the folder decide. TensorFlow's `checkpoint` state file may be missing, empty or old after a power failure; it is used
+only to choose between checkpoints of several names.
 """
 
 import os
@@ -15,15 +15,15 @@ UNREADABLE = (tf.errors.OpError, ValueError, IndexError, RuntimeError)
 
 
 def step_of(prefix: str) -> int:
-    """The step in a checkpoint's name, -1 if it has none."""
+    """Returns the step in a checkpoint's name, -1 if it has none."""
     found = NUMBERED.fullmatch(os.path.basename(prefix))
     return int(found[2]) if found else -1
 
 
 def prefixes_in(folder: str) -> list[str]:
-    """The prefixes of the checkpoints of one name in a folder, such as `ckpt-20` and `ckpt-10`, newest first.
+    """Returns the prefixes of the checkpoints of one name in a folder, such as `ckpt-20` and `ckpt-10`, newest first.
 
-    If there are several names, that of the state file, or else `ckpt`; none if that does not decide it.
+    If there are several names, the name in the state file or else `ckpt` is taken; the result is empty if neither is among them.
     """
     if not os.path.isdir(folder):
         return []
@@ -43,7 +43,7 @@ def prefixes_in(folder: str) -> list[str]:
 
 
 def _told_by_state_file(folder: str) -> str:
-    """The newest checkpoint according to the state file, "" if it names none that exists."""
+    """Returns the newest checkpoint according to the state file, "" if it does not exist."""
     try:
         return tf.train.latest_checkpoint(folder) or ""
     except UNREADABLE:
@@ -51,7 +51,7 @@ def _told_by_state_file(folder: str) -> str:
 
 
 def damage(prefix: str) -> str:
-    """Reads all of a checkpoint and returns the first error, "" if it is whole."""
+    """Reads a whole checkpoint and returns the first error, "" if it is complete."""
     try:
         reader = tf.train.load_checkpoint(prefix)
         for name in reader.get_variable_to_shape_map():
@@ -62,9 +62,9 @@ def damage(prefix: str) -> str:
 
 
 def newest_whole(folder: str) -> str | None:
-    """The prefix of the newest checkpoint in a folder that can be read; warns of newer ones.
+    """Returns the prefix of the newest readable checkpoint in a folder; warns about newer ones.
 
-    The newest one if none can be read, so that its reader tells the error; None if there are none.
+    Returns the newest one if none can be read, so that its reader reports the error; None if there are none.
     """
     found = prefixes_in(folder)
     for prefix in found if len(found) > 1 else ():
@@ -75,5 +75,5 @@ def newest_whole(folder: str) -> str | None:
 
 
 def warn_of(prefix: str, why: str) -> None:
-    """Warns that a checkpoint is passed over."""
+    """Warns that a checkpoint is skipped."""
     logging.warning("checkpoint %s cannot be read (%s); trying another", prefix, why)

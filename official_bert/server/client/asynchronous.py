@@ -1,4 +1,4 @@
-"""The clients for asyncio; the blocking ones stand on them."""
+"""The clients for asyncio; the blocking clients use them."""
 
 import abc
 import asyncio

@@ -46,7 +46,7 @@ class SquadFile:
         """One line about skipped examples, with the first three; "" if there are none."""
         if not self.unfound:
             return ""
-        return (f"{self.source}: {len(self.unfound)} questions skipped, whose answer does not stand in the context: "
+        return (f"{self.source}: {len(self.unfound)} questions skipped, whose answer is not in the context: "
                 + "; ".join(self.unfound[:3]) + ("; ..." if len(self.unfound) > 3 else ""))
 
 

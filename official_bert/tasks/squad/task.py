@@ -207,7 +207,7 @@ def _check_overlap(train: SquadFile, other: SquadFile, refuse: Callable[[str], N
     asked = {example.qas_id for example in other.examples}
     if not (shared := [example.qas_id for example in train.examples if example.qas_id in asked]):
         return
-    message = f"{train.source}: {len(shared)} of its {len(train.examples)} questions stand in {other.source} too ({shared[0]} ...)"
+    message = f"{train.source}: {len(shared)} of its {len(train.examples)} questions are in {other.source} too ({shared[0]} ...)"
     trained = {row["id"] for article in train.articles for paragraph in article["paragraphs"] for row in paragraph["qas"]}
     if refuse and len(asked & trained) >= SAME_SHARE * len(asked):
         refuse(message)

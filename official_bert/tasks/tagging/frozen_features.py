@@ -18,7 +18,7 @@ BATCH_TOKENS = 8192  # of one call of the encoder
 class WordFeatures:
     """float32 [N,D,words] of each text, computed by `model.features` at the first access: load the model's weights before.
 
-    They lie in a file of `cache_dir`, named by a hash of everything that they depend on, or in a temporary file.
+    They are in a file of `cache_dir`, named by a hash of everything that they depend on, or in a temporary file.
     """
 
     def __init__(self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: keras.Model, cache_dir: str = ""):

@@ -260,7 +260,7 @@ def _check_held_out(train_path: Source, train: Sequence[Sentence], path: Source,
     """Calls `refuse` with a message if nearly all evaluation sentences are training sentences; warns if more than half are."""
     known = {sentence.words for sentence in train}
     shared = sum(sentence.words in known for sentence in sentences)
-    message = f"{path}: {shared} of its {len(sentences)} sentences stand in {train_path} too"
+    message = f"{path}: {shared} of its {len(sentences)} sentences are in {train_path} too"
     if shared >= SAME_SHARE * len(sentences):
         refuse(f"{message}: expected data that the model is not trained on")
     elif shared > len(sentences) / 2:

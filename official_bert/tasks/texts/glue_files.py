@@ -109,7 +109,7 @@ class Reader:
                                      names=self.dataset.columns)) for end, file in files.items()]
 
     def tests(self, path: Source = "") -> list[TextSet]:
-        """Reads the sets to answer, named as their submissions; with MNLI also the diagnostic set, if it lies beside it."""
+        """Reads the sets to answer, named as their submissions; with MNLI also the diagnostic set, if it is beside it."""
         files: dict[str, Source] = {next(iter(self.dataset.tests)): path} if path else self._find_all(self.dataset.tests)
         if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
             files["AX"] = diagnostic

@@ -196,13 +196,13 @@ def test_skipped_and_cut_questions_and_a_dev_set_used_for_training_are_told(gold
                              for number in range(2, 7)]
         paragraph["qas"].append({"id": "long", "question": "Who " * 70, "answers": [{"text": "cat", "answer_start": 2}]})
     path = broken(tmp_path, change)
-    with pytest.raises(ValueError, match=r"2 of its 2 questions stand in .* too \(q1 \.\.\.\) \(--allow_same_data allows it\)"):
+    with pytest.raises(ValueError, match=r"2 of its 2 questions are in .* too \(q1 \.\.\.\) \(--allow_same_data allows it\)"):
         trained_on(golden, path, eval_file=path)
     source = trained_on(golden, path, eval_file=path, allow_same_data=True).train
     assert len(source.examples) == 2
-    assert "5 questions skipped, whose answer does not stand in the context: q2 ('dog'); q3 ('dog'); q4 ('dog'); ..." in caplog.text
+    assert "5 questions skipped, whose answer is not in the context: q2 ('dog'); q3 ('dog'); q4 ('dog'); ..." in caplog.text
     assert "1 questions are longer than max_query_length = 64 tokens" in caplog.text
-    assert "2 of its 2 questions stand in" in caplog.text
+    assert "2 of its 2 questions are in" in caplog.text
 
 
 def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_path):

@@ -161,7 +161,7 @@ def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
     (tmp_path / "bad.conll").write_text("a\tO\n\nb\tO\nc\tB-ORG\n")
     with pytest.raises(ValueError, match=r"bad\.conll:4: expected a tag of one of \['O', 'B-LOC'.*got 'B-ORG'"):
         resolve(golden, {**files, "eval_file": tmp_path / "bad.conll"})
-    with pytest.raises(ValueError, match=r"dev\.conll: 200 of its 200 sentences stand in .*train\.conll too"):
+    with pytest.raises(ValueError, match=r"dev\.conll: 200 of its 200 sentences are in .*train\.conll too"):
         (tmp_path / "dev.conll").write_bytes(files["train_file"].read_bytes())
         resolve(golden, {**files, "eval_file": tmp_path / "dev.conll"})
     with pytest.raises(ValueError, match=r"expected training data: --train_file, or one of train\.txt, "):

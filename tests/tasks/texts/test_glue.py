@@ -72,7 +72,7 @@ def test_wnli_may_be_answered_by_the_majority_without_a_model(tmp_path):
 
 
 def test_a_training_set_used_as_development_set_is_refused():
-    with pytest.raises(ValueError, match="expected held-out data, but 2 of its 2 rows stand in the training data"):
+    with pytest.raises(ValueError, match="expected held-out data, but 2 of its 2 rows are in the training data"):
         resolve(make_config("glue", options={"dataset": "rte"}), data_dir=GLUE, eval_file=f"{GLUE}/RTE/train.tsv")
 
 

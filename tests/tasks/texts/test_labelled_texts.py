@@ -81,7 +81,7 @@ def test_empty_texts_are_refused_skipped_or_kept_with_a_warning():
 def test_held_out_data_that_is_training_data_is_refused_unless_allowed(caplog):
     train = LabelledTexts("train.tsv", ["a", "b", "c"], ["x", "y", "z"])
     labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["a", "b", "d"], ["x", "y", "z"]), pytest.fail)
-    with pytest.raises(ValueError, match=r"dev\.tsv: expected held-out data, but 2 of its 2 rows stand in .* train\.tsv too"):
+    with pytest.raises(ValueError, match=r"dev\.tsv: expected held-out data, but 2 of its 2 rows are in .* train\.tsv too"):
         labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["c", "b"], ["z", "y"]), DataFiles().refuse_same)
     labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["c", "b"], ["z", "y"]), DataFiles(allow_same_data=True).refuse_same)
     assert "dev.tsv: expected held-out data" in caplog.text
