@@ -13,6 +13,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from official_bert.config import STRATEGIES
+from official_bert.copies import original_paths
 
 # The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
 FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
@@ -40,6 +41,20 @@ FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
 BOOLS = ("do_lower_case", "version_2_with_negative")
 FLOATS = ("learning_rate", "num_train_epochs", "warmup_proportion", "null_score_diff_threshold")
 TEXTS = ("vocab_file",)
+# Flags of the 2018 scripts that have no meaning here: type, and why.
+WITHOUT_MEANING: Mapping[str, tuple[str, str]] = types.MappingProxyType({
+    "master": ("string", "--tpu_name finds the TPU"),
+    "num_tpu_cores": ("integer", "a TPU says how many cores it has"),
+    "use_one_hot_embeddings": ("boolean", "tables are read by gathering rows on every device"),
+    "verbose_logging": ("boolean", "what is left out is counted and shown without it"),
+    "predict_batch_size": ("integer", "--eval_batch_size is the size of every batch without training")})
+NO_MEANING = "2018: has no meaning here: "
+# What 2018's run_pretraining.py does if nothing else is said, and the other keys that say the same in another way.
+PRE_TRAINING_OF_2018: Mapping[str, Any] = types.MappingProxyType({
+    "optimizer.learning_rate": 5e-5, "optimizer.warmup_steps": 10000, "training.steps": 100000, "training.eval_batch_size": 8,
+    "training.eval_steps": 100})
+SAID_OTHERWISE: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
+    "training.steps": ("training.epochs", "phases"), "optimizer.warmup_steps": ("optimizer.warmup_proportion",)})
 
 
 def define_placement() -> None:
@@ -75,6 +90,26 @@ def define_2018(names: Iterable[str]) -> None:
         define(name, None, f"2018: {FLAG_KEYS[name]}.")
 
 
+def define_without_meaning(names: Iterable[str]) -> None:
+    """Flags of 2018's scripts that are accepted, and that `run_main` says once to have no meaning."""
+    for name in names:
+        kind, why = WITHOUT_MEANING[name]
+        define: Any = {"string": flags.DEFINE_string, "integer": flags.DEFINE_integer, "boolean": flags.DEFINE_bool}[kind]
+        define(name, None, f"{NO_MEANING}{why}.")
+
+
+def meaningless(flag_values: Any) -> list[str]:
+    """The flags on the command line that have no meaning here, each with the reason."""
+    return [f"--{name} ({flag_values[name].help.removeprefix(NO_MEANING).rstrip('.')})" for name in sorted(flag_values)
+            if flag_values[name].present and (flag_values[name].help or "").startswith(NO_MEANING)]
+
+
+def defaults_of_2018(overrides: Iterable[str]) -> dict[str, Any]:
+    """`PRE_TRAINING_OF_2018` by key of the configuration, without what the overrides (a.b=c) say in another way."""
+    said = [override.partition("=")[0] for override in overrides]
+    return {key: value for key, value in PRE_TRAINING_OF_2018.items() if not set(SAID_OTHERWISE.get(key, ())) & set(said)}
+
+
 def given_flags(flag_values: Any) -> dict[str, Any]:
     """Returns the values of the 2018 flags on the command line, by configuration key (`flag_values`: absl's `FLAGS`)."""
     return {key: flag_values[name].value for name, key in FLAG_KEYS.items() if name in flag_values and flag_values[name].present}
@@ -89,10 +124,12 @@ def run_main(main: Any) -> None:
 
     def checked_main(arguments):
         logging.set_verbosity(logging.WARNING)
+        if without := meaningless(flags.FLAGS):
+            print(f"of 2018, without meaning here: {', '.join(without)}", file=sys.stderr)
         try:
             return main(arguments)
         except (ValueError, OSError) as error:
-            message = " ".join(str(error).split())
+            message = original_paths(" ".join(str(error).split()))
             raise SystemExit(f"error: {message}") from None
         except KeyboardInterrupt:
             raise SystemExit("error: stopped by SIGINT") from None

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from official_bert.files import read_json, read_text, written_whole
+from official_bert.files import folder_of, normal, read_json, read_text, written_whole
 
 T = TypeVar("T")
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
@@ -97,6 +97,7 @@ class TrainingConfig:
     steps_per_loop: int = changeable(100)  # the most steps before the host regains control
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     xla: bool = False  # compile the step with XLA
+    tf32: bool = True  # on a GPU, round the factors of float32 products to 10 bits; TensorFlow's default
     recompute: bool = False  # activation checkpointing: less memory, about a third more work
     save_every: int = changeable(1000)  # steps between checkpoints
     keep_checkpoints: int = changeable(3)  # the number of last checkpoints to keep; the best one is kept too
@@ -197,7 +198,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dict]:
     """Returns the values that a YAML file inherits from its `base:` (a path, or a list of paths beside the file), and its own."""
-    path = os.path.normpath(path)
+    path = normal(path)
     if path in _seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")
     text = read_text(path, "configuration file" + (f" (base of {_seen[-1]})" if _seen else ""))
@@ -212,7 +213,7 @@ def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dic
     bases = values.pop("base", [])
     merged: dict = {}
     for base in [bases] if isinstance(bases, str) else bases:
-        merged = merge(merged, merge(*inherited_and_own(os.path.join(os.path.dirname(path), base), (*_seen, path))))
+        merged = merge(merged, merge(*inherited_and_own(os.path.join(folder_of(path), base), (*_seen, path))))
     return merged, values
 
 

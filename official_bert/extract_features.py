@@ -7,7 +7,6 @@ A line is a text, or two with ` ||| ` between them. --output_file=features.npz o
 lines. Vocabulary and model size are read from files beside the checkpoint, if they are there.
 """
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +25,9 @@ flags.DEFINE_string("init_checkpoint", None, "A checkpoint of any format (docs/c
 flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers: -1 is the last, 0 the first.")
 flags.DEFINE_integer("batch_size", 32, "Lines at once, of about equal length.", lower_bound=1)
 flags.DEFINE_string("bert_config_file", None, "The model's JSON, if it is not beside the checkpoint.")
+flags.DEFINE_bool("use_tpu", False, f"{command_line.NO_MEANING}it runs on the first GPU, or the CPU.")
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
+command_line.define_without_meaning(["master", "num_tpu_cores", "use_one_hot_embeddings"])
 LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 
 
@@ -55,7 +56,7 @@ def main(_) -> None:
 
 def read_texts(path: str) -> list[str]:
     """Returns the lines of the input; raises ValueError if there are none, or if they are not UTF-8."""
-    if not os.path.exists(path):
+    if not files.exists(path):
         raise ValueError(f"--input_file={path}: no such file")
     texts = [line.strip() for line in files.read_lines(path)]
     if not texts:

@@ -1,25 +1,153 @@
 """Finds, reads and writes the files that a user names, whatever their content.
 
-Other modules reach a user's files through these functions, so that a path has one meaning everywhere.
+Other modules reach a user's files through these functions, so that a path has one meaning everywhere: on this machine, on
+TensorFlow's file systems (`gs://`, `ram://`) and on fsspec's (`s3://`, `memory://` ...). Elsewhere than on this machine, files are
+written here and copied, and nothing is renamed.
 """
 
 import contextlib
 import errno
 import glob
+import io
 import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TextIO
+from typing import IO, Any, Literal, TextIO
+
+from official_bert.stores import SCHEME, matches, scheme_of, store_of
 
 BadText = Literal["error", "replace"]
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")  # ends of names that readers look for: whatever they name is there by then
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path lies elsewhere than on this machine."""
+    return bool(scheme_of(path))
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or a folder."""
+    return bool(store_of(path).kind(path))
+
+
+def is_file(path: str) -> bool:
+    """Whether there is a file."""
+    return store_of(path).kind(path) == "file"
+
+
+def is_folder(path: str) -> bool:
+    """Whether there is a folder."""
+    return store_of(path).kind(path) == "folder"
+
+
+def list_names(folder: str) -> list[str]:
+    """The names of files and folders in a folder, sorted; none if there is no such folder."""
+    return sorted(store_of(folder).names(folder))
+
+
+def size_of(path: str) -> int:
+    """The bytes of a file. Raises OSError if there is none."""
+    return store_of(path).size(path)
+
+
+def modified(path: str) -> int:
+    """When a file changed, in nanoseconds; 0 if its store does not say it."""
+    return store_of(path).modified(path)
+
+
+def open_bytes(path: str, mode: Literal["rb", "ab"] = "rb") -> IO[bytes]:
+    """Opens a file to read or to append bytes. Raises OSError if that fails."""
+    return store_of(path).open(path, mode)  # type: ignore[return-value]
+
+
+def open_to_append(path: str) -> TextIO:
+    """Opens a UTF-8 file to append text; a line is there for others when it ends."""
+    return io.TextIOWrapper(open_bytes(path, "ab"), encoding="utf-8", line_buffering=True)
+
+
+def folder_of(path: str) -> str:
+    """The folder of a file, "" for the current one."""
+    if found := SCHEME.match(path):
+        return found[0] + os.path.dirname(path.removeprefix(found[0]).rstrip("/"))
+    return os.path.dirname(path)
+
+
+def normal(path: str) -> str:
+    """A path without needless dots and slashes."""
+    if found := SCHEME.match(path):
+        return found[0] + os.path.normpath(path.removeprefix(found[0]))
+    return os.path.normpath(path)
+
+
+def absolute(path: str) -> str:
+    """A path that means the same in every folder."""
+    return normal(path) if is_remote(path) else os.path.abspath(path)
+
+
+def make_folder(path: str) -> None:
+    """Makes a folder and those above it, unless they are there."""
+    store_of(path).make_folder(path)
+
+
+def remove(path: str) -> None:
+    """Removes a file or a folder with everything in it; there may be neither."""
+    store_of(path).remove(path)
+
+
+def files_below(folder: str) -> list[str]:
+    """The paths of all files below a folder."""
+    return store_of(folder).below(folder)
+
+
+def upload(names: Sequence[str], folder: str, target: str) -> None:
+    """Copies files of a folder on this machine to a folder anywhere; those that readers look for last."""
+    def rank(name: str) -> int:
+        return next((place for place, end in enumerate(SEEN_LAST, 1) if name.endswith(end)), 0)
+    for name in sorted(names, key=lambda name: (rank(name), name)):
+        make_folder(folder_of(os.path.join(target, name)))
+        store_of(target).upload(os.path.join(folder, name), os.path.join(target, name))
+
+
+def publish_folder(folder: str, target: str) -> None:
+    """Gives a whole folder of this machine its final name, on this machine or elsewhere."""
+    make_folder(folder_of(target))
+    if is_remote(target):
+        upload([os.path.relpath(path, folder) for path in files_below(folder)], folder, target)
+    else:
+        os.replace(folder, target)
+
+
+def publish(path: str, target: str) -> None:
+    """Gives a whole file of this machine its final name, on this machine or elsewhere."""
+    make_folder(folder_of(target))
+    if is_remote(target):
+        store_of(target).upload(path, target)
+        os.unlink(path)
+    elif os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
+        os.replace(path, target)
+    else:  # a file cannot be renamed to another disk
+        with written_beside(target) as temporary:
+            shutil.copyfile(path, temporary)
+        os.unlink(path)
 
 
 def matching(pattern: str) -> list[str]:
     """Returns the sorted files and folders that a glob matches (** any depth), or else the path with exactly that name."""
-    return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
+    if not is_remote(pattern):
+        return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
+    if exists(pattern) or not glob.has_magic(pattern):
+        return [pattern] if exists(pattern) else []
+    base = folder_of(re.split(r"[*?\[]", pattern)[0] + "x")
+    found = set()
+    for path in store_of(base).below(base):
+        while len(path) > len(base) and path not in found:
+            found.add(path)
+            path = folder_of(path)
+    return sorted(path for path in found if matches(path, pattern))
 
 
 def shard_names(name: str) -> list[str]:
@@ -38,9 +166,9 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
     """
     found: list[str] = []
     for name in filter(None, patterns.split(",")):
-        for pattern in [name] if os.path.exists(name) else shard_names(name):
-            within = os.path.join(glob.escape(pattern), "**", "*") if os.path.isdir(pattern) else pattern
-            if not (paths := list(filter(os.path.isfile, matching(within)))):
+        for pattern in [name] if exists(name) else shard_names(name):
+            within = os.path.join(glob.escape(pattern), "**", "*") if is_folder(pattern) else pattern
+            if not (paths := list(filter(is_file, matching(within)))):
                 raise ValueError(f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}")
             found += paths
     if not found:
@@ -54,9 +182,9 @@ def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]
     With `holding`, only those that have one of these files.
     """
     try:
-        with os.scandir(folder) as entries:
-            return {int(entry.name): entry.name for entry in entries if re.fullmatch("[0-9]{1,18}", entry.name) and entry.is_dir()
-                    and (not holding or any(os.path.exists(os.path.join(entry.path, name)) for name in holding))}
+        return {int(name): name for name in list_names(folder) if re.fullmatch("[0-9]{1,18}", name)
+                and is_folder(path := os.path.join(folder, name))
+                and (not holding or any(exists(os.path.join(path, wanted)) for wanted in holding))}
     except OSError:
         return {}
 
@@ -69,7 +197,7 @@ def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None
     missing, or naming the file, line and byte that are not UTF-8.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115  (closed below; the errors are those of opening)
+        file = open_bytes(path)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such {what}") from None
     except IsADirectoryError:
@@ -103,7 +231,15 @@ def read_json(path: str, what: str = "file") -> Any:
 
 @contextlib.contextmanager
 def written_beside(path: str) -> Iterator[str]:
-    """Gives a temporary path beside `path`; flushes it to the disk and renames it at the end, or removes it after an error."""
+    """Gives a temporary path beside `path`; flushes it to the disk and renames it at the end, or removes it after an error.
+
+    For a `path` elsewhere the temporary one is on this machine, and is copied at the end.
+    """
+    if is_remote(path):
+        with tempfile.TemporaryDirectory(prefix="official_bert_") as folder:
+            yield (temporary := os.path.join(folder, os.path.basename(path)))
+            publish(temporary, path)
+        return
     temporary = f"{path}.tmp.{os.getpid()}"
     try:
         yield temporary
@@ -125,7 +261,7 @@ def written_together(paths: Sequence[str]) -> Iterator[list[TextIO]]:
         with contextlib.ExitStack() as stack:
             files: list[TextIO] = []
             for path in paths:
-                os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+                make_folder(folder_of(path))
                 temporary = stack.enter_context(written_beside(path))
                 files.append(open(temporary, "w", encoding="utf-8", newline=""))  # noqa: SIM115  (closed below)
                 stack.callback(_close, files[-1])
@@ -153,7 +289,7 @@ def written_whole(path: str) -> Iterator[TextIO]:
 
 def require_new_folder(folder: str, flag: str = "") -> None:
     """Raises ValueError, naming the `flag`, if `folder` exists and is not an empty folder."""
-    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+    if is_file(folder) or list_names(folder):
         raise ValueError(f"{flag}{'=' if flag else ''}{folder}: expected a new or empty folder")
 
 
@@ -161,9 +297,15 @@ def require_new_folder(folder: str, flag: str = "") -> None:
 def written_folder(folder: str) -> Iterator[str]:
     """Gives a temporary folder beside `folder` to fill; renames it at the end, or removes it after an error.
 
-    Raises ValueError if `folder` exists and is not empty.
+    For a `folder` elsewhere the temporary one is on this machine, and its files are copied at the end. Raises ValueError if
+    `folder` exists and is not empty.
     """
     require_new_folder(folder)
+    if is_remote(folder):
+        with tempfile.TemporaryDirectory(prefix="official_bert_") as temporary:
+            yield temporary
+            publish_folder(temporary, folder)
+        return
     temporary = f"{folder.rstrip('/')}.tmp.{os.getpid()}"
     os.makedirs(temporary)
     try:

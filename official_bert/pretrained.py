@@ -6,6 +6,7 @@ import keras
 from absl import logging
 
 from official_bert.config import load_config
+from official_bert.files import exists, is_file
 from official_bert.models.encoder import BertEncoder
 from official_bert.models.interchange import casing, formats
 from official_bert.serving.loading import exported_folder
@@ -33,9 +34,9 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
     """Returns the vocabulary file of a path, and whether text is lower-cased (None if the files do not say)."""
     folder = exported_folder(path)
     home = os.path.join(folder, "assets") if folder else run_folder(path)
-    if home and os.path.exists(os.path.join(home, VOCAB_FILE)):
+    if home and exists(os.path.join(home, VOCAB_FILE)):
         return os.path.join(home, VOCAB_FILE), load_config(os.path.join(home, CONFIG_FILE)).tokenizer.do_lower_case
-    if os.path.isfile(path) and path.endswith(".txt"):
+    if is_file(path) and path.endswith(".txt"):
         return path, None
     model = formats.read(path)
     if not (vocab_file := formats.vocab_file_of(path, model)):

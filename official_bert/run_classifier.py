@@ -25,14 +25,12 @@ flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_eval", False, "Evaluate on the development set and write eval_results.txt.")
 flags.DEFINE_bool("do_predict", False, "Write the probabilities of the test set's labels to test_results.tsv.")
 flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data are the training data, for smoke tests.")
-flags.DEFINE_integer("predict_batch_size", None, "2018's flag, without effect; use --eval_batch_size.")
-flags.DEFINE_string("master", None, "2018's flag, without effect.")
-flags.DEFINE_integer("num_tpu_cores", None, "2018's flag, without effect.")
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized data between runs; empty: none.")
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
                            "learning_rate", "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
+command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_size"])
 
 
 def main(_) -> None:

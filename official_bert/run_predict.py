@@ -9,7 +9,6 @@ separated by tabs.
 
 import contextlib
 import json
-import os
 import sys
 from typing import Any
 
@@ -17,7 +16,7 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert.command_line import run_main
-from official_bert.files import read_lines, written_whole
+from official_bert.files import exists, read_lines, written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "The model's task (glue, squad, ner ...), or fill_mask.", required=True)
@@ -48,7 +47,7 @@ def main(arguments: list[str]) -> None:
     if wanted and not class_that_gives(predictor.outputs, wanted):
         raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(predictor.outputs)}")
     source = FLAGS.input_file or "-"
-    if source != "-" and not os.path.exists(source):
+    if source != "-" and not exists(source):
         raise ValueError(f"--input_file={source}: no such file")
     lines = sys.stdin if source == "-" or arguments[1:] else read_lines(source)
     rows = list(read_rows(arguments[1:], source, predictor.inputs, lines))

@@ -12,7 +12,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.command_line import given_flags, run_main
-from official_bert.config import load_config
+from official_bert.config import load_config, nest
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", "", "Training records: comma-separated globs.")
@@ -24,14 +24,15 @@ flags.DEFINE_enum("mode", "train", ("train", "eval", "eval_continuous"), "train 
                   "eval: the newest checkpoint; eval_continuous: each checkpoint that a run beside this one writes.")
 flags.DEFINE_float("idle_seconds", 3600.0, "With --mode=eval_continuous: ends if no new checkpoint appears for this long.")
 flags.DEFINE_string("profile_steps", "", "first:last, such as 100:110: profiles these steps for TensorBoard.")
-flags.DEFINE_bool("do_train", True, "Train.")
-flags.DEFINE_bool("do_eval", False, "Evaluate at the end, on --eval_input_file or, as in 2018, on --input_file; with "
-                  "--do_train=False, evaluate the newest checkpoint. Writes eval_results.txt.")
+flags.DEFINE_bool("do_train", None, "Train; by default, unless --do_eval is given alone.")
+flags.DEFINE_bool("do_eval", False, "Evaluate on --eval_input_file or, as in 2018, on --input_file: at the end of training, or the "
+                  "newest checkpoint. Writes eval_results.txt.")
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "max_predictions_per_seq", "train_batch_size",
                            "eval_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "save_checkpoints_steps",
                            "iterations_per_loop", "max_eval_steps"])
+command_line.define_without_meaning(["master", "num_tpu_cores"])
 
 
 def main(_) -> None:
@@ -41,15 +42,18 @@ def main(_) -> None:
     from official_bert.training.distribution import Placement, is_first_worker
     from official_bert.training.task import DataFiles
     placement = Placement(**command_line.placement_values(FLAGS))
+    called_as_in_2018 = FLAGS.bert_config_file and not FLAGS.config
+    do_train = not FLAGS.do_eval if FLAGS.do_train is None else FLAGS.do_train
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
-                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""), report=print)
+                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""), report=print,
+                         defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file)
-    if not FLAGS.do_train and not FLAGS.do_eval:
+    if not do_train and not FLAGS.do_eval:
         raise ValueError("--do_train and --do_eval: expected at least one of them")
     if FLAGS.mode == "eval_continuous":
         metrics = evaluation.evaluate_continuously(task, files, FLAGS.output_dir, placement, FLAGS.idle_seconds)
-    elif FLAGS.mode == "eval" or not FLAGS.do_train:
+    elif FLAGS.mode == "eval" or not do_train:
         metrics = evaluation.evaluate(task, files, FLAGS.output_dir, placement)
     else:
         metrics = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps).metrics

@@ -16,6 +16,7 @@ from absl import flags
 from official_bert import command_line
 from official_bert.command_line import given_flags, run_main
 from official_bert.config import FINE_TUNING, Config, build, load_config, merge, nest, parse_override, to_dict
+from official_bert.files import exists
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and predictions.", required=True)
@@ -32,6 +33,7 @@ command_line.define_placement()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_stride", "max_query_length", "max_answer_length",
                            "n_best_size", "version_2_with_negative", "null_score_diff_threshold", "train_batch_size", "learning_rate",
                            "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
+command_line.define_without_meaning(["master", "num_tpu_cores", "verbose_logging"])
 flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 2018: 8).")
 
 
@@ -99,7 +101,7 @@ def _trained(folder: str):
     from official_bert.models.checkpoints import initialize_from
     from official_bert.tasks.loading import load_task, restore_for_inference, run_folder
     from official_bert.training.checkpointing import CONFIG_FILE
-    begun = os.path.exists(os.path.join(folder, CONFIG_FILE)) or FLAGS.ensemble or FLAGS.do_train
+    begun = exists(os.path.join(folder, CONFIG_FILE)) or FLAGS.ensemble or FLAGS.do_train
     if begun or not FLAGS.init_checkpoint:
         if run_folder(folder) is None:
             raise ValueError(f"{folder}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")

@@ -9,11 +9,11 @@ Flags with TF Serving's names have the same meaning. docs/serving.md lists the i
 import asyncio
 import dataclasses
 import logging
-import os
 
 from absl import flags
 
 from official_bert.command_line import run_main
+from official_bert.files import exists
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, such as models/NAME/text.")
@@ -82,7 +82,7 @@ def _models():
     from official_bert.server.version_folders import model_versions, why_no_versions
     if bool(FLAGS.model_base_path) == bool(FLAGS.model_config_file):
         raise ValueError("expected either --model_base_path or --model_config_file")
-    if FLAGS.model_config_file and not os.path.exists(FLAGS.model_config_file):
+    if FLAGS.model_config_file and not exists(FLAGS.model_config_file):
         raise ValueError(f"--model_config_file={FLAGS.model_config_file}: no such file")
     models = read_models(FLAGS.model_config_file) if FLAGS.model_config_file else [
         ServedModelConfig(name=FLAGS.model_name, base_path=FLAGS.model_base_path)]

@@ -7,9 +7,9 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
-ORDER = ["files", "config", "command_line", "text", "data", "layers", "models", "training", "serving", "tasks", "main"]
-APART = {"server": ("config", "files", "command_line", "server")}  # imports nothing else of ours, and only mains import it
-TENSORFLOW_PLACES = ("text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking", "models/checkpoints",
+ORDER = ["stores", "files", "copies", "config", "command_line", "text", "data", "layers", "models", "training", "serving", "tasks", "main"]
+APART = {"server": ("config", "files", "copies", "command_line", "server")}  # imports nothing else of ours, and only mains import it
+TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking", "models/checkpoints",
                      "models/interchange/", "training/", "serving/", "tasks/", "server/")
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/*.py")])
 

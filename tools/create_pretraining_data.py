@@ -20,13 +20,13 @@ from absl import flags
 from official_bert.command_line import run_main
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.progress import Reporter
-from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder
+from official_bert.data.long_work.work_folder import WorkFolder, work_path
 from official_bert.data.pretraining import generator, token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
-from official_bert.files import find_files, shard_names
+from official_bert.files import absolute, find_files, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 
@@ -159,7 +159,7 @@ def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
     """Makes the records on this machine; returns the counts."""
     facts, inputs = VocabularyFacts.of(load_vocab(FLAGS.vocab_file)), find_files(FLAGS.input_file, "--input_file", repeats=True)
     preflight.check_outputs([*outputs, *filter(None, [FLAGS.report_file])], [*inputs, FLAGS.vocab_file], FLAGS.input_file)
-    work_dir = FLAGS.work_dir or os.path.dirname(outputs[0]) or "."
+    work_dir = FLAGS.work_dir or os.path.dirname(work_path(outputs[0])) or "."
     preflight.check_folder(work_dir)
     preflight.reserve_handles(len(outputs) if FLAGS.order == "2018" else 2 * FLAGS.num_workers)
     description = token_store.describe(inputs, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.on_bad_text,
@@ -169,7 +169,7 @@ def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
         token_store.open_store(FLAGS.token_store, description)
     check_disk(config, facts, sum(file["bytes"] for file in description["files"]) // BYTES_A_TOKEN, outputs, work_dir)
     with contextlib.ExitStack() as stack:
-        work = stack.enter_context(WorkFolder(f"{outputs[0]}{SUFFIX}", settings(description, outputs), FLAGS.discard))
+        work = stack.enter_context(WorkFolder(work_path(outputs[0]), settings(description, outputs), FLAGS.discard))
         reporter = stack.enter_context(Reporter())
         store = get_store(FLAGS.token_store or work.path_of("tokens"), description, reporter)
         if store.accents > MOST_LOST * store.characters:
@@ -189,7 +189,7 @@ def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
 def settings(description: dict, outputs: Sequence[str]) -> dict[str, Any]:
     """Returns everything that the bytes of the outputs depend on, by option."""
     return {f"--{name}": FLAGS[name].value for name in DECIDING} | {
-        "text or vocabulary": description, "--output_file": [os.path.abspath(path) for path in outputs]}
+        "text or vocabulary": description, "--output_file": [absolute(path) for path in outputs]}
 
 
 def check_disk(config: InstanceConfig, facts: VocabularyFacts, tokens: int, outputs: Sequence[str], work_dir: str) -> None:
@@ -198,7 +198,7 @@ def check_disk(config: InstanceConfig, facts: VocabularyFacts, tokens: int, outp
     written = int(records * (GZIP_SHARE if FLAGS.gzip_compress else 1))
     at_once = min(1, FLAGS.num_workers / len(outputs)) if FLAGS.order == "sharded" else 1
     needed = collections.Counter({os.path.abspath(work_dir): int(scratch * at_once)})
-    needed[os.path.dirname(os.path.abspath(outputs[0]))] += written
+    needed[os.path.dirname(absolute(work_path(outputs[0])))] += written
     preflight.check_disk(needed, "records and temporary files")
 
 

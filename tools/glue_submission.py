@@ -10,7 +10,8 @@ import zipfile
 from absl import flags
 
 from official_bert.command_line import run_main
-from official_bert.files import matching, written_beside
+from official_bert.copies import local_copy
+from official_bert.files import is_file, matching, written_beside
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 FLAGS = flags.FLAGS
@@ -25,7 +26,7 @@ def find_predictions(patterns: list[str]) -> dict[str, str]:
     for folder in (path for pattern in patterns for path in matching(pattern)):
         for name in SUBMISSION_FILES:
             path = os.path.join(folder, f"{name}.tsv")
-            if os.path.isfile(path) and found.setdefault(name, path) != path:
+            if is_file(path) and found.setdefault(name, path) != path:
                 raise ValueError(f"{path}: {found[name]} is there too; name the runs to hand in with --runs")
     if not found:
         raise ValueError(f"--runs={','.join(patterns)}: none of {', '.join(f'{name}.tsv' for name in SUBMISSION_FILES)} found there; "
@@ -41,7 +42,7 @@ def main(_) -> None:
         raise ValueError(f"--runs={','.join(FLAGS.runs)}: no file of {', '.join(missing)}; --partial does without")
     with written_beside(FLAGS.output_file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(found):
-            archive.write(found[name], f"{name}.tsv")
+            archive.write(local_copy(found[name]), f"{name}.tsv")
         archive.close()
     print(f"{FLAGS.output_file}: {', '.join(f'{name}.tsv' for name in sorted(found))}")
     if missing:

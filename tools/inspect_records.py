@@ -7,7 +7,6 @@
 
 import collections
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +16,7 @@ from official_bert.command_line import run_main
 from official_bert.data import record_origins, records
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.pretraining.masking import VocabularyFacts
-from official_bert.files import find_files
+from official_bert.files import find_files, size_of
 from official_bert.text.vocab import load_vocab
 
 FLAGS = flags.FLAGS
@@ -159,7 +158,7 @@ def share_read(path: str, count: int) -> float:
     if records.is_gzip(path):
         return 0.0
     first = len(next(records.read_records(path))) + records.HEADER_BYTES + records.FOOTER_BYTES
-    return min(1.0, count * first / os.path.getsize(path))
+    return min(1.0, count * first / size_of(path))
 
 
 def inspect() -> None:

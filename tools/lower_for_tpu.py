@@ -14,6 +14,7 @@ from absl import flags
 
 from official_bert.command_line import run_main
 from official_bert.config import load_config
+from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
@@ -69,7 +70,7 @@ def main(_) -> None:
 
     hlo = lower(train, [weights, weights, weights, scalars, batch, integers])
     if FLAGS.hlo_file:
-        with open(FLAGS.hlo_file, "w", encoding="utf-8") as file:
+        with written_whole(FLAGS.hlo_file) as file:
             file.write(hlo)
     report(f"{config.task} train step", hlo)
     report(f"{config.task} evaluation step", lower(

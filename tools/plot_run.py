@@ -10,6 +10,7 @@ import os
 from absl import flags
 
 from official_bert.command_line import run_main
+from official_bert.files import exists, read_lines, written_beside
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("run", None, "The output folder of a training run.", required=True)
@@ -21,15 +22,14 @@ flags.DEFINE_string("baseline_label", "unigram distribution, held out", "The lab
 
 def read_curves(path: str, name: str) -> dict[str, list[tuple[int, float]]]:
     """Returns (step, value) of `train/name` and `eval/name` in a run's JSON-lines log; raises ValueError if it has neither."""
-    if not os.path.exists(path):
+    if not exists(path):
         raise ValueError(f"{path}: no such log; expected the output folder of a training run")
     curves: dict[str, list[tuple[int, float]]] = collections.defaultdict(list)
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            for kind in ("train", "eval"):
-                if f"{kind}/{name}" in row:
-                    curves[kind].append((row["step"], row[f"{kind}/{name}"]))
+    for line in read_lines(path):
+        row = json.loads(line)
+        for kind in ("train", "eval"):
+            if f"{kind}/{name}" in row:
+                curves[kind].append((row["step"], row[f"{kind}/{name}"]))
     if not curves:
         raise ValueError(f"{path}: holds no {name!r}")
     return curves
@@ -50,7 +50,8 @@ def main(_) -> None:
     axes.set(xlabel="step", ylabel=FLAGS.name)
     axes.legend()
     figure.tight_layout()
-    figure.savefig(FLAGS.output_file, dpi=100)
+    with written_beside(FLAGS.output_file) as temporary:
+        figure.savefig(temporary, dpi=100, format=FLAGS.output_file.rpartition(".")[2])
     print(f"{FLAGS.output_file}: {FLAGS.name} over {curves['train'][-1][0] if curves['train'] else curves['eval'][-1][0]} steps")
 
 

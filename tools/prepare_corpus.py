@@ -23,11 +23,11 @@ from tqdm import tqdm
 from official_bert.command_line import run_main
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.journal import Journal
-from official_bert.data.long_work.work_folder import JOURNAL, SUFFIX, WorkFolder, flush_to_disk
+from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
 from official_bert.data.long_work.worker_processes import worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, present
 from official_bert.data.raw_text import containers, deduplication, documents, language_filter, languages, mixing, quality
-from official_bert.files import DISK_FULL, shard_names
+from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them, each optionally with LANGUAGE: before it; "
@@ -125,7 +125,7 @@ def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.
                     yield piece
                     bad.report = YieldReport()
                     piece, size = Piece(language, [], bad.report), 0
-            piece.ended += 0 if path == containers.STANDARD_INPUT else os.path.getsize(path)
+            piece.ended += 0 if path == containers.STANDARD_INPUT else size_of(path)
         yield piece
         bad.report = YieldReport()
 
@@ -314,7 +314,7 @@ def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]
 
 def made_of(files: dict[str, list[str]]) -> dict[str, Any]:
     """Returns everything that the outputs depend on, by option."""
-    facts = {path: [os.path.getsize(path), os.stat(path).st_mtime_ns] for path in itertools.chain(*files.values())
+    facts = {path: [size_of(path), modified(path)] for path in itertools.chain(*files.values())
              if path != containers.STANDARD_INPUT}
     return {f"--{name}": FLAGS[name].value for name in DECIDING} | {"text": [files, facts]}
 
@@ -338,10 +338,12 @@ def main(_) -> None:
     preflight.check_outputs([*outputs, *held_out, *filter(None, [FLAGS.report_file])], inputs,
                             mixing.without_languages(FLAGS.input_file))
     preflight.reserve_handles(len(outputs) + 4 * FLAGS.num_workers)
-    preflight.check_disk({os.path.dirname(outputs[0]) or ".": sum(map(os.path.getsize, inputs)) // 4}, "the output")
-    size = sum(os.path.getsize(path) for paths in files.values() for path in paths if path != containers.STANDARD_INPUT)
+    place = os.path.dirname(work_path(outputs[0])) or "."
+    preflight.check_folder(place)
+    preflight.check_disk({place: sum(map(size_of, inputs)) // 4}, "the output")
+    size = sum(size_of(path) for paths in files.values() for path in paths if path != containers.STANDARD_INPUT)
     discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
-    with (WorkFolder(f"{outputs[0]}{SUFFIX}", made_of(files), discard) as work, worker_pool(FLAGS.num_workers) as pool,
+    with (WorkFolder(work_path(outputs[0]), made_of(files), discard) as work, worker_pool(FLAGS.num_workers) as pool,
           tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder,
           open_outputs(work, outputs + held_out) as opened,
           tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress):
@@ -373,7 +375,7 @@ def input_files() -> dict[str, list[str]]:
 
 def held_out_name(output: str) -> str:
     """Returns the file of the held-out documents; globs that begin with the outputs' name do not match it."""
-    folder, name = os.path.split(output)
+    folder, name = folder_of(output), os.path.basename(output)
     stem, at, count = name.rpartition("@")
     return os.path.join(folder, f"held_out-{stem if at and count.isdecimal() else name}")
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.files import written_beside
+from official_bert.files import make_folder, open_bytes, written_beside
 
 
 def file_digest(path: str) -> str:
     """Returns the SHA-256 of a file's content."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with open_bytes(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def text_digest(texts: Iterable[str]) -> str:
@@ -39,13 +39,13 @@ def cached(folder: str, depends_on: Mapping[str, Any], make: Callable[[], Mappin
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
     path = os.path.join(folder, f"{key[:32]}.npz")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open_bytes(path) as stored, np.load(stored, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile):
         pass
     arrays = make()
     with contextlib.suppress(OSError):
-        os.makedirs(folder, exist_ok=True)
+        make_folder(folder)
         with written_beside(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, **arrays)
             file.close()

@@ -8,14 +8,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.files import read_json, written_whole
+from official_bert.files import exists, folder_of, read_json, size_of, written_whole
 
 SUFFIX, SIZE = ".made_with.json", "file_bytes"
 
 
 def origin_file(path: str) -> str:
     """Returns the path of the settings of a record file; globs of record files do not match it."""
-    return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}{SUFFIX}")
+    return os.path.join(folder_of(path), f".{os.path.basename(path)}{SUFFIX}")
 
 
 def to_text(size: int, facts: Mapping[str, Any]) -> str:
@@ -26,7 +26,7 @@ def to_text(size: int, facts: Mapping[str, Any]) -> str:
 def write_origin(path: str, facts: Mapping[str, Any]) -> None:
     """Writes the settings of the record file at a path."""
     with written_whole(origin_file(path)) as file:
-        file.write(to_text(os.path.getsize(path), facts))
+        file.write(to_text(size_of(path), facts))
 
 
 def read_origin(path: str) -> Mapping[str, Any]:
@@ -34,9 +34,9 @@ def read_origin(path: str) -> Mapping[str, Any]:
 
     Raises ValueError if the settings file is damaged.
     """
-    if not os.path.exists(where := origin_file(path)):
+    if not exists(where := origin_file(path)):
         return {}
     facts = read_json(where)
     if not isinstance(facts, dict):
         raise ValueError(f"{where}: expected a mapping, got {str(facts)[:80]}")
-    return facts if facts.get(SIZE) == os.path.getsize(path) else {}
+    return facts if facts.get(SIZE) == size_of(path) else {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from official_bert.data.record_encoding import ExampleEncoder, crc_tables, masked_crc
+from official_bert.files import open_bytes, size_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -178,12 +179,12 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
 
 def is_gzip(path: str) -> bool:
     """Whether a file's first bytes are those of gzip."""
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
 
 
 def _open_any(path: str):
-    return gzip.open(path, "rb") if is_gzip(path) else open(path, "rb")
+    return gzip.open(open_bytes(path), "rb") if is_gzip(path) else open_bytes(path)
 
 
 def _read(file, size: int, path: str, number: int) -> bytes:
@@ -203,7 +204,7 @@ def count_records(path: str) -> int:
     with _open_any(path) as file:
         if isinstance(file, gzip.GzipFile):
             return sum(1 for _ in read_records(path))
-        size, position, number = os.fstat(file.fileno()).st_size, 0, 0
+        size, position, number = size_of(path), 0, 0
         while position < size:
             header = file.read(HEADER_BYTES)
             if len(header) < HEADER_BYTES or struct.unpack_from("<I", header, 8)[0] != _crc(header[:8]):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_bert.data.cache import file_digest, text_digest
-from official_bert.files import read_lines
+from official_bert.files import folder_of, is_file, is_folder, list_names, read_lines
 
 Format = Literal["auto", "tsv", "csv", "jsonl"]
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
@@ -74,7 +74,7 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     table = Table(path, {name: [] for name in wanted}, [], [])
     if isinstance(path, Rows):
         _fill_from_objects(table, enumerate(path.values), optional)
-    elif not os.path.isfile(path):
+    elif not is_file(path):
         raise ValueError(f"{path}: no such file" + _neighbours(path))
     elif (kind := _format(path) if form == "auto" else form) == "jsonl":
         _fill_from_objects(table, _json_objects(path), optional)
@@ -128,10 +128,10 @@ def _format(path: str) -> Format:
 
 def _neighbours(path: str) -> str:
     """The files beside a missing file, for its error message."""
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
+    folder = folder_of(path) or "."
+    if not is_folder(folder):
         return f" (there is no folder {folder} either)"
-    return f" (the folder holds {_shown(sorted(os.listdir(folder)))})"
+    return f" (the folder holds {_shown(list_names(folder))})"
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import re
 import urllib.parse
 from collections.abc import Sequence
 
+from official_bert.copies import local_copy
 from official_bert.server.statuses import RequestError
 
 ORIGIN = re.compile(r"https?://[^/\s?#@,]+")
@@ -93,7 +94,7 @@ def is_local(host: str) -> bool:
 def read_tokens(path: str) -> list[str]:
     """Reads a file of tokens, one a line, so that an old and a new one hold at the same time. Raises ValueError."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(local_copy(path), encoding="utf-8") as file:
             lines = file.read().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"

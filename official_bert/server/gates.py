@@ -17,6 +17,7 @@ import grpc
 from aiohttp import web
 from google.protobuf.message import DecodeError
 
+from official_bert.copies import local_copy
 from official_bert.server.access import AccessRules, accepts
 from official_bert.server.reading.process import LARGE_BYTES
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
@@ -46,6 +47,7 @@ class Tls:
             raise ValueError("expected both --tls_certificate_file and --tls_key_file, or neither")
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
+            certificate_file, key_file = local_copy(certificate_file), local_copy(key_file)
             context.load_cert_chain(certificate_file, key_file, password="")
             with open(certificate_file, "rb") as certificate, open(key_file, "rb") as key:
                 return cls(context, grpc.ssl_server_credentials([(key.read(), certificate.read())]))

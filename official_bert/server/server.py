@@ -21,6 +21,7 @@ from aiohttp import web
 from grpc_health.v1 import health_pb2_grpc
 from tensorflow_serving.apis import model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
 
+from official_bert.copies import local_copy
 from official_bert.server.access import AccessRules
 from official_bert.server.batching import DEFAULT_PARAMETERS, Batcher, BatchingParameters
 from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
@@ -83,6 +84,7 @@ class Server:
     def _load(self, name: str, version: int, folder: str) -> Servable:
         config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=self.options.intra_op_threads,
                                           inter_op_parallelism_threads=self.options.inter_op_threads)
+        folder = local_copy(folder)
         servable = Servable(name, version, folder, config, self._batching_of(folder))
         try:
             count = servable.warm_up(folder) if self.options.enable_warmup else 0

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
 
+from official_bert.copies import local_copy
 from official_bert.server.batching import BatchingParameters
 
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -88,7 +89,7 @@ def read_metrics_path(path: str) -> str:
 def _parse(path: str, message: Any) -> Any:
     """Parses a text protocol buffer into `message`."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(local_copy(path), encoding="utf-8") as file:
             return text_format.Parse(file.read(), message)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None

@@ -15,27 +15,32 @@ def model_versions(base_path: str) -> Mapping[int, str]:
 
 def fingerprint(folder: str) -> tuple | None:
     """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if it is changing or gone."""
-    files = []
-    for path, _, names in os.walk(folder):
-        for name in names:
-            try:
-                status = os.stat(os.path.join(path, name))
-            except OSError:
-                return None
-            # The time of the inode too: copying with `cp -p` or rsync makes new files look old.
-            changed = max(status.st_mtime, status.st_ctime)
-            files.append((os.path.relpath(os.path.join(path, name), folder), status.st_size, changed))
-    if not any(name in MODEL_FILES for name, _, _ in files):
+    found = []
+    for path in files.files_below(folder):
+        try:
+            found.append((path.removeprefix(folder).strip("/"), *_size_and_change(path)))
+        except OSError:
+            return None
+    if not any(name in MODEL_FILES for name, _, _ in found):
         return None
-    return max(changed for _, _, changed in files), tuple(sorted(files))
+    return max(changed for _, _, changed in found), tuple(sorted(found))
+
+
+def _size_and_change(path: str) -> tuple[int, float]:
+    """The bytes of a file, and when it changed, in seconds."""
+    if files.is_remote(path):
+        return files.size_of(path), files.modified(path) / 1e9
+    status = os.stat(path)
+    # The time of the inode too: copying with `cp -p` or rsync makes new files look old.
+    return status.st_size, max(status.st_mtime, status.st_ctime)
 
 
 def why_no_versions(base_path: str) -> str:
     """Says what is wrong with a folder without versions, with a hint for the two usual mistakes."""
-    if not os.path.isdir(base_path):
+    if not files.is_folder(base_path):
         return f"{base_path}: no such folder"
-    below = sorted(name for name in os.listdir(base_path) if model_versions(os.path.join(base_path, name)))
+    below = sorted(name for name in files.list_names(base_path) if model_versions(os.path.join(base_path, name)))
     hint = f"; did you mean {os.path.join(base_path, below[-1])}?" if below else ""
-    if os.path.exists(os.path.join(base_path, "saved_model.pb")):
+    if files.exists(os.path.join(base_path, "saved_model.pb")):
         hint = "; it is itself a version: give the folder above it"
     return f"{base_path}: expected folders named by numbers, each with a saved_model.pb{hint}"

@@ -6,14 +6,14 @@ A version is written to a temporary folder and renamed, so that a server that wa
 import dataclasses
 import functools
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from official_bert.config import Config, save_config
-from official_bert.files import list_versions
+from official_bert.copies import copy_file
+from official_bert.files import exists, is_remote, list_versions, make_folder, normal, publish_folder
 from official_bert.serving import warmup
 from official_bert.serving.bounds import require, same_rows
 from official_bert.serving.example_signature import parse_inputs
@@ -43,15 +43,14 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
         raise ValueError(f"--max_choices: expected at least {options.num_choices}, which the signature of Examples has, got {choices}")
     version = options.version or next_version(options.output)
     targets = {form: os.path.join(options.output, form, str(version)) for form in FORMS}
-    if existing := [path for path in targets.values() if os.path.exists(path)]:
+    if existing := [path for path in targets.values() if exists(path)]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
-    os.makedirs(options.output, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=options.output) as temporary:
+    make_folder(options.output)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as temporary:
         assets = _write_assets(served, config, os.path.join(temporary, "assets"))
         lines = [f"{targets[form]}: {_write(served, form, os.path.join(temporary, form), assets, options)}" for form in FORMS]
         for form, target in targets.items():
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.replace(os.path.join(temporary, form), target)
+            publish_folder(os.path.join(temporary, form), target)
     return lines
 
 
@@ -64,7 +63,7 @@ def _write_assets(served: ServedModel, config: Config, folder: str) -> list[str]
     """Writes the files that travel with the model (vocabulary, labels, configuration) and returns their paths."""
     os.makedirs(folder)
     paths = [os.path.join(folder, "vocab.txt"), os.path.join(folder, "config.yaml")]
-    shutil.copyfile(served.tokenizer.vocab_file, paths[0])
+    copy_file(served.tokenizer.vocab_file, paths[0])
     save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file="vocab.txt")),
                 paths[1])
     if served.labels:
@@ -85,7 +84,7 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], o
     tf.saved_model.save(holder, folder, signatures=signatures)
     requests = 0
     if options.batch_sizes:
-        requests = warmup.write_requests(folder, os.path.basename(os.path.normpath(options.output)), inputs,
+        requests = warmup.write_requests(folder, os.path.basename(normal(options.output)), inputs,
                                          options.batch_sizes, options.num_choices, served.max_seq_length)
         if batches := batching_parameters(inputs, options.batch_sizes):
             with open(os.path.join(folder, BATCHING_FILE), "w", encoding="utf-8") as file:

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from official_bert.files import list_versions
+from official_bert.copies import for_tensorflow
+from official_bert.files import exists, list_names, list_versions
 from official_bert.serving.served_model import ServedModel
 
 
@@ -16,15 +17,15 @@ def latest_version(folder: str) -> str:
     Raises ValueError if there is none.
     """
     if not (versions := list_versions(folder, ["saved_model.pb"])):
-        names = os.listdir(folder) if os.path.isdir(folder) else []
+        names = list_names(folder)
         raise ValueError(f"{folder}: expected a model that run_export wrote (VERSION/saved_model.pb), got "
-                         + (f"{sorted(names)}" if names else "no such folder"))
+                         + (f"{names}" if names else "no such folder"))
     return os.path.join(folder, versions[max(versions)])
 
 
 def exported_folder(path: str) -> str | None:
     """The SavedModel that a path means: itself, or the newest version in models/NAME or models/NAME/text; None if it holds none."""
-    if os.path.exists(os.path.join(path, "saved_model.pb")):
+    if exists(os.path.join(path, "saved_model.pb")):
         return path
     for folder in (os.path.join(path, "text"), path, os.path.join(path, "ids")):
         if list_versions(folder, ["saved_model.pb"]):
@@ -59,8 +60,8 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunc
     if form == "text":
         import tensorflow_text  # noqa: F401  registers the op of the tokenizer
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
-    folder = path if os.path.exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
-    loaded = tf.saved_model.load(folder)
+    folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
+    loaded = tf.saved_model.load(for_tensorflow(folder))
     return ModelFunction(loaded.signatures["serving_default"], loaded, folder)
 
 

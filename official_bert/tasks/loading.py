@@ -13,6 +13,7 @@ from absl import logging
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats, ours
+from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.training import search
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
@@ -72,7 +73,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
     The head of a checkpoint of another format decides its task. Without a usable head, and for a converted encoder, the model is a
     `BertEncoder`. Raises ValueError if there is no checkpoint, or if weights are missing.
     """
-    path = search.best_run(path) or path
+    path = local_checkpoint(search.best_run(path) or path)
     prefix = checkpoints.newest_checkpoint(path)
     if not os.path.exists(path) and prefix is None:
         raise ValueError(f"{path}: expected the output folder of a training run or a checkpoint, got no such file or folder")
@@ -96,6 +97,7 @@ def run_folder(path: str) -> str | None:
     """Returns the output folder of the training run for a path (the folder, its `best/`, a checkpoint in it); None if it is not a run."""
     if path.endswith(".keras"):
         return None
+    path = local_checkpoint(path)
     folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
     places = [folder, os.path.dirname(folder)] if os.path.basename(folder) == BEST_FOLDER else [folder]
     return next((place for place in places if os.path.exists(os.path.join(place, CONFIG_FILE))), None)

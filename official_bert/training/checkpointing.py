@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 
 from official_bert.config import Config, Difference, differences, load_config, may_change, save_config, to_dict
-from official_bert.files import read_json, written_beside, written_whole
+from official_bert.copies import copy_file
+from official_bert.files import absolute, read_json, written_beside, written_whole
 from official_bert.models.interchange import prefixes
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
@@ -71,9 +72,9 @@ def write_data_digests(digests: Mapping[str, str], output_dir: str) -> None:
 def write_run_files(config: Config, output_dir: str) -> None:
     """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
     vocab = config.tokenizer.vocab_file
-    if vocab and os.path.abspath(vocab) != os.path.abspath(os.path.join(output_dir, VOCAB_FILE)):
+    if vocab and absolute(vocab) != absolute(os.path.join(output_dir, VOCAB_FILE)):
         with written_beside(os.path.join(output_dir, VOCAB_FILE)) as temporary:
-            shutil.copyfile(vocab, temporary)
+            copy_file(vocab, temporary)
     save_config(config, os.path.join(output_dir, CONFIG_FILE))
 
 

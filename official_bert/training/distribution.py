@@ -127,9 +127,10 @@ def is_first_worker(placement: Placement) -> bool:
     return _check_tf_config(os.environ.get("TF_CONFIG", "")) == 0
 
 
-def set_precision(name: str) -> None:
-    """Sets Keras' policy; variables are always float32, computation has the type `name`."""
+def set_precision(name: str, tf32: bool = True) -> None:
+    """Sets Keras' policy, and on GPUs whether float32 products are rounded to TF32; variables are always float32."""
     keras.config.set_dtype_policy(POLICIES[name])
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
 
 
 def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1) -> int:

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from official_bert.copies import WorkingFolder, local_copy
 from official_bert.models import checkpoints
 from official_bert.models.interchange.prefixes import prefixes_in, step_of
 from official_bert.training import checkpointing, distribution, guards
@@ -30,6 +31,7 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
 
     Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a weight of the model or has other classes.
     """
+    output_dir = local_copy(output_dir)
     trainer = _prepare(task, output_dir, placement)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
@@ -46,17 +48,19 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
     Writes only `eval_log.jsonl` and TensorBoard's `eval` folder; started again, it continues after the last step in its log.
     Also ends if no new checkpoint comes for `idle_seconds`.
     """
-    trainer = _prepare(task, output_dir, placement)
+    work = WorkingFolder(output_dir)
+    trainer = _prepare(task, work.folder, placement)
     total = total_steps(task.config)
-    os.makedirs(output_dir, exist_ok=True)
-    metrics = _last_logged(output_dir)
-    with contextlib.closing(Watcher(output_dir, total, log_file=EVAL_LOG_FILE,
+    os.makedirs(work.folder, exist_ok=True)
+    metrics = _last_logged(work.folder)
+    with contextlib.closing(Watcher(work.folder, total, log_file=EVAL_LOG_FILE,
                                     board_folder=os.path.join(BOARD_FOLDER, "eval"))) as watcher:
-        for prefix in _new_checkpoints(output_dir, int(metrics.get("step", -1)), total, idle_seconds):
+        for prefix in _new_checkpoints(work, int(metrics.get("step", -1)), total, idle_seconds):
             if not checkpointing.restore(trainer.checkpoint, prefix):
                 continue  # removed or damaged meanwhile; a warning has been given
             metrics = _measure(trainer, task, files)
             watcher.evaluation(int(metrics["step"]), {name: value for name, value in metrics.items() if name != "step"})
+            work.push()
     if not metrics:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint came within {idle_seconds:.0f} s")
     report(f"followed {output_dir} to step {metrics['step']:.0f}")
@@ -89,7 +93,7 @@ def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:
         checkpointing.check_same_run(task.config, output_dir, section)
     guards.check_vocabulary(task.config)
     strategy = distribution.make_strategy(placement)
-    distribution.set_precision(task.config.training.precision)
+    distribution.set_precision(task.config.training.precision, task.config.training.tf32)
     with strategy.scope():
         model = task.build_model()
     return Trainer(task, model, strategy, max(total_steps(task.config), 1))
@@ -104,11 +108,12 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles) -> dict[str, fl
     return {"step": float(step)} | metrics | held_out.evaluate(rows)
 
 
-def _new_checkpoints(output_dir: str, after: int, total: int, idle_seconds: float) -> Iterator[str]:
+def _new_checkpoints(work: WorkingFolder, after: int, total: int, idle_seconds: float) -> Iterator[str]:
     """Yields the prefixes of checkpoints after step `after` as they come, to step `total` (0: unknown) or until idle."""
     changed = time.monotonic()
     while time.monotonic() - changed < idle_seconds and (not total or after < total):
-        for prefix in reversed(prefixes_in(output_dir)):
+        work.pull()
+        for prefix in reversed(prefixes_in(work.folder)):
             if (step := step_of(prefix)) > after:
                 yield prefix
                 after, changed = step, time.monotonic()

@@ -11,10 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.copies import WorkingFolder, original_paths
 from official_bert.models import checkpoints
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.prefixes import step_of
 from official_bert.training import checkpointing, distribution, guards
+from official_bert.training.announcement import announce
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import Phase, plan
@@ -45,26 +47,33 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not fit;
     SystemExit with status 75 after SIGTERM, once the run is saved.
     """
-    profile = Profile.parse(profile_steps, output_dir)
+    work = WorkingFolder(output_dir)
+    profile = Profile.parse(profile_steps, work.folder)
     guards.check_vocabulary(task.config)
     strategy = distribution.make_strategy(placement)
     chief = distribution.is_chief(strategy)
-    with checkpointing.locked(output_dir) if chief else contextlib.nullcontext():
+    with checkpointing.locked(work.folder) if chief else contextlib.nullcontext():
         digests = task.data_digests(files, steps)
-        checkpointing.check_same_data(digests, output_dir)
-        distribution.set_precision(task.config.training.precision)
+        checkpointing.check_same_data(digests, work.folder)
+        distribution.set_precision(task.config.training.precision, task.config.training.tf32)
         keras.utils.set_random_seed(task.config.seed)
         with strategy.scope():
             phases = plan(task, files, steps)
             draw_first_weights(phases[0].resolved.model, task.config.seed)
         # The run's own, with the labels found in its data.
         config = task.config if task.config.phases else phases[0].resolved.task.config
-        metrics = _train(phases, config, digests, output_dir, strategy, init_checkpoint, profile, report if chief else lambda _: None)
-        return Trained(metrics, phases[-1].resolved)
+        tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
+        try:
+            metrics = _train(phases, config, digests, work, strategy, init_checkpoint, profile, tell)
+            return Trained(metrics, phases[-1].resolved)
+        finally:
+            if chief:
+                work.push()
 
 
-def _train(phases: list[Phase], config: Config, digests: Mapping[str, str], output_dir: str, strategy: tf.distribute.Strategy,
+def _train(phases: list[Phase], config: Config, digests: Mapping[str, str], work: WorkingFolder, strategy: tf.distribute.Strategy,
            init_checkpoint: str, profile: Profile, report: Callable[[str], None]) -> dict[str, float]:
+    output_dir = work.folder
     changed = checkpointing.check_same_run(config, output_dir)
     first = phases[0].resolved
     trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
@@ -82,24 +91,28 @@ def _train(phases: list[Phase], config: Config, digests: Mapping[str, str], outp
         report(f"initialised (weights only): {checkpoints.initialize_from(trainer.model, init_checkpoint, first.task.classes).describe()}")
     else:
         report(f"fresh: weights are random (seed {config.seed})")
+    for line in announce(trainer, config):
+        report(line)
     chief = distribution.is_chief(strategy)
     if chief:
         checkpointing.write_run_files(config, output_dir)
         checkpointing.write_data_digests(digests, output_dir)
     with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
-        return Run(trainer, folder, watcher, phases, profile).go()
+        return Run(trainer, folder, watcher, phases, profile, work.push).go()
 
 
 class Run:
     """One training run, from its trainer's step to the last one."""
 
-    def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher, phases: list[Phase], profile: Profile):
+    def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher, phases: list[Phase], profile: Profile,
+                 publish: Callable[[], None]):
         self.trainer, self.folder, self.watcher, self.phases, self.profile = trainer, folder, watcher, phases, profile
         self.settings = phases[0].resolved.task.config.training
         self.total = phases[-1].last
         self.best = BestCheckpoint(folder.folder, phases[0].resolved.task.best_metric())
         self.spikes = Spikes(folder.folder, self.settings.rewind_on_spike, trainer.steps_done, watcher.enabled)
         self.skipped_in_a_row = 0
+        self.publish = publish  # called when there is something new in the run's folder
         self.terminated = False
         self.pending: list[np.ndarray] = []
         self.logged, self.logged_at = 0, 0.0
@@ -274,10 +287,17 @@ class Run:
         self.watcher.evaluation(step, metrics)
         if better:
             self.watcher.say(f"best so far: {self.best.describe()}")
+        self._publish()
         return metrics
 
     def save(self) -> None:
         """Writes a checkpoint, on the chief only."""
         self.spikes.saving(self.trainer.steps_done)
         if self.watcher.enabled:
-            self.watcher.say(f"saved {self.folder.save(self.trainer.steps_done)}")
+            name = self.folder.save(self.trainer.steps_done)
+            self._publish()
+            self.watcher.say(f"saved {name}")
+
+    def _publish(self) -> None:
+        if self.watcher.enabled:
+            self.publish()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from official_bert.config import FINE_TUNING, CheckpointValues, Config, load_config, merge
-from official_bert.files import written_whole
+from official_bert.files import exists, is_folder, make_folder, written_whole
 from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats, ours
 from official_bert.training import evaluation, loop
@@ -54,10 +54,10 @@ def stored_config(output_dir: str, overrides: Iterable[str] = (), flags: Mapping
     `flags` are those of 2018 on the command line, by dotted key.
     """
     path = os.path.join(output_dir, CONFIG_FILE)
-    if not os.path.exists(path):
+    if not exists(path):
         return None
     vocab = os.path.join(output_dir, VOCAB_FILE)
-    own = [f"tokenizer.vocab_file={vocab}"] if os.path.exists(vocab) else []
+    own = [f"tokenizer.vocab_file={vocab}"] if exists(vocab) else []
     return load_config(path, flags=flags, overrides=[*own, *overrides])
 
 
@@ -108,13 +108,13 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
         assert resolved.tests is not None
         predictions = predict(resolved, resolved.tests.source, trained_folder(output_dir, init_checkpoint, best),
                               report)
-        os.makedirs(output_dir, exist_ok=True)
+        make_folder(output_dir)
         report(f"wrote {', '.join(resolved.tests.write(predictions, output_dir))}")
     return metrics
 
 
 def _write_constant(constant: ConstantAnswers, output_dir: str, report: Callable[[str], None]) -> dict[str, float]:
-    os.makedirs(output_dir, exist_ok=True)
+    make_folder(output_dir)
     report("no model is trained: every row gets the same answer")
     if constant.metrics:
         write_results(constant.metrics, output_dir)
@@ -125,9 +125,9 @@ def _write_constant(constant: ConstantAnswers, output_dir: str, report: Callable
 
 def trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) -> str:
     """The folder of the weights for evaluation and prediction."""
-    if best and os.path.exists(os.path.join(output_dir, BEST_FOLDER, METRIC_FILE)):
+    if best and exists(os.path.join(output_dir, BEST_FOLDER, METRIC_FILE)):
         return os.path.join(output_dir, BEST_FOLDER)
-    if os.path.isdir(output_dir) and checkpoints.newest_checkpoint(output_dir):
+    if is_folder(output_dir) and checkpoints.newest_checkpoint(output_dir):
         return output_dir
     if not init_checkpoint:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there, and no --init_checkpoint given")
@@ -136,7 +136,7 @@ def trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) ->
 
 def resolve_answers(task: TaskBase, files: DataFiles) -> Resolved:
     """Resolves the task with the data to answer. Raises ValueError if there are none."""
-    set_precision(task.config.training.precision)
+    set_precision(task.config.training.precision, task.config.training.tf32)
     return task.resolve(files, Steps(train=False, evaluate=False, predict=True))
 
 

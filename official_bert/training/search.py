@@ -6,13 +6,11 @@ Each run has its own folder and is not repeated: `search.json` has its results. 
 import contextlib
 import dataclasses
 import gc
-import glob
 import itertools
 import json
 import logging
 import os
 import re
-import shutil
 import statistics
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +18,8 @@ from typing import Any
 
 import keras
 
+from official_bert import files
 from official_bert.config import Config, build, merge, nest, parse_override, to_dict
-from official_bert.files import read_json, written_whole
 from official_bert.training.checkpointing import BEST_FOLDER
 
 SEARCH_FILE = "search.json"
@@ -152,8 +150,8 @@ class _Records:
         self.metric, self.sign = metric.removeprefix("-"), -1.0 if metric.startswith("-") else 1.0
         self.runs: dict[str, dict] = {}
         self.origin = dict(origin)
-        if os.path.exists(self.path):
-            stored = read_json(self.path)
+        if files.exists(self.path):
+            stored = files.read_json(self.path)
             self.runs, before = stored["runs"], stored.get("origin", {})
             if other := [name for name, value in self.origin.items() if before.get(name, value) != value]:
                 raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
@@ -169,7 +167,7 @@ class _Records:
             raise ValueError(f"expected a metric {self.metric!r} to choose by, got {sorted(metrics)}; is there evaluation data?")
         self.runs[os.path.basename(folder)] = {"config": to_dict(config), "metrics": dict(metrics)}
         best = self.best()
-        with written_whole(self.path) as file:
+        with files.written_whole(self.path) as file:
             json.dump({"metric": self.metric, "best": os.path.basename(best), "origin": self.origin, "runs": self.runs}, file, indent=1)
         for name in self.runs:
             if name != os.path.basename(best):
@@ -183,16 +181,15 @@ class _Records:
 
 def remove_checkpoints(folder: str) -> None:
     """Removes the weights of a run; keeps its configuration, log and results."""
-    for path in [os.path.join(folder, "checkpoint"), *glob.glob(os.path.join(glob.escape(folder), "ckpt-*"))]:
-        if os.path.exists(path):
-            os.remove(path)
-    shutil.rmtree(os.path.join(folder, BEST_FOLDER), ignore_errors=True)
+    for name in files.list_names(folder):
+        if name in ("checkpoint", BEST_FOLDER) or name.startswith("ckpt-"):
+            files.remove(os.path.join(folder, name))
 
 
 def best_run(output_dir: str) -> str | None:
     """The folder of the best run of the search in a folder; None if it holds none."""
     path = os.path.join(output_dir, SEARCH_FILE)
-    return os.path.join(output_dir, read_json(path)["best"]) if os.path.exists(path) else None
+    return os.path.join(output_dir, files.read_json(path)["best"]) if files.exists(path) else None
 
 
 def describe(outcomes: Sequence[Outcome], metric: str) -> list[str]:

@@ -17,6 +17,7 @@ from absl import logging
 from official_bert.config import Config, build, to_dict
 from official_bert.data.cache import text_digest
 from official_bert.data.tables import Rows, Source, digest
+from official_bert.files import is_file
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
 from official_bert.text.tokenization import FullTokenizer
@@ -52,7 +53,7 @@ class DataFiles:
         """Returns `given`, or the first of `names` that is in `data_dir`; "" if there is neither."""
         if given or not self.data_dir:
             return given
-        return next(filter(os.path.isfile, (os.path.join(self.data_dir, name) for name in names)), "")
+        return next(filter(is_file, (os.path.join(self.data_dir, name) for name in names)), "")
 
     def training_path(self, names: Sequence[str]) -> Source:
         """Returns the path of the training file. Raises ValueError if there is none."""
@@ -209,7 +210,7 @@ class TaskBase(abc.ABC):
     def data_digests(self, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
         """The SHA-256 of the data that `train` and `eval` read, as far as these steps are done and the files exist."""
         wanted = {"train": steps.train, "eval": steps.evaluate}
-        found = {use: [digest(source) for source in sources if source and (isinstance(source, Rows) or os.path.isfile(source))]
+        found = {use: [digest(source) for source in sources if source and (isinstance(source, Rows) or is_file(source))]
                  for use, sources in self.data(files).items() if wanted[use]}
         return {use: text_digest(parts) for use, parts in found.items() if parts}
 

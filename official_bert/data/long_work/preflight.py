@@ -3,12 +3,14 @@
 Each check raises ValueError naming the path. The only change that they make is to create the folders of the outputs.
 """
 
-import fnmatch
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import filterfalse
+
+from official_bert import files
 
 try:
     import resource
@@ -24,11 +26,11 @@ def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: 
     `inputs` are the files to read, `patterns` the paths, folders and globs that selected them. Raises ValueError for an output
     that is a folder, is named twice, is an input or would be one in the next run; and if its folder cannot be written.
     """
-    read = {os.path.realpath(path): path for path in inputs}
+    read = {_real(path): path for path in inputs}
     taken: dict[str, str] = {}
     for path in outputs:
-        real = os.path.realpath(path)
-        if os.path.isdir(path) or not os.path.basename(path):
+        real = _real(path)
+        if files.is_folder(path) or not os.path.basename(path):
             raise ValueError(f"{path or 'an output'}: expected the name of a file to write, got {'a folder' if path else 'none'}")
         if real in taken:
             raise ValueError(f"{path}: expected different names of outputs, got the same file as {taken[real]}")
@@ -38,12 +40,19 @@ def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: 
             raise ValueError(f"{path}: this output would be an input the next time, since {pattern} matches it; "
                              "write to another folder")
         taken[real] = path
-    for folder in dict.fromkeys(os.path.dirname(path) or "." for path in outputs):
+    for folder in dict.fromkeys(files.folder_of(path) or "." for path in outputs):
         check_folder(folder)
 
 
+def _real(path: str) -> str:
+    """The path without links."""
+    return files.normal(path) if files.is_remote(path) else os.path.realpath(path)
+
+
 def check_folder(folder: str) -> None:
-    """Makes a folder if it is missing, and requires that a file can be written in it."""
+    """Makes a folder if it is missing, and requires that a file can be written in it; for other stores the first write tells."""
+    if files.is_remote(folder):
+        return
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -54,28 +63,17 @@ def check_folder(folder: str) -> None:
 
 def _matching_pattern(path: str, patterns: str) -> str:
     """Returns the first pattern that matches a file of this name, "" for none."""
-    parts = os.path.abspath(path).split(os.sep)
     for pattern in filter(None, patterns.split(",")):
-        inside = os.path.join(pattern, "**") if os.path.isdir(pattern) else pattern
-        if re.search(r"[*?\[]", inside) and _matches(parts, os.path.abspath(inside).split(os.sep)):
+        inside = os.path.join(pattern, "**") if files.is_folder(pattern) else pattern
+        if re.search(r"[*?\[]", inside) and files.matches(files.absolute(path), files.absolute(inside)):
             return pattern
     return ""
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Tells whether the parts of a path match those of a glob; ** matches any number of them."""
-    if not pattern or not parts:
-        return not parts and all(part == "**" for part in pattern)
-    if pattern[0] == "**":
-        return any(_matches(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
-    hidden = parts[0].startswith(".") and not pattern[0].startswith(".")
-    return not hidden and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
 def check_disk(needed: Mapping[str, int], what: str) -> None:
     """Requires free space for `needed`, {folder: bytes}; folders on one disk share it. Raises ValueError naming the folders."""
     disks: dict[int, list[str]] = {}
-    for folder in needed:
+    for folder in filterfalse(files.is_remote, needed):
         disks.setdefault(os.stat(folder or ".").st_dev, []).append(folder)
     for folders in disks.values():
         total, free = sum(needed[folder] for folder in folders), shutil.disk_usage(folders[0] or ".").free

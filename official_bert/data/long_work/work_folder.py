@@ -7,16 +7,29 @@
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from official_bert import files
+
 SUFFIX = ".work"
+ELSEWHERE = "official_bert_work"  # in the folder for temporary files: work folders of outputs on other stores
 JOURNAL = ".journal"  # ends the names of files of results (see `journal`)
 LOCK, MADE_OF = "lock", "made_of.json"
+
+
+def work_path(output: str) -> str:
+    """The path of the work folder of an output: beside it, or on this machine if the output lies elsewhere."""
+    if not files.is_remote(output):
+        return f"{output}{SUFFIX}"
+    name = f"{os.path.basename(output)}-{hashlib.sha256(output.encode()).hexdigest()[:12]}{SUFFIX}"
+    return os.path.join(tempfile.gettempdir(), ELSEWHERE, name)
 
 
 class WorkFolder:
@@ -107,7 +120,7 @@ class WorkFolder:
         `is_whole(path, facts)` checks the file, which may already be in its final place, `elsewhere`.
         """
         facts = self._read(f"{name}.json")
-        paths = [path for path in (self.path_of(name), elsewhere) if path and os.path.exists(path)]
+        paths = [path for path in (self.path_of(name), elsewhere) if path and files.exists(path)]
         try:
             return facts if facts is not None and paths and is_whole(paths[0], facts) else None
         except (ValueError, KeyError, TypeError, OSError):  # damaged
@@ -123,16 +136,8 @@ class WorkFolder:
     def publish(self, name: str, target: str) -> None:
         """Moves a piece to its final path; a piece that is already there stays."""
         path = self.path_of(name)
-        if not os.path.exists(path):
-            return
-        if os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
-            os.replace(path, target)
-        else:  # a file cannot be renamed to another disk
-            beside = f"{target}.tmp.{os.getpid()}"
-            shutil.copyfile(path, beside)
-            flush_to_disk(beside)
-            os.replace(beside, target)
-            os.unlink(path)
+        if os.path.exists(path):
+            files.publish(path, target)
 
 
 def flush_to_disk(path: str) -> None:

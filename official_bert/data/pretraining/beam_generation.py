@@ -27,7 +27,7 @@ from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import RowEncoder
 from official_bert.data.pretraining.token_store import TokenStore
-from official_bert.files import BadText, shard_names
+from official_bert.files import BadText, open_bytes, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 
@@ -184,7 +184,7 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
     (see `generator.POOR`). Each file appears when it is complete. Raises ValueError if no file has a token.
     """
     facts = VocabularyFacts.of(load_vocab(vocab_file))
-    with open(vocab_file, "rb") as file:
+    with open_bytes(vocab_file) as file:
         text = Text(file.read(), do_lower_case, on_bad_text)
     shards = len(output_files)
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))

@@ -19,7 +19,7 @@ import numpy as np
 
 from official_bert.data import record_origins, records
 from official_bert.data.long_work import interruption
-from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, flush_to_disk
+from official_bert.data.long_work.work_folder import WorkFolder, flush_to_disk, work_path
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.copies import texts_of_documents
 from official_bert.data.pretraining.external_shuffle import shuffled
@@ -178,7 +178,7 @@ class Generator:
         encoder = RowEncoder(self.config, self.facts)
         assert len(self.texts) == self.store.num_documents  # computed once, before threads use it
         with contextlib.ExitStack() as stack:
-            folder = work or stack.enter_context(WorkFolder(f"{output_files[0]}{SUFFIX}", {}, discard=True))
+            folder = work or stack.enter_context(WorkFolder(work_path(output_files[0]), {}, discard=True))
             write = self._write_shards if order == "sharded" else self._write_in_one_order
             counts = write(folder, output_files, encoder, compress, num_workers)
             if not counts.instances:

@@ -21,7 +21,7 @@ from official_bert.data.long_work.preflight import check_folder
 from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, write_json
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
-from official_bert.files import BadText
+from official_bert.files import BadText, absolute, is_remote, modified, open_bytes, size_of
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 
 FORMAT = 2
@@ -70,9 +70,9 @@ class TokenStore:
 def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, on_bad_text: BadText,
              files_end_documents: bool) -> dict:
     """Returns everything that a store depends on; a kept store with an equal description can be used again."""
-    with open(vocab_file, "rb") as file:
+    with open_bytes(vocab_file) as file:
         vocab_hash = hashlib.sha256(file.read()).hexdigest()
-    files = [{"path": os.path.abspath(path), "bytes": os.path.getsize(path), "modified": os.stat(path).st_mtime_ns}
+    files = [{"path": absolute(path), "bytes": size_of(path), "modified": modified(path)}
              for path in input_files]
     return {"format": FORMAT, "vocab_sha256": vocab_hash, "do_lower_case": do_lower_case, "on_bad_text": on_bad_text,
             "files_end_documents": files_end_documents, "files": files}
@@ -108,6 +108,8 @@ def _damaged(folder: str) -> ValueError:
 
 def check_store_folder(folder: str) -> None:
     """Requires that `folder` holds a store, is empty, or does not exist."""
+    if is_remote(folder):
+        raise ValueError(f"--token_store={folder}: expected a folder of this machine: its files are mapped into memory")
     if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, "store.json")):
         raise ValueError(f"{folder}: expected a token store or an empty folder, got one with other files")
     if os.path.lexists(folder) and not os.path.isdir(folder):
@@ -167,10 +169,10 @@ def encode_chunks(chunks: Iterable[Chunk], tokenizer: FastTokenizer, replace: bo
 
 def split_file(path: str) -> Iterator[Chunk]:
     """Gives chunks of about CHUNK_BYTES that end at a line's end, or at a space of a line longer than LONGEST_LINE."""
-    size, start = os.path.getsize(path), 0
+    size, start = size_of(path), 0
     if not size:
         yield Chunk(path, 0, 0, False)
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         while start < size:
             stop, is_open = _find_end(file, start, size)
             yield Chunk(path, start, stop, is_open)
@@ -197,7 +199,7 @@ def _find_end(file: IO[bytes], start: int, size: int) -> tuple[int, bool]:
 
 def _encode_chunk(tokenizer: FastTokenizer, chunk: Chunk, replace: bool) -> tuple[EncodedLines, int, int]:
     """Returns the ids of a chunk, and how many accents and characters `count_accents` finds."""
-    with open(chunk.path, "rb") as file:
+    with open_bytes(chunk.path) as file:
         file.seek(chunk.start)
         text = file.read(chunk.stop - chunk.start)
     try:

@@ -15,7 +15,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal, cast
 
+from official_bert.copies import local_copy
 from official_bert.data.pretraining.yield_report import YieldReport
+from official_bert.files import folder_of
+from official_bert.files import open_bytes as store_bytes
 
 OnBadText = Literal["error", "skip", "replace"]
 ON_BAD_TEXT = ("error", "skip", "replace")
@@ -53,16 +56,16 @@ def kind_of(path: str) -> str:
     """Returns the kind of a file by its first bytes: `gzip`, `bzip2`, `xz`, `zstd`, `parquet`, `arrow`, or `text`."""
     if path == STANDARD_INPUT:
         return "text"
-    with open(path, "rb") as file:
+    with store_bytes(path) as file:
         start = file.read(8)
     return next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "text")
 
 
 def without_dataset_files(paths: list[str]) -> list[str]:
     """Returns `paths` without the JSON files that `datasets` puts beside its Arrow files."""
-    folders = [os.path.dirname(path) for path in paths if path.endswith(".arrow")]
+    folders = [folder_of(path) for path in paths if path.endswith(".arrow")]
     return [path for path in paths if os.path.basename(path) not in _DATASET_FILES
-            or not any(folder.startswith(os.path.dirname(path)) for folder in folders)]
+            or not any(folder.startswith(folder_of(path)) for folder in folders)]
 
 
 @contextlib.contextmanager
@@ -72,8 +75,8 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
     Raises ValueError for archives, and for `zstd` if the package zstandard is not installed.
     """
     with contextlib.ExitStack() as stack:
-        file = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))
-        start = io.BufferedReader(cast(Any, file)) if path == STANDARD_INPUT else file
+        file: Any = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(store_bytes(path))
+        start = io.BufferedReader(file) if path == STANDARD_INPUT else file
         kind = kind_of(path) if path != STANDARD_INPUT else _kind_of_stream(cast(io.BufferedReader, start))
         if kind in ("zip", "parquet", "arrow"):
             raise ValueError(f"{path}: expected lines of text, plain or compressed, got a {kind} file")
@@ -195,12 +198,12 @@ def _columns(path: str, text_key: str) -> Iterator[Any]:
     import pyarrow
     import pyarrow.parquet
     if kind_of(path) == "parquet":
-        with pyarrow.parquet.ParquetFile(path) as table:
+        with pyarrow.parquet.ParquetFile(local_copy(path)) as table:
             _check_column(path, table.schema_arrow, text_key)
             for batch in table.iter_batches(ROWS_AT_ONCE, columns=[text_key]):
                 yield batch.column(0)
         return
-    with pyarrow.memory_map(path) as file:
+    with pyarrow.memory_map(local_copy(path)) as file:
         try:
             reader: Any = pyarrow.ipc.open_file(file)
             batches: Iterator[Any] = (reader.get_batch(index) for index in range(reader.num_record_batches))

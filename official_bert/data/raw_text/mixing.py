@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from official_bert.data.raw_text.deduplication import hash_text
 from official_bert.files import find_files
 
-_NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_]\w+)*|simple):(.+)")
+_NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_]\w+)*|simple):(?!//)(.+)")
 
 
 def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:

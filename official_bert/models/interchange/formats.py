@@ -59,9 +59,10 @@ def module_of(name: str) -> Format:
 
 def find_prefix(path: str) -> str | None:
     """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder (its newest whole one)."""
+    path = prefixes.local_checkpoint(path)
     if os.path.isdir(path):
         return prefixes.newest_whole(path)
-    prefix = re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", path)
+    prefix = prefixes.PART.sub("", path)
     return prefix if os.path.exists(f"{prefix}.index") else None
 
 
@@ -70,6 +71,7 @@ def find_format(path: str) -> tuple[str, str]:
 
     Raises ValueError, with the files that are there, if the path holds none of the formats.
     """
+    path = prefixes.local_checkpoint(path)
     if path.endswith(".keras") and os.path.isfile(path):
         return "keras", path
     folder = path if os.path.isdir(path) else os.path.dirname(path)
@@ -127,6 +129,7 @@ def vocab_file_of(path: str, model: StoredModel) -> str:
     It is beside the checkpoint or, for `best/`, beside the run's. A vocabulary inside another file (`tokenizer.json`, a preset) is
     written to a temporary file that stays until the process ends.
     """
+    path = prefixes.local_checkpoint(path)
     folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
     for place in [folder, os.path.dirname(folder)] if os.path.basename(folder) == "best" else [folder]:
         if os.path.isfile(file := os.path.join(place, stored_models.VOCAB_FILE)):

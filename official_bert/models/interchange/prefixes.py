@@ -10,8 +10,28 @@ import re
 import tensorflow as tf
 from absl import logging
 
+from official_bert.copies import local_copy
+from official_bert.files import folder_of, is_file, is_folder, is_remote, list_names, normal
+
 NUMBERED = re.compile(r"(.+)-(\d+)")
+PART = re.compile(r"\.(index|data-\d+-of-\d+|meta)$")  # of the files of a checkpoint
 UNREADABLE = (tf.errors.OpError, ValueError, IndexError, RuntimeError)
+
+
+def local_checkpoint(path: str) -> str:
+    """A path on this machine with the checkpoint at a path, and with the small files beside it that tell of its model.
+
+    These are the files of its folder but other checkpoints, and for `best/` those of the run.
+    """
+    if not is_remote(path):
+        return path
+    folder = normal(path if is_folder(path) else folder_of(path))
+    for place in [folder, folder_of(folder)] if os.path.basename(folder) == "best" else [folder]:
+        for name in list_names(place):
+            if not PART.search(name) and is_file(beside := os.path.join(place, name)):
+                local_copy(beside)
+    local_copy(PART.sub("", path))
+    return local_copy(path)
 
 
 def step_of(prefix: str) -> int:

@@ -6,6 +6,7 @@ from typing import Literal
 import tensorflow as tf
 
 from official_bert.config import build, check_length, merge
+from official_bert.copies import for_tensorflow
 from official_bert.data import record_origins, records
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
@@ -134,6 +135,7 @@ class Task(TaskBase):
         if len(without_masks) > 1:
             raise ValueError(f"{patterns}: expected records with masks or without them, got both")
         masking = self._make_masking() if without_masks.pop() else None
+        paths = list(map(for_tensorflow, paths))
         return RecordSource(paths, batch_size, lambda *rows: self._parse(masking, *rows), self.config.seed, shuffle)
 
     def _is_wanted(self, path: str, found: dict[str, int]) -> bool:

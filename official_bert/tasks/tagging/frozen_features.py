@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.files import written_beside
+from official_bert.copies import local_copy
+from official_bert.files import exists, make_folder, written_beside
 from official_bert.tasks.tagging.features import TaggingFeature
 
 BATCH_TOKENS = 8192  # of one call of the encoder
@@ -35,14 +36,14 @@ class WordFeatures:
 
     def _load(self) -> np.ndarray:
         if self.cache_dir:
-            os.makedirs(self.cache_dir, exist_ok=True)
+            make_folder(self.cache_dir)
         else:
             self._temporary = tempfile.TemporaryDirectory(prefix="features-")
         path = os.path.join(self.cache_dir or self._temporary.name, f"words-{self._digest()}.npy")  # type: ignore[union-attr]
-        if not os.path.exists(path):
+        if not exists(path):
             with written_beside(path) as temporary:
                 compute_features(self.model, self.features, self.ends, temporary)
-        return np.load(path, mmap_mode="r")
+        return np.load(local_copy(path), mmap_mode="r")
 
     def _digest(self) -> str:
         digest = hashlib.sha256(str(self.model.layers_used).encode())

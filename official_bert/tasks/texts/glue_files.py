@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from official_bert.data.tables import Source, Table, read_table
-from official_bert.files import written_whole
+from official_bert.files import folder_of, is_file, normal, written_whole
 from official_bert.tasks.texts import labelled_texts
 from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 
@@ -117,7 +117,7 @@ class Reader:
                 for name, file in files.items()]
 
     def _diagnostic(self) -> str | None:
-        beside = os.path.dirname(os.path.normpath(self.data_dir))
+        beside = folder_of(normal(self.data_dir))
         return _first(DIAGNOSTIC, [*self._folders(), beside]) if self.data_dir else None
 
     def _folders(self) -> list[str]:
@@ -182,7 +182,7 @@ def _only(table: Table, column: str, wanted: Callable[[str], bool], described: s
 
 def _first(files: Sequence[str], folders: Sequence[str]) -> str | None:
     paths = (os.path.join(folder, file) for folder in folders for file in files)
-    return next(filter(os.path.isfile, paths), None)
+    return next(filter(is_file, paths), None)
 
 
 def answers(dataset: Dataset, logits: np.ndarray) -> list[str]:

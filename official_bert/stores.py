@@ -1,0 +1,291 @@
+"""Where files lie: on this machine, on TensorFlow's file systems (`gs://`, `ram://`), or on fsspec's (`s3://`, `memory://` ...).
+
+`files` alone uses this module. TensorFlow and fsspec are imported when a path asks for them.
+"""
+
+import contextlib
+import fnmatch
+import functools
+import io
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+Kind = Literal["file", "folder", ""]
+TENSORFLOW_SCHEMES = ("gs", "ram")
+SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
+
+
+class Store(Protocol):
+    """The files of one kind of place, by their whole paths. Failures are OSErrors that name the path."""
+
+    def kind(self, path: str) -> Kind:
+        """Whether a path is a file or a folder; "" if there is neither."""
+
+    def open(self, path: str, mode: Literal["rb", "ab"] = "rb") -> io.BufferedIOBase:
+        """Opens a file to read, or to append."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names of files and folders in a folder; none if it is no folder."""
+
+    def below(self, folder: str) -> list[str]:
+        """The paths of all files below a folder."""
+
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+
+    def modified(self, path: str) -> int:
+        """When a file changed, in nanoseconds; 0 if the store does not say it."""
+
+    def upload(self, local: str, path: str) -> None:
+        """Copies a file of this machine to a path, which has its content at once."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file or, with everything in it, a folder; there may be neither."""
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder and those above it, if the store knows folders."""
+
+
+def scheme_of(path: str) -> str:
+    """The part before `://`; "" for a path on this machine."""
+    found = SCHEME.match(path)
+    return found[1] if found else ""
+
+
+def store_of(path: str) -> Store:
+    """The store that a path lies in. Raises ValueError for a scheme that is unknown or whose package is missing."""
+    scheme = scheme_of(path)
+    return LocalStore() if not scheme else TensorFlowStore() if scheme in TENSORFLOW_SCHEMES else FsspecStore(path, scheme)
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a glob means a path, ** for any number of folders; as everywhere, it finds hidden names only by a dot."""
+    return _parts_match(path.split("/"), pattern.split("/"))
+
+
+def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern or not parts:
+        return not parts and all(part == "**" for part in pattern)
+    hidden = parts[0].startswith(".") and not pattern[0].startswith(".")
+    if pattern[0] == "**":
+        return _parts_match(parts, pattern[1:]) or (not hidden and _parts_match(parts[1:], pattern))
+    return not hidden and fnmatch.fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
+
+
+class LocalStore:
+    """This machine's file system."""
+
+    def kind(self, path: str) -> Kind:
+        return "folder" if os.path.isdir(path) else "file" if os.path.exists(path) else ""
+
+    def open(self, path: str, mode: Literal["rb", "ab"] = "rb") -> Any:
+        return open(path, mode)
+
+    def names(self, folder: str) -> list[str]:
+        return os.listdir(folder) if os.path.isdir(folder) else []
+
+    def below(self, folder: str) -> list[str]:
+        return [os.path.join(inside, name) for inside, _, names in os.walk(folder) for name in names]
+
+    def size(self, path: str) -> int:
+        return os.path.getsize(path)
+
+    def modified(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns
+
+    def upload(self, local: str, path: str) -> None:
+        shutil.copyfile(local, path)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(path or ".", exist_ok=True)
+
+
+def _as_os_errors(method):
+    """Raises what a store's library raises as an OSError that names the path."""
+    @functools.wraps(method)
+    def checked(self, path: str, *arguments):
+        try:
+            return method(self, path, *arguments)
+        except (OSError, ValueError):
+            raise
+        except Exception as error:
+            kind = FileNotFoundError if type(error).__name__ == "NotFoundError" else OSError
+            raise kind(f"{path}: {' '.join(str(error).split())[:300]}") from None
+    return checked
+
+
+class _TensorFlowFile(io.RawIOBase):
+    """TensorFlow's file as one of Python's."""
+
+    def __init__(self, path: str, mode: str):
+        import tensorflow as tf
+        self._file, self._reads = tf.io.gfile.GFile(path, mode), mode == "rb"
+
+    def readable(self) -> bool:
+        return self._reads
+
+    def writable(self) -> bool:
+        return not self._reads
+
+    def seekable(self) -> bool:
+        return self._reads
+
+    def readinto(self, buffer) -> int:
+        data = self._file.read(len(buffer))
+        buffer[:len(data)] = data
+        return len(data)
+
+    def write(self, data) -> int:
+        self._file.write(bytes(data))
+        self._file.flush()
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._file.tell(), os.SEEK_END: self._file.size()}[whence]
+        self._file.seek(min(base + offset, self._file.size()))
+        return self._file.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+class TensorFlowStore:
+    """The file systems that TensorFlow reads and writes itself."""
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+        self._files = tf.io.gfile
+
+    @_as_os_errors
+    def kind(self, path: str) -> Kind:
+        if not self._files.isdir(path):
+            return "file" if self._files.exists(path) else ""
+        # ram:// takes the beginning of a file's name for a folder.
+        return "folder" if scheme_of(path) != "ram" or self._files.glob(f"{path.rstrip('/')}/*") else ""
+
+    @_as_os_errors
+    def open(self, path: str, mode: Literal["rb", "ab"] = "rb") -> Any:
+        if mode == "ab":
+            return io.BufferedWriter(_TensorFlowFile(path, mode))
+        _require_file(self.kind(path), path)
+        return io.BufferedReader(_TensorFlowFile(path, mode), 1 << 20)
+
+    @_as_os_errors
+    def names(self, folder: str) -> list[str]:
+        if self.kind(folder) != "folder":
+            return []
+        return [name.rstrip("/") for name in self._files.listdir(folder)]
+
+    @_as_os_errors
+    def below(self, folder: str) -> list[str]:
+        if self.kind(folder) != "folder":
+            return []
+        return [os.path.join(inside, name) for inside, _, names in self._files.walk(folder) for name in names]
+
+    @_as_os_errors
+    def size(self, path: str) -> int:
+        return self._files.stat(path).length
+
+    @_as_os_errors
+    def modified(self, path: str) -> int:
+        return self._files.stat(path).mtime_nsec
+
+    @_as_os_errors
+    def upload(self, path: str, target: str) -> None:
+        if scheme_of(target) == "ram" and self._files.exists(target):
+            self._files.remove(target)  # ram:// appends to a file that is there
+        self._files.copy(path, target, overwrite=True)
+
+    @_as_os_errors
+    def remove(self, path: str) -> None:
+        if kind := self.kind(path):
+            self._files.rmtree(path) if kind == "folder" else self._files.remove(path)
+
+    @_as_os_errors
+    def make_folder(self, path: str) -> None:
+        self._files.makedirs(path)
+
+
+class FsspecStore:
+    """Every other scheme, through fsspec. Listings are never taken from a cache: other processes write too."""
+
+    def __init__(self, path: str, scheme: str):
+        import fsspec
+        try:
+            self._files, _ = fsspec.core.url_to_fs(path)
+        except ImportError as error:
+            raise ValueError(f"{path}: {error}") from None
+        except ValueError:
+            raise ValueError(f"{path}: expected a path on this machine, gs://, or a scheme that fsspec knows, got {scheme}://") from None
+        self._scheme = scheme
+
+    @_as_os_errors
+    def kind(self, path: str) -> Kind:
+        self._files.invalidate_cache()
+        try:
+            return "folder" if self._files.info(path)["type"] == "directory" else "file"
+        except FileNotFoundError:
+            return ""
+
+    @_as_os_errors
+    def open(self, path: str, mode: Literal["rb", "ab"] = "rb") -> Any:
+        _require_file(self.kind(path), path)
+        file = self._files.open(path, mode)
+        return io.BytesIO(file.getvalue()) if isinstance(file, io.BytesIO) else file  # memory:// gives all readers one position
+
+    @_as_os_errors
+    def names(self, folder: str) -> list[str]:
+        self._files.invalidate_cache()
+        try:
+            found = self._files.ls(folder, detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        inside = self._files._strip_protocol(folder).strip("/")
+        return [name.rstrip("/").rpartition("/")[2] for name in found if name.strip("/") != inside]
+
+    @_as_os_errors
+    def below(self, folder: str) -> list[str]:
+        self._files.invalidate_cache()
+        return [f"{self._scheme}://{name.lstrip('/')}" for name in self._files.find(folder)]
+
+    @_as_os_errors
+    def size(self, path: str) -> int:
+        return self._files.size(path)
+
+    @_as_os_errors
+    def modified(self, path: str) -> int:
+        try:
+            return int(self._files.modified(path).timestamp() * 1e9)
+        except NotImplementedError:
+            return 0
+
+    @_as_os_errors
+    def upload(self, path: str, target: str) -> None:
+        self._files.put_file(path, target)
+
+    @_as_os_errors
+    def remove(self, path: str) -> None:
+        if self.kind(path):
+            self._files.rm(path, recursive=True)
+
+    def make_folder(self, path: str) -> None:
+        """Makes nothing: a file makes the folders of its name."""
+
+
+def _require_file(kind: Kind, path: str) -> None:
+    if kind == "folder":
+        raise IsADirectoryError(f"{path}: is a folder")
+    if not kind:
+        raise FileNotFoundError(f"{path}: no such file")

@@ -1,0 +1,101 @@
+"""What a run says about itself before its first step: devices, precision, parameters, memory."""
+
+import glob
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from official_bert.config import Config, ModelConfig
+from official_bert.training.trainer import Trainer
+
+FLOAT32 = 4  # bytes
+USUAL_LENGTH = 128  # tokens of a row, for tasks that do not say it
+
+
+def announce(trainer: Trainer, config: Config) -> list[str]:
+    """Returns the lines: what runs where, the memory it takes on each device, and what is wrong with the machine."""
+    replicas = trainer.strategy.num_replicas_in_sync
+    parameters = sum(weight.shape.num_elements() for weight in trainer.weights)
+    rows = config.training.batch_size // (replicas * config.training.accumulation_steps)
+    length = int(config.options.get("max_seq_length", USUAL_LENGTH))
+    memory = memory_of(config, parameters, rows, length)
+    each = ", ".join(f"{name} {_size(count)}" for name, count in memory.items())
+    return [f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}; {precision(config)}; "
+            f"{parameters:,} trained parameters",
+            f"memory on each device, about {_size(sum(memory.values()))}: {each} of {rows} rows of {length} tokens",
+            *missing_libraries()]
+
+
+def devices(strategy: tf.distribute.Strategy) -> str:
+    """The devices of this worker, equal ones counted: `2 x NVIDIA H200`, `1 x CPU`."""
+    if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():  # TensorFlow takes the first GPU
+        names = [_gpu_name(gpu) for gpu in tf.config.list_physical_devices("GPU")[:1]] or ["CPU"]
+    else:
+        names = [_device_name(name) for name in strategy.extended.worker_devices]
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+def _device_name(name: str) -> str:
+    """A person's name for a logical device."""
+    device = tf.DeviceSpec.from_string(name)
+    gpus = tf.config.list_physical_devices("GPU")
+    return _gpu_name(gpus[device.device_index]) if device.device_type == "GPU" and gpus else device.device_type or "CPU"
+
+
+def _gpu_name(gpu) -> str:
+    return tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
+
+
+def precision(config: Config) -> str:
+    """The type of computation; for float32 on a GPU also whether products are rounded to TF32."""
+    name = config.training.precision
+    if name != "float32" or not tf.config.list_physical_devices("GPU"):
+        return name
+    return f"float32, TF32 {'on' if tf.config.experimental.tensor_float_32_execution_enabled() else 'off'} (training.tf32)"
+
+
+def memory_of(config: Config, parameters: int, rows: int, length: int) -> Mapping[str, int]:
+    """Estimates the bytes of a step on one device by kind; moments are two numbers a parameter."""
+    return {"weights": parameters * FLOAT32, "moments": 2 * parameters * FLOAT32, "gradients": parameters * FLOAT32,
+            "activations": activation_bytes(config, rows, length)}
+
+
+def activation_bytes(config: Config, rows: int, length: int) -> int:
+    """Estimates the bytes of the numbers that the forward pass keeps for the backward pass.
+
+    Of each token and layer: queries, keys, values, what attention and feed-forward network read and give before and after
+    dropout and LayerNorm (11 times the hidden size), the inner values before and after the activation, and for each head a row of
+    attention weights before and after dropout. With `recompute` a layer keeps its input only, and one layer is there as a whole.
+    """
+    model, training = config.model, config.training
+    width = FLOAT32 if training.precision == "float32" else 2
+    tokens = rows * length
+    layer = tokens * _numbers_of_a_token(model, length) * width
+    kept = model.num_hidden_layers * (tokens * model.hidden_size * width if training.recompute else layer)
+    heads = rows * int(config.options.get("max_predictions_per_seq", 0)) * model.vocab_size * 2 * FLOAT32
+    return int(kept + (layer if training.recompute else 0) + heads)
+
+
+def _numbers_of_a_token(model: ModelConfig, length: int) -> int:
+    return 11 * model.hidden_size + 2 * model.intermediate_size + 2 * model.num_attention_heads * length
+
+
+def missing_libraries() -> list[str]:
+    """Says that the machine has an NVIDIA GPU which TensorFlow does not see: TensorFlow itself only whispers it."""
+    if not nvidia_devices() or tf.config.list_physical_devices("GPU"):
+        return []
+    if not tf.test.is_built_with_cuda():
+        return ["warning: this machine has an NVIDIA GPU, but this TensorFlow is built without CUDA: the CPU computes"]
+    build = tf.sysconfig.get_build_info()
+    return ["warning: this machine has an NVIDIA GPU, but TensorFlow does not see it, so the CPU computes: a library of CUDA "
+            f"{build.get('cuda_version', '')} or cuDNN {build.get('cudnn_version', '')} is missing, or CUDA_VISIBLE_DEVICES hides the "
+            "GPU; TF_CPP_MIN_LOG_LEVEL=0 names the library, pip install 'tensorflow[and-cuda]' brings them"]
+
+
+def nvidia_devices() -> list[str]:
+    """The NVIDIA GPUs that the driver shows."""
+    return glob.glob("/dev/nvidia[0-9]*")
+
+
+def _size(count: int) -> str:
+    return next(f"{count / unit:,.1f} {name}" for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")) if count >= unit or name == "KB")

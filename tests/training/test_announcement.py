@@ -1,0 +1,57 @@
+"""What a run says about itself at its start."""
+
+import pytest
+import tensorflow as tf
+from made_pretraining import make_config
+
+from official_bert.config import Config, build
+from official_bert.tasks.loading import load_task
+from official_bert.training import announcement, distribution
+from official_bert.training.distribution import Placement, make_strategy
+from official_bert.training.trainer import Trainer
+
+
+def test_devices_precision_parameters_and_memory_are_said():
+    config = make_config(training={"batch_size": 8, "accumulation_steps": 2})
+    task = load_task(config)
+    trainer = Trainer(task, task.build_model(), make_strategy(Placement()), 1)
+    # Tables (40 + 16 + 2) x 16 and 2 x 16 of LayerNorm; a layer of 4 x (16 x 16 + 16), 2 x 16 x 32 + 32 + 16 and 4 x 16; the pooler; the
+    # words' head 16 x 16 + 3 x 16 + 40, the sentences' 2 x 16 + 2.
+    count = 58 * 16 + 32 + 4 * 272 + 1024 + 48 + 64 + 272 + 256 + 48 + 40 + 34
+    first, second = announcement.announce(trainer, config)
+    assert first == f"runs on 1 x CPU; 1 replica; float32; {count:,} trained parameters"
+    # 4 rows of 16 tokens, each 11 x 16 + 2 x 32 + 2 x 2 x 16 numbers, and 4 x 3 x 40 logits twice.
+    assert announcement.activation_bytes(config, 4, 16) == 64 * 304 * 4 + 480 * 8
+    assert second == (f"memory on each device, about {(16 * count + 81664) / 1000:.1f} KB: weights {count / 250:.1f} KB, moments "
+                      f"{count / 125:.1f} KB, gradients {count / 250:.1f} KB, activations 81.7 KB of 4 rows of 16 tokens")
+
+
+def test_memory_follows_precision_and_recomputation():
+    model = {"model": {}, "options": {"max_seq_length": 128, "max_predictions_per_seq": 20}}
+    full, half, recomputed = (build(Config, model | {"training": training}) for training in (
+        {}, {"precision": "bfloat16"}, {"recompute": True}))
+    found = announcement.memory_of(full, 110_106_428, 8, 128)
+    assert found["weights"] == found["gradients"] == 440_425_712 and found["moments"] == 880_851_424
+    assert found["activations"] == 12 * 1024 * (11 * 768 + 2 * 3072 + 24 * 128) * 4 + 8 * 20 * 30522 * 8
+    logits = 8 * 20 * 30522 * 8
+    assert announcement.activation_bytes(half, 8, 128) - logits == (found["activations"] - logits) / 2
+    assert announcement.activation_bytes(recomputed, 8, 128) < 0.3 * found["activations"]
+
+
+def test_a_gpu_without_its_libraries_is_told(monkeypatch):
+    assert announcement.missing_libraries() == [] or announcement.nvidia_devices()
+    monkeypatch.setattr(announcement, "nvidia_devices", lambda: ["/dev/nvidia0"])
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    [told] = announcement.missing_libraries()
+    assert told.startswith("warning: this machine has an NVIDIA GPU") and "the CPU computes" in told
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
+    assert announcement.missing_libraries() == []
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_tf32_is_what_the_configuration_says(tf32):
+    try:
+        distribution.set_precision("float32", tf32)
+        assert tf.config.experimental.tensor_float_32_execution_enabled() == tf32
+    finally:
+        distribution.set_precision("float32")
