@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data import records
+from official_bert.files import size_of
 
 SHUFFLE_BUFFER = 20_000  # records; the order of files is shuffled too
 READ_FILES = 8  # at once
@@ -90,7 +91,7 @@ class RecordSource:
     @property
     def content(self) -> list[list]:
         """Name, bytes and records of each file."""
-        return [[os.path.basename(path), os.path.getsize(path), count] for path, count in zip(self.paths, self.counts)]
+        return [[os.path.basename(path), size_of(path), count] for path, count in zip(self.paths, self.counts)]
 
     def locate(self, index: int) -> str:
         """Returns `file: record number` of the row with this index."""
