@@ -64,7 +64,7 @@ DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document"
             "smoothing", "drop_duplicates", "near_similarity", "min_letters", "max_repeated_lines", "min_words",
             "min_script", "same_language")  # the output depends on these, on the text and on its languages only
 CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
-HASH_PARTS = 64
+HASH_PARTS, HASHES_AT_ONCE = 64, 1 << 16
 
 
 class LineCounter:
@@ -73,18 +73,27 @@ class LineCounter:
     def __init__(self, folder: str):
         self.paths = [os.path.join(folder, f"hashes-{part}") for part in range(HASH_PARTS)]
         self.lines = 0
+        self._waiting: list[int] = []
 
     def add(self, lines: list[str]) -> None:
         """Adds `lines`."""
         self.lines += len(lines)
-        hashes = np.fromiter(map(hash, lines), np.int64, len(lines)).view(np.uint64)
+        self._waiting.extend(map(hash, lines))
+        if len(self._waiting) >= HASHES_AT_ONCE:
+            self._write()
+
+    def _write(self) -> None:
+        """Adds the hashes that wait to the files."""
+        hashes = np.array(self._waiting, np.int64).view(np.uint64)
         parts = hashes % HASH_PARTS
         for part in np.unique(parts):
             with open(self.paths[part], "ab") as file:
                 hashes[parts == part].tofile(file)
+        self._waiting = []
 
     def duplicates(self) -> int:
         """Returns how many lines are copies of earlier ones."""
+        self._write()
         return self.lines - sum(len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths
                                 if os.path.exists(path))
 

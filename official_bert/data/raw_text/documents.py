@@ -223,8 +223,9 @@ class Cleaner:
     def amounts(self, paragraphs: list[list[str]], documents: int = 1) -> dict[str, int]:
         """Returns the amounts of a document, or of paragraphs of one, for the report."""
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
-        return {"documents": documents, "sentences": len(sentences), "characters": sum(map(_count_characters, sentences)),
-                "words": sum(map(self._count_words, sentences))}
+        text = " ".join(sentences)  # the only white space in it are these spaces and those within the sentences
+        return {"documents": documents, "sentences": len(sentences), "characters": len(text) - text.count(" "),
+                "words": self._count_words(text)}
 
     def _running_text(self, document: Document, report: YieldReport) -> list[str]:
         """Returns the paragraphs that are running text; counts the others."""

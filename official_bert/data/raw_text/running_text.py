@@ -17,7 +17,9 @@ _OWN_FULL_STOP = re.compile(rf"[。！？｡।॥۔։።᙮၊။។៕།༎�
 _INNER_END = re.compile(r"\w{3}[.!?][\"'”’»)]*\s+\S.*\S\s+\S")
 _LIST_MARK = re.compile(r"^\s*(BULLET::::|[*#•·▪◦‣–—-]\s|[(（]?\d{1,3}[.)）]\s|\d{1,3}、|[①-⑳㈠-㈩]|\|)")
 _SECTION_NUMBER = re.compile(r"\d+(\.\d+)+\.?\s[^.!?]*\.?$")
+_ASCII_OTHERS = bytes(code for code in range(128) if not chr(code).isalpha())
 _NO_LETTERS = re.compile(r"[\W\d_]+")
+_BEGINNING = 200  # characters that mostly show that a line is longer than a heading
 _TAIL = 80  # characters in which a paragraph's end is looked for
 # By script: the least characters of a paragraph; the length from which it is running text however it ends (Thai has no full
 # stop); the least length of a sentence in WikiExtractor's output, where shorter lines are headings (words, otherwise letters),
@@ -65,6 +67,9 @@ class ParagraphFilter:
         least = (_HEADING_WITH_FULL_STOP if own_full_stop else _HEADING)[script]
         if script != "spaced":
             return _count_letters(text) < least
+        beginning = text[:_BEGINNING]
+        if beginning.isascii() and self._count_words(beginning) >= least:
+            return False
         rest, ideographs = (text, 0) if own_full_stop else scripts.without_ideographs(text)
         words = self._count_words(rest) + ideographs / _IDEOGRAPHS_OF_A_WORD
         return words < least and not (words >= _WORDS_WITH_INNER_END and _INNER_END.search(text))
@@ -78,6 +83,8 @@ def _count_letters(text: str) -> int:
 def _is_mostly_letters(text: str) -> bool:
     """Tells whether at least half of the characters, without white space, are letters."""
     size = len("".join(text.split()))
+    if 2 * len(text.encode("ascii", "ignore").translate(None, _ASCII_OTHERS)) >= size:  # soon seen of most text in Latin letters
+        return True
     return 2 * len(_NO_LETTERS.sub("", text)) >= size or 2 * _count_letters(text) >= size
 
 
