@@ -7,8 +7,6 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import zstandard
-
 _HEADER = struct.Struct("<QI")  # bytes of an entry, its CRC-32
 
 
@@ -30,12 +28,12 @@ class Journal:
             if size > os.fstat(self._file.fileno()).st_size or zlib.crc32(data := self._file.read(size)) != checksum:
                 break
             end = self._file.tell()
-            yield pickle.loads(zstandard.decompress(data))
+            yield pickle.loads(zlib.decompress(data))
         self._file.truncate(end)
 
     def append(self, result: Any) -> None:
         """Adds a result; if the disk is full, the file stays unchanged."""
-        data = zstandard.compress(pickle.dumps(result), 1)
+        data = zlib.compress(pickle.dumps(result), 1)
         end = self._file.seek(0, os.SEEK_END)
         try:
             for part in (_HEADER.pack(len(data), zlib.crc32(data)), data):
