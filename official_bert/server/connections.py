@@ -2,11 +2,13 @@
 
 A connection costs memory and a file descriptor from the moment it is open. When there are too many, the one that has waited
 longest without sending a whole request gives way to the new one: a client that sends its request at once is never that one.
+A connection counts from the moment it is open, before TLS is agreed upon.
 """
 
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -27,14 +29,39 @@ class Connections(web.Server):
         super().__init__(answer, handler_cancellation=True, access_log=None, auto_decompress=False,  # type: ignore[arg-type]
                          logger=SILENT, keepalive_timeout=limits.keepalive_seconds, lingering_time=LINGERING_SECONDS)
         self.limits = limits
+        self.tls_context: ssl.SSLContext | None = None  # set before listening: connections begin with a TLS handshake
+        self._handshakes: set[_Handshake] = set()
         self._unfinished: dict[Any, int] = {}  # bytes of the body so far, by protocol; the one that waits longest is first
         self._bytes = 0
+
+    def __call__(self) -> Any:
+        """Returns the protocol of a new connection."""
+        return _Handshake(self, self.tls_context) if self.tls_context else super().__call__()
 
     def connection_made(self, handler: Any, transport: Any) -> None:
         """Counts a connection; closes another if there are too many."""
         super().connection_made(handler, transport)
+        self._begin(handler)
+
+    def handshake_made(self, handshake: "_Handshake") -> None:
+        """Counts a connection that agrees upon TLS; closes another if there are too many."""
+        self._handshakes.add(handshake)
+        self._begin(handshake)
+
+    def handshake_ended(self, handshake: "_Handshake", transport: asyncio.Transport | None, received: bytes) -> None:
+        """Goes on with the encrypted connection and what came over it, if there is one."""
+        self._handshakes.discard(handshake)
+        self._forget(handshake)
+        if transport is not None and not transport.is_closing():
+            handler = super().__call__()
+            transport.set_protocol(handler)
+            handler.connection_made(transport)
+            if received:
+                handler.data_received(received)
+
+    def _begin(self, handler: Any) -> None:
         self._unfinished[handler] = 0
-        if len(self.connections) > self.limits.max_connections:
+        if len(self.connections) + len(self._handshakes) > self.limits.max_connections:
             self._drop_oldest()
 
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
@@ -84,7 +111,7 @@ class Connections(web.Server):
 
     def abort(self) -> None:
         """Closes every connection at once."""
-        for handler in self.connections:
+        for handler in [*self.connections, *self._handshakes]:
             _abort(handler)
 
     def _count(self, handler: Any, size: int) -> None:
@@ -103,6 +130,38 @@ class Connections(web.Server):
                 self._forget(handler)
                 _abort(handler)
                 return
+
+
+class _Handshake(asyncio.Protocol):
+    """A connection until it has agreed upon TLS, for which it has as long as for the next request."""
+
+    def __init__(self, connections: Connections, context: ssl.SSLContext):
+        self._connections, self._context = connections, context
+        self.transport: Any = None
+        self._received = b""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begins the handshake."""
+        transport.pause_reading()  # what the client says is for TLS, which begins to read in a moment
+        self.transport = transport
+        self._connections.handshake_made(self)
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands())
+
+    def data_received(self, data: bytes) -> None:
+        """Keeps what comes right after the handshake."""
+        self._received += data
+
+    async def _shake_hands(self) -> None:
+        """Ends with an encrypted connection, or none."""
+        loop, encrypted = asyncio.get_running_loop(), None
+        try:
+            if not self.transport.is_closing():
+                encrypted = await loop.start_tls(self.transport, self, self._context, server_side=True,
+                                                 ssl_handshake_timeout=self._connections.limits.keepalive_seconds)
+        except OSError:  # no TLS, an end, or nothing for too long
+            self.transport.abort()
+        finally:
+            self._connections.handshake_ended(self, encrypted, self._received)
 
 
 class _LargeResponse(web.Response):

@@ -155,6 +155,7 @@ class Server:
     async def _start_rest(self, port: int) -> None:
         service = RestService(self.handler, self.options.metrics_path, self.options.timeout_seconds,
                               rest_gate(self._access, self._access_log))
+        service.connections.tls_context = self._tls.context if self._tls else None
         runner = web.ServerRunner(service.connections, handle_signals=False, shutdown_timeout=self.options.drain_seconds)
         await runner.setup()
 
@@ -165,7 +166,7 @@ class Server:
             except TimeoutError:
                 service.connections.abort()
         self._listening.append(stop)
-        site = web.TCPSite(runner, self.options.host, port, ssl_context=self._tls.context if self._tls else None)
+        site = web.TCPSite(runner, self.options.host, port)
         await site.start()
         self.rest_port = runner.addresses[0][1]
 

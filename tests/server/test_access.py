@@ -1,9 +1,11 @@
 """Who may ask a running server: hosts, origins, content types, tokens, encryption; and what it notes about each request."""
 
+import contextlib
 import datetime
 import http.client
 import ipaddress
 import json
+import socket
 import ssl
 import time
 
@@ -15,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from official_bert.server.access import AccessRules, accepts, is_local, read_tokens
 from official_bert.server.client import GrpcClient, RestClient, ServingError
 from official_bert.server.gates import Tls, request_id
+from official_bert.server.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 
@@ -233,6 +236,26 @@ def test_both_protocols_are_encrypted_with_a_certificate(demo_root, certificate)
             client.predict(["abc"])  # plain text
         with GrpcClient(running.target, "demo", attempts=1, timeout=5) as client, pytest.raises(ServingError):
             client.predict([{"text": "abc"}])
+
+
+def test_connections_that_never_agree_upon_tls_give_way_and_end(demo_root, certificate):
+    """More of them than connections may be open, half of them sending rubbish; an innocent client beside them is served."""
+    served = options(demo_root, tls_certificate_file=certificate[0], tls_key_file=certificate[1],
+                     limits=Limits(max_connections=8, keepalive_seconds=1.0))
+    with made_serving.embedded(served) as running, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", int(running.url.rsplit(":", 1)[1]))
+        silent = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(40)]
+        for connection in silent[::2]:
+            with contextlib.suppress(OSError):  # it gave way already
+                connection.sendall(b"\x16\x03\x01\x02\x00" + b"x" * 20)
+        with RestClient(running.url.replace("http:", "https:"), "demo", ca_file=certificate[0]) as client:
+            assert [client.predict(["abc"])[0]["upper"] for _ in range(3)] == ["ABC"] * 3
+        begin = time.monotonic()
+        for connection in silent:  # the server closes every one
+            with contextlib.suppress(ConnectionResetError):
+                while connection.recv(100):
+                    pass
+        assert time.monotonic() - begin < 3
 
 
 def test_certificates_that_do_not_fit_are_named(certificate, tmp_path):
