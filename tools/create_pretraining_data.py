@@ -18,6 +18,7 @@ from typing import Any
 from absl import flags
 
 from official_bert.command_line import run_main
+from official_bert.data import record_origins
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.long_work.work_folder import WorkFolder, work_path
@@ -54,8 +55,8 @@ flags.DEFINE_float("span_p", 0.2, "Of the geometric distribution of span lengths
 flags.DEFINE_integer("span_longest", 10, "The most words of a span (--masking=span).")
 flags.DEFINE_enum("sentence_task", "nsp", ["nsp", "sop", "none"],
                   "Second segments: the next or a random one (BERT), in or out of order (ALBERT), or none (RoBERTa).")
-flags.DEFINE_bool("copies_apart", True, "Draw no random second segment from a document of the same text, as a mixture holds; "
-                  "--nocopies_apart: as in 2018. Without such documents it makes no difference.")
+flags.DEFINE_bool("copies_apart", None, "Draw no random second segment from a document of the same text (default: if "
+                  "prepare_corpus has put copies of documents into the text; otherwise all is as in 2018).")
 flags.DEFINE_enum("order", "2018", ["2018", "sharded"], "One random order over the whole corpus, as in 2018, or one per "
                   "file: faster, but with other instances, and random segments come from the same file's documents.")
 flags.DEFINE_enum("engine", "local", ["local", "beam"], "This machine, or Apache Beam (--order=sharded only; needs "
@@ -104,6 +105,11 @@ def refuse_unread_options() -> None:
         raise ValueError(f"--order: expected sharded with --engine=beam, got {FLAGS.order}")
     if FLAGS.num_workers < 1:
         raise ValueError(f"--num_workers: expected at least 1, got {FLAGS.num_workers}")
+
+
+def holds_copies() -> bool:
+    """Tells whether prepare_corpus has put copies of documents into the text."""
+    return any(record_origins.holds_copies(path) for path in find_files(FLAGS.input_file, "--input_file", repeats=True))
 
 
 def instance_config() -> InstanceConfig:
@@ -224,6 +230,8 @@ def report(account: Account, config: InstanceConfig) -> YieldReport:
 def create() -> None:
     """Turns text into records as the flags say."""
     refuse_unread_options()
+    if FLAGS.copies_apart is None:
+        FLAGS.copies_apart = FLAGS.sentence_task == "nsp" and holds_copies()
     begin = time.monotonic()
     config, outputs = instance_config(), output_files(FLAGS.output_file)
     account = (create_on_beam if FLAGS.engine == "beam" else create_here)(config, outputs)

@@ -21,6 +21,7 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert.command_line import run_main
+from official_bert.data import record_origins
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
@@ -186,7 +187,7 @@ class Writer:
     def __init__(self, files: list[TextIO], held_out: TextIO | None, folder: str, languages: list[str], report: YieldReport):
         self.files, self.held_out, self.report = files, held_out, report
         self.lines = LineCounter(folder)
-        self.written = self.number = 0
+        self.written, self.number, self.holds_copies = 0, 0, False
         self.sizes = dict.fromkeys(languages, 0)
         self.out = dict.fromkeys(languages, 0)
         self._waiting = {language: os.path.join(folder, f"waiting-{language}") for language in languages} if is_mixed() else {}
@@ -233,6 +234,7 @@ class Writer:
             for number, (sentences, amounts) in enumerate(_read_pickles(self._waiting[language])):
                 copies = mixing.copies(factor, language, number)
                 if copies > 1:
+                    self.holds_copies = True
                     self.report.repeat("copies of documents (--mix, --smoothing)", sentences[0],
                                        **{unit: (copies - 1) * amount for unit, amount in amounts.items()})
                 if not copies:
@@ -323,8 +325,7 @@ def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]
 
 def made_of(files: dict[str, list[str]]) -> dict[str, Any]:
     """Returns everything that the outputs depend on, by option."""
-    facts = {path: [size_of(path), modified(path)] for path in itertools.chain(*files.values())
-             if path != containers.STANDARD_INPUT}
+    facts = {path: [size_of(path), modified(path)] for path in itertools.chain(*files.values()) if path != containers.STANDARD_INPUT}
     return {f"--{name}": FLAGS[name].value for name in DECIDING} | {"text": [files, facts]}
 
 
@@ -349,8 +350,8 @@ def main(_) -> None:
     preflight.reserve_handles(len(outputs) + 4 * FLAGS.num_workers)
     place = os.path.dirname(work_path(outputs[0])) or "."
     preflight.check_folder(place)
-    preflight.check_disk({place: sum(map(size_of, inputs)) // 4}, "the output")
-    size = sum(size_of(path) for paths in files.values() for path in paths if path != containers.STANDARD_INPUT)
+    size = sum(map(size_of, inputs))
+    preflight.check_disk({place: size // 4}, "the output")
     discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
     with (WorkFolder(work_path(outputs[0]), made_of(files), discard) as work, worker_pool(FLAGS.num_workers) as pool,
           tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder,
@@ -367,6 +368,8 @@ def main(_) -> None:
                              f"{sum(map(len, files.values()))} files ({writer.report.balance('documents')['dropped']} dropped); "
                              "see --shortest_document, --keep_everything and --format")
         duplicate_lines = writer.lines.duplicates()
+    for path in outputs:
+        record_origins.note_copies(path, writer.holds_copies)
     print_report(writer.report, duplicate_lines, writer.shares())
 
 

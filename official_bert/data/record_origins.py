@@ -1,6 +1,7 @@
 """Stores the settings of record files in a hidden file beside each: `.train.tfrecord.made_with.json` beside `train.tfrecord`.
 
-The records themselves equal those of 2018 byte for byte and do not say what their labels mean.
+The records themselves equal those of 2018 byte for byte and do not say what their labels mean. The same file beside a text that
+prepare_corpus has written says that documents stand in it several times.
 """
 
 import json
@@ -8,9 +9,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.files import exists, folder_of, read_json, size_of, written_whole
+from official_bert.files import exists, folder_of, read_json, remove, size_of, written_whole
 
-SUFFIX, SIZE = ".made_with.json", "file_bytes"
+SUFFIX, SIZE, COPIES = ".made_with.json", "file_bytes", "holds_copies"
 
 
 def origin_file(path: str) -> str:
@@ -40,3 +41,16 @@ def read_origin(path: str) -> Mapping[str, Any]:
     if not isinstance(facts, dict):
         raise ValueError(f"{where}: expected a mapping, got {str(facts)[:80]}")
     return facts if facts.get(SIZE) == size_of(path) else {}
+
+
+def note_copies(path: str, holds: bool) -> None:
+    """Notes whether a text holds copies of documents."""
+    if holds:
+        write_origin(path, {COPIES: True})
+    else:
+        remove(origin_file(path))
+
+
+def holds_copies(path: str) -> bool:
+    """Tells whether a text is known to hold copies of documents."""
+    return bool(read_origin(path).get(COPIES))

@@ -1,6 +1,7 @@
 """Half an hour of requests, right and wrong, small and large: the server goes on answering, and its memory does not grow."""
 
 import os
+import pathlib
 import re
 import signal
 import statistics
@@ -21,9 +22,11 @@ SAMPLE_SECONDS = 2.0
 
 
 def anonymous_memory(pid):
-    """RssAnon in kB."""
+    """RssAnon of a process and its children, in kB."""
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
-        return int(re.search(r"RssAnon:\s+(\d+) kB", file.read())[1])
+        own = int(re.search(r"RssAnon:\s+(\d+) kB", file.read())[1])
+    started = [path.read_text(encoding="ascii").split() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children")]
+    return own + sum(anonymous_memory(child) for children in started for child in children)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from official_bert.data import records
+from official_bert.data import record_origins, records
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -385,3 +385,22 @@ def test_lower_casing_that_deletes_vowel_signs_is_a_warning_with_a_kept_store_to
         assert "warning: lower-casing deletes 15.8% of the text's characters" in capsys.readouterr().err
     create(*small(tmp_path, text="Le café était fermé.\nIl pleuvait.\n\nIt rained.\n".encode(), name="other"))
     assert "lower-casing" not in capsys.readouterr().err
+
+
+def test_copies_are_kept_apart_if_the_text_is_known_to_hold_some_or_if_asked(create, tmp_path):
+    words = [line for line in (GOLDEN / "text_a.txt").read_text(encoding="utf-8").splitlines() if line][:6]
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(["\n".join(words[start:start + 2]) for start in (0, 2, 4)] * 4) + "\n", encoding="utf-8")
+
+    def records_of(name, *more):
+        create(f"--input_file={text}", f"--vocab_file={GOLDEN}/vocab_uncased.txt", f"--output_file={tmp_path}/{name}", "--dupe_factor=8",
+               "--num_workers=1", *more)
+        return (tmp_path / name).read_bytes()
+    as_in_2018 = records_of("2018")
+    assert as_in_2018 == records_of("asked_not", "--nocopies_apart")
+    apart = records_of("asked", "--copies_apart")
+    assert apart != as_in_2018
+    record_origins.note_copies(str(text), True)
+    assert records_of("known") == apart and records_of("known_but_not_wanted", "--nocopies_apart") == as_in_2018
+    text.write_text(text.read_text(encoding="utf-8") + "\n".join(words) + "\n", encoding="utf-8")  # another text than the noted one
+    assert records_of("changed") == records_of("changed_and_asked_not", "--nocopies_apart")

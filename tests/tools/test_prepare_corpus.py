@@ -10,6 +10,8 @@ import time
 import numpy as np
 import pytest
 
+from official_bert.data import record_origins
+
 
 def prepare(root, *arguments):
     return subprocess.run([sys.executable, str(root / "tools/prepare_corpus.py"), *map(str, arguments)], check=False,
@@ -210,6 +212,9 @@ def test_a_mixture_has_the_wanted_shares_and_no_file_holds_two_copies(root, tmp_
     repeated = values["yield"]["repeated"]["copies of documents (--mix, --smoothing)"]["amounts"]["documents"]
     written = sum(map(len, shards))
     assert written == values["documents"] and written - len(set().union(*shards)) == repeated > 50
+    assert all(record_origins.holds_copies(f"{tmp_path}/c-0000{part}-of-00004") for part in range(4))
+    assert prepare(root, f"--input_file={tmp_path}/small.jsonl", "--num_workers=1", f"--output_file={tmp_path}/c@4").returncode == 0
+    assert not list(tmp_path.glob(".c-*"))  # another text: its files hold no copies
     few = prepare(root, *arguments, f"--output_file={tmp_path}/d@3")
     assert few.returncode == 1 and "error: --output_file: expected at least 4 files (name@4)" in few.stderr
     assert not list(tmp_path.glob("d*"))

@@ -21,7 +21,7 @@ from official_bert.data import record_origins, records
 from official_bert.data.long_work import interruption
 from official_bert.data.long_work.work_folder import WorkFolder, flush_to_disk, work_path
 from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.copies import texts_of_documents
+from official_bert.data.pretraining.equal_documents import texts_of_documents
 from official_bert.data.pretraining.external_shuffle import shuffled
 from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import VocabularyFacts

@@ -52,7 +52,7 @@ class InstanceConfig:
     dupe_factor: int = 10  # passes over the corpus, each with pairs and masks of its own
     short_seq_prob: float = 0.1  # probability that a document's instances aim at a random shorter length
     sentence_task: Literal["nsp", "sop", "none"] = "nsp"
-    copies_apart: bool = True  # no random next segment comes from a copy of its document; False: as in 2018
+    copies_apart: bool = False  # no random next segment comes from a document of the same text; False: as in 2018
     masking: MaskingConfig | None = dataclasses.field(default_factory=MaskingConfig)  # None: no masks
 
     def __post_init__(self):

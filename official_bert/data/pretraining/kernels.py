@@ -38,7 +38,7 @@ class Corpus(NamedTuple):
     sentence_starts: np.ndarray  # [sentences + 1] int64, in tokens
     document_starts: np.ndarray  # [documents + 1] int64, in sentences
     order: np.ndarray  # [documents] int64: the document at each place
-    texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `copies`)
+    texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `equal_documents`)
 
 
 @njit(forceinline=True)
