@@ -7,6 +7,7 @@ A task's own values stand under `options:` and are checked by the `Options` data
 import dataclasses
 import json
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,12 @@ STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run co
 def changeable(default: Any) -> Any:
     """Returns a field with this default that may change when a run is resumed; changing any other field makes it another run."""
     return dataclasses.field(default=default, metadata={"changeable": True})
+
+
+def check_rate(rate: float, where: str) -> None:
+    """Raises ValueError, naming `where`, for a rate of dropout that is not from 0 to below 1."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{where}: expected a rate from 0 to below 1, got {rate}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +54,8 @@ class ModelConfig:
                     "max_position_embeddings", "type_vocab_size"):
             if getattr(self, key) < 1:
                 raise ValueError(f"model.{key}: expected at least 1, got {getattr(self, key)}")
+        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            check_rate(getattr(self, key), f"model.{key}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(f"model.hidden_size: expected a multiple of num_attention_heads "
                              f"({self.num_attention_heads}), got {self.hidden_size}")
@@ -93,6 +102,8 @@ class TrainingConfig:
     eval_batch_size: int = changeable(32)
     steps: int = changeable(0)  # optimizer steps; 0 if epochs is given
     epochs: float = changeable(0.0)  # passes over the training data (fine-tuning)
+    # Steps of an epoch: up, so that each row is seen (the last batch may be short); down, as in 2018, by epochs * rows / batch_size.
+    epoch_rounding: Literal["up", "down"] = changeable("up")
     accumulation_steps: int = 1  # micro-batches a step
     steps_per_loop: int = changeable(100)  # the most steps before the host regains control
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -109,6 +120,14 @@ class TrainingConfig:
     # A loss of more than so many times the mean before it, or one that is not finite, sends the run back to its last checkpoint, to
     # go on behind the data that caused it; 0: none does.
     rewind_on_spike: float = changeable(0.0)
+
+    def __post_init__(self):
+        for key in ("batch_size", "eval_batch_size", "accumulation_steps", "steps_per_loop", "save_every", "keep_checkpoints", "log_every"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"config.training.{key}: expected at least 1, got {getattr(self, key)}")
+        for key in ("steps", "epochs", "eval_every", "eval_steps"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise ValueError(f"config.training.{key}: expected at least 0, got {getattr(self, key)}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,10 +153,15 @@ class Config:
     phases: tuple[PhaseConfig, ...] = ()  # run one after another under one schedule; none: training.steps at once
     options: dict = dataclasses.field(default_factory=dict)  # the task's own, see its `Options`
 
+    def __post_init__(self):
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"config.seed: expected a number from 0 to {2**31 - 1}, got {self.seed}")
+
 
 # The defaults of 2018's run_classifier.py and run_squad.py.
 FINE_TUNING: Mapping[str, Any] = types.MappingProxyType({
     "optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1}, "training": {"epochs": 3.0}})
+AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({"training": {"epoch_rounding": "down"}})  # of the scripts of these names
 
 
 def build(cls: type[T], values: Any, where: str = "config") -> T:
@@ -226,13 +250,17 @@ def merge(below: Mapping, above: Mapping) -> dict:
     return merged
 
 
+# What is text as it stands, such as a delimiter; | and # mean something else in YAML.
+_PUNCTUATION = re.compile(r"[^\w\[\]{}\"']*")
+
+
 def parse_override(text: str) -> dict:
     """Returns `a.b=c` as {"a": {"b": c}}; c is read as YAML, except that 2e-5 is a number."""
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
         raise ValueError(f"--set {text}: expected key=value with a dotted key, as in optimizer.learning_rate=1e-4")
     try:
-        parsed = yaml.safe_load(value) if value else ""
+        parsed = value if _PUNCTUATION.fullmatch(value) else yaml.safe_load(value)
     except yaml.YAMLError:
         raise ValueError(f"--set {text}: {value!r} is not a YAML value") from None
     if isinstance(parsed, str):

@@ -5,14 +5,13 @@ A model is a training run's folder, a checkpoint of any format or an exported mo
 
 import dataclasses
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from official_bert.config import load_config
+from official_bert.config import Config, load_config
 from official_bert.models.encoder import BertEncoder
 from official_bert.serving.loading import exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
@@ -27,7 +26,8 @@ class Predictor:
     """Answers raw texts with a trained or published model: `Predictor("runs/reviews")(["Good.", "Bad."])`.
 
     `inputs` are the names of the parts of a text (`text`; `text, text_pair`; `question, context`; `text, choices`), `outputs` the
-    names in an answer. `describe(row, answer)` formats an answer for a person.
+    names in an answer, `config` the configuration of its training (None: not known). `describe(row, answer)` formats an answer for a
+    person.
     """
 
     def __init__(self, path: str | os.PathLike, options: ServingOptions | None = None, vocab_file: str = "",
@@ -47,8 +47,10 @@ class Predictor:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
             self._model = load_exported(path, "text")
             kind = _exported_class(self._model.place, self._model.outputs)
+            self.config = _exported_config(self._model.place)
         else:
             task, model = restore_for_inference(path, vocab_file, do_lower_case)
+            self.config = task.config
             if isinstance(model, BertEncoder):
                 options = dataclasses.replace(options, head="embeddings")
             served = make_served_model(task, model, dataclasses.replace(options, bounded=False))
@@ -137,6 +139,14 @@ def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]
     return next((kind for kind in classes if set(kind.outputs) <= set(outputs)), None)
 
 
+def _exported_config(folder: str) -> Config | None:
+    """Returns the configuration of an exported model; None if it was exported by other code."""
+    try:
+        return load_config(os.path.join(folder, "assets", CONFIG_FILE))
+    except ValueError:
+        return None
+
+
 def _exported_class(folder: str, outputs: Iterable[str]) -> type[ServedModel]:
     """Returns the class of an exported model, by the task in its configuration; the base class if the task is unknown here."""
     try:
@@ -153,26 +163,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return [plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def read_rows(arguments: Sequence[str], input_file: str, names: Sequence[str], lines: Iterable[str]) -> Iterator[Row]:
-    """Gives rows of the inputs `names` from arguments, or else from a file's lines: JSON objects, or columns separated by tabs.
-
-    Raises ValueError naming a line that is neither.
-    """
-    place = "argument" if arguments else input_file
-    for number, line in enumerate(arguments or lines, 1):
-        if not arguments and not line.strip():
-            continue
-        text = line.rstrip("\r\n")
-        if text.startswith("{"):
-            try:
-                yield json.loads(text)
-                continue
-            except json.JSONDecodeError:
-                if input_file.endswith((".jsonl", ".json")):
-                    raise ValueError(f"{place}:{number}: not valid JSON") from None
-        columns = text.split("\t") if len(names) > 1 else [text]
-        if len(columns) != len(names):
-            raise ValueError(f"{place}:{number}: expected {' TAB '.join(names)}, got {len(columns)} columns")
-        yield dict(zip(names, columns))

@@ -14,7 +14,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.command_line import given_flags, run_main
-from official_bert.config import load_config
+from official_bert.config import AS_IN_2018, load_config, merge
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task_name", None, "CoLA, MNLI, MRPC, XNLI, or another of GLUE's.", required=True)
@@ -66,7 +66,7 @@ def _config(dataset: str):
     overrides = ["task=glue", f"options.dataset={dataset}"]
     overrides += ["options.language=zh"] if dataset == "xnli" else []  # like 2018's XnliProcessor
     return load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                       overrides=[*overrides, *FLAGS.set], defaults=runs.DEFAULTS, checkpoint=checkpoint, report=print)
+                       overrides=[*overrides, *FLAGS.set], defaults=merge(runs.DEFAULTS, AS_IN_2018), checkpoint=checkpoint, report=print)
 
 
 def _results_of_2018(metrics: dict[str, float]) -> dict[str, float | int]:

@@ -8,6 +8,7 @@ Besides 2018's three prediction files it writes the official metrics (`eval_resu
 starts from the first with --init_checkpoint=FOLDER.
 """
 
+import dataclasses
 import os
 from typing import Any
 
@@ -15,7 +16,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.command_line import given_flags, run_main
-from official_bert.config import FINE_TUNING, Config, build, load_config, merge, nest, parse_override, to_dict
+from official_bert.config import AS_IN_2018, FINE_TUNING, Config, build, load_config, merge, nest, parse_override, to_dict
 from official_bert.files import exists
 
 FLAGS = flags.FLAGS
@@ -69,6 +70,7 @@ def predict() -> None:
     """Answers the questions of --predict_file; writes the answers and, if there are gold answers, the metrics."""
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.squad.task import average_logits
+    from official_bert.training import checkpointing
     from official_bert.training.evaluation import predict as predict_rows
     from official_bert.training.runs import write_results
     from official_bert.training.task import DataFiles, Steps
@@ -88,12 +90,34 @@ def predict() -> None:
         task.check_same_rows(trained, folder)
         found.append(predict_rows(task, model, questions.source))
     rows = average_logits(found)
+    if not questions.have_gold_answers and "options.null_score_diff_threshold" not in given_flags(FLAGS) and not FLAGS.ensemble:
+        questions = _with_stored_threshold(questions)
     for path in questions.write(rows, FLAGS.output_dir):
         print(path)
     if questions.have_gold_answers:
         metrics = questions.evaluate(rows)
         write_results(metrics, FLAGS.output_dir)
+        if not FLAGS.ensemble:
+            checkpointing.write_tuned(task.tuned_options(metrics), FLAGS.output_dir)
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
+
+
+def _with_stored_threshold(questions):
+    """Returns questions that nobody has answered, with the threshold for no answer that the run's evaluation tuned."""
+    from official_bert.training import checkpointing
+    tuned = questions.task.with_tuned(checkpointing.read_tuned(FLAGS.output_dir))
+    if tuned is not questions.task:
+        print(f"null_score_diff_threshold {tuned.options.null_score_diff_threshold:.4f}, tuned in evaluation")
+    return dataclasses.replace(questions, task=tuned)
+
+
+def _stored(folder: str) -> Config:
+    """Returns the configuration of a run's folder, or of the folder above `best/` and the like."""
+    from official_bert.tasks.loading import run_folder
+    from official_bert.training.runs import stored_config
+    stored = stored_config(run_folder(folder) or folder)
+    assert stored is not None
+    return stored
 
 
 def _trained(folder: str):
@@ -105,7 +129,8 @@ def _trained(folder: str):
     if begun or not FLAGS.init_checkpoint:
         if run_folder(folder) is None:
             raise ValueError(f"{folder}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
-        return restore_for_inference(folder)
+        _, model = restore_for_inference(folder)
+        return load_task(_stored(folder)), model
     task = load_task(_config())
     model = task.build_model()
     print(initialize_from(model, FLAGS.init_checkpoint).describe())
@@ -117,7 +142,7 @@ def _config() -> Config:
     from official_bert.training import runs
     overrides = _overrides() + ([] if FLAGS.config else ["task=squad"])
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=overrides,
-                         defaults=None if FLAGS.config else FINE_TUNING, report=print,
+                         defaults=AS_IN_2018 if FLAGS.config else merge(FINE_TUNING, AS_IN_2018), report=print,
                          checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
     _check_task(config)
     return config

@@ -15,6 +15,7 @@ from official_bert.config import (
     load_config,
     may_change,
     merge,
+    parse_override,
     save_config,
     to_dict,
 )
@@ -150,3 +151,18 @@ def test_what_a_checkpoint_tells_replaces_what_is_inherited_and_is_not_contradic
         load_config(str(tmp_path / "base.yaml"),
                     checkpoint=CheckpointValues({"model": {"hidden_size": 96, "num_attention_heads": 4}}, "a checkpoint"))
     assert load_config(None, checkpoint=checkpoint, overrides=["model.hidden_size=96"]).model.hidden_size == 96
+
+
+@pytest.mark.parametrize(("text", "value"), [("|", "|"), (";", ";"), ("#", "#"), ("~", "~"), ("-", "-"), (":", ":"), ("\t", "\t"), ("", ""),
+                                             (r"\t", r"\t"), ("[]", []), ("'|'", "|"), ("2e-5", 2e-5), ("a|b", "a|b"), ("-1", -1)])
+def test_punctuation_is_text_as_it_stands(text, value):
+    assert parse_override(f"options.delimiter={text}") == {"options": {"delimiter": value}}
+
+
+@pytest.mark.parametrize(("override", "told"), [
+    ("training.batch_size=0", "config.training.batch_size: expected at least 1, got 0"), ("training.log_every=0", "log_every: expected"),
+    ("training.epochs=-1", "epochs: expected at least 0"), ("training.epochs=.nan", "epochs: expected at least 0"),
+    ("seed=-1", "config.seed: expected a number from 0"), ("model.hidden_dropout_prob=1.0", "model.hidden_dropout_prob: expected a rate")])
+def test_numbers_that_cannot_be_are_refused(override, told):
+    with pytest.raises(ValueError, match=told):
+        load_config(None, overrides=[override])

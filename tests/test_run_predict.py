@@ -6,8 +6,9 @@ from commands import run_here
 from made_pretraining import make_config
 
 from official_bert.config import to_dict
+from official_bert.input_files import read_rows
 from official_bert.models import checkpoints
-from official_bert.predictor import Predictor, read_rows
+from official_bert.predictor import Predictor
 from official_bert.tasks.loading import load_task, restore_for_inference
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river", "runs", "by", "old", "stone", "##s", "."]

@@ -74,7 +74,7 @@ def test_the_flags_of_2018_train_answer_and_measure(files, trained):
 
 def test_a_second_fine_tuning_begins_where_the_first_ended_and_both_answer_together(files, trained):
     second = files / "second"
-    done = run(*train_flags(files, second, "--learning_rate=1e-4", "--num_train_epochs=0.1", f"--init_checkpoint={files}/first"),
+    done = run(*train_flags(files, second, "--learning_rate=1e-4", "--num_train_epochs=0.2", f"--init_checkpoint={files}/first"),
                f"--ensemble={files}/first,{second}", "--do_predict", f"--predict_file={files}/dev.json", "--n_best_size=3")
     assert done.returncode == 0, done.stderr
     assert "initialised (weights only)" in done.stdout and "new:" not in done.stdout

@@ -138,7 +138,8 @@ class ExampleSource:
     Each batch's sequences (arrays named in `sequence_keys`) are padded with 0 to the smallest of `buckets` that holds them
     all (default: to the longest of the batch); other values are stacked. Every epoch of training permutes the examples by
     (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles the batches; evaluation keeps the order
-    of the examples, or sorts chunks too (`by_length`). The last batch is filled up with rows of `example_weights` 0.
+    of the examples, or sorts chunks too (`by_length`). The last batch is filled up with rows of `example_weights` 0. `rows` is the
+    number that an epoch counts, if that is not the number of examples.
 
     Raises ValueError if there is no example.
     """
@@ -146,10 +147,10 @@ class ExampleSource:
     def __init__(self, examples: Sequence[Mapping[str, np.ndarray]], batch_size: int, seed: int = 0, shuffle: bool = True,
                  buckets: Sequence[int] = (), length_key: str = "input_ids",
                  sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"), bucket_batches: int = 50,
-                 by_length: bool = False):
+                 by_length: bool = False, rows: int = 0):
         if not examples:
             raise ValueError("no examples in the data")
-        self.by_length = by_length
+        self.by_length, self.rows = by_length, rows or len(examples)
         self.examples, self.batch_size, self.seed, self.shuffle = examples, batch_size, seed, shuffle
         self.buckets, self.sequence_keys, self.bucket_batches = sorted(buckets), frozenset(sequence_keys), bucket_batches
         self.lengths = np.array([np.shape(example[length_key])[-1] for example in examples])

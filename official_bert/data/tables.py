@@ -1,7 +1,8 @@
-"""Tables of text with named columns: TSV, CSV and JSON lines, with or without a BOM, checked as they are read."""
+"""Tables of text with named columns: TSV, CSV, JSON lines, with or without a BOM, and Parquet, checked as they are read."""
 
 import csv
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,8 +11,9 @@ from typing import Any, Literal
 from official_bert.data.cache import file_digest, text_digest
 from official_bert.files import folder_of, is_file, is_folder, list_names, read_lines
 
-Format = Literal["auto", "tsv", "csv", "jsonl"]
-SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
+Format = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
+SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
+                              ".parquet": "parquet"}
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 
 
@@ -63,23 +65,25 @@ class Table:
 
 
 def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
-               delimiter: str = "", skip_broken: bool = False) -> Table:
+               delimiter: str = "", skip_broken: bool = False, most: int | None = None) -> Table:
     """Reads the columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
 
     `path` may be rows in memory, whose keys are the columns. `names` are the columns of a file without such a line. Quotes mean
     nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A row with another number of columns is an error; with `skip_broken` it
     is left out and listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or not UTF-8, a
-    missing or doubled column, a broken row, broken JSON.
+    missing or doubled column, a broken row, broken JSON, a delimiter that cannot be one. `most` reads only the first rows.
     """
     table = Table(path, {name: [] for name in wanted}, [], [])
     if isinstance(path, Rows):
         _fill_from_objects(table, enumerate(path.values), optional)
     elif not is_file(path):
         raise ValueError(f"{path}: no such file" + _neighbours(path))
-    elif (kind := _format(path) if form == "auto" else form) == "jsonl":
-        _fill_from_objects(table, _json_objects(path), optional)
+    elif (kind := _format(path) if form == "auto" else form) in ("jsonl", "parquet"):
+        objects = _json_objects(path) if kind == "jsonl" else _parquet_objects(path)
+        _fill_from_objects(table, itertools.islice(objects, most), optional)
     else:
-        _fill_from_cells(table, _cells(path, kind, delimiter, names), optional, skip_broken)
+        cells = itertools.islice(_cells(path, kind, delimiter, names), None if most is None else most + 1)
+        _fill_from_cells(table, cells, optional, skip_broken)
     if not table.lines:
         raise ValueError(f"{path}: no row in {'it' if isinstance(path, Rows) else 'this file'}")
     return table
@@ -140,8 +144,18 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(short) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"
 
 
+def checked_delimiter(delimiter: str, kind: Format = "tsv") -> str:
+    r"""Returns a delimiter, in which `\t` may stand for a tab. Raises ValueError for one that cannot divide columns of a format."""
+    delimiter = delimiter.replace("\\t", "\t")
+    if any(char in "\r\n" for char in delimiter) or (kind == "csv" and (len(delimiter) > 1 or delimiter == '"')):
+        raise ValueError(f"options.delimiter: expected {'one character' if kind == 'csv' else 'text'} other than a line end"
+                         f"{' or quotation mark' if kind == 'csv' else ''}, got {delimiter!r}")
+    return delimiter
+
+
 def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
     """Yields (line, cells) of each row, the names of the columns first."""
+    delimiter = checked_delimiter(delimiter, kind)
     if names:
         yield 0, names
     if kind == "tsv":
@@ -173,3 +187,18 @@ def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
         if not isinstance(values, dict):
             raise ValueError(f"{path}:{number}: expected a JSON object, got {json.dumps(values)[:60]}")
         yield number, values
+
+
+def _parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
+    """Yields (number of the row, from 1; the row)."""
+    import pyarrow.lib
+    import pyarrow.parquet
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pyarrow.lib.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None

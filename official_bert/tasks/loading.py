@@ -15,7 +15,7 @@ from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats, ours
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.training import search
+from official_bert.training import checkpointing, search
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
 from official_bert.training.task import TaskBase
 
@@ -90,7 +90,8 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
     overrides = [f"tokenizer.vocab_file={vocab_file}"] if os.path.exists(vocab_file) else []
     config = load_config(os.path.join(folder, CONFIG_FILE), overrides=overrides)
     casing.agreed(config.tokenizer.do_lower_case, do_lower_case, folder)
-    return config, _restore_run(load_task(config), prefix)
+    task = load_task(config)
+    return task.with_tuned(checkpointing.read_tuned(os.path.dirname(prefix))).config, _restore_run(task, prefix)
 
 
 def run_folder(path: str) -> str | None:

@@ -17,7 +17,7 @@ from official_bert.files import absolute, read_json, written_beside, written_who
 from official_bert.models.interchange import prefixes
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
-DATA_FILE = "data.json"
+DATA_FILE, TUNED_FILE = "data.json", "tuned.json"
 BEST_FOLDER, METRIC_FILE, CHECKPOINT, STATE_FILE = "best", "metric.json", "ckpt", "checkpoint"
 
 
@@ -58,6 +58,19 @@ def check_same_data(digests: Mapping[str, str], output_dir: str) -> None:
             hint = "; --nodo_train evaluates it on these" if use == "eval" else ""
             raise ValueError(f"--output_dir={output_dir} holds a run with another content of {option} (or its file in --data_dir); give "
                              f"another folder{hint}")
+
+
+def write_tuned(tuned: Mapping[str, float], folder: str) -> None:
+    """Writes the options that an evaluation tuned beside the weights; nothing if there are none."""
+    if tuned:
+        with written_whole(os.path.join(folder, TUNED_FILE)) as file:
+            json.dump(dict(tuned), file)
+
+
+def read_tuned(folder: str) -> dict[str, float]:
+    """Reads the options that an evaluation tuned; {} if there are none."""
+    path = os.path.join(folder, TUNED_FILE)
+    return read_json(path) if os.path.exists(path) else {}
 
 
 def write_data_digests(digests: Mapping[str, str], output_dir: str) -> None:

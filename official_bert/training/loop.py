@@ -284,6 +284,10 @@ class Run:
         metrics |= held_out.evaluate(rows)
         # In this order: an evaluation in the log is a finished one, which a resumed run does not make up.
         better = self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics)
+        if self.watcher.enabled:
+            tuned = phase.resolved.task.tuned_options(metrics)
+            for place in [self.folder.folder] + [self.best.folder] * better:
+                checkpointing.write_tuned(tuned, place)
         self.watcher.evaluation(step, metrics)
         if better:
             self.watcher.say(f"best so far: {self.best.describe()}")

@@ -5,7 +5,7 @@ A phase continues in the data at the end of the last phase with the same data.
 
 import dataclasses
 
-from official_bert.config import Config, PhaseConfig, merge
+from official_bert.config import Config, PhaseConfig, TrainingConfig, merge
 from official_bert.training.task import BatchSource, DataFiles, Resolved, Steps, TaskBase
 
 
@@ -46,9 +46,10 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
     config = task.config
     if not config.phases:
         whole = Phase(0, 0, config.training.steps, task.resolve(files, steps))
-        total = config.training.steps or int(config.training.epochs * whole.source.batches_per_epoch)
+        total = config.training.steps or epoch_steps(config.training, whole.source)
         if total < 1:
-            raise ValueError("config.training: expected steps or epochs above 0, got neither")
+            raise ValueError(f"config.training: expected steps or epochs above 0, got {config.training.epochs:g} epochs of "
+                             f"{whole.source.batches_per_epoch} batches (rounded {config.training.epoch_rounding})")
         return [dataclasses.replace(whole, last=total)]
     if config.training.steps or config.training.epochs:
         raise ValueError("config.training.steps and epochs: expected neither, config.phases says how many steps a run has")
@@ -63,6 +64,14 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
         start = next((batch for batch in follows if batch is not None), 0)
         phases.append(Phase(number, first, first + phase.steps, resolved, start))
     return phases
+
+
+def epoch_steps(training: TrainingConfig, source: BatchSource) -> int:
+    """The steps of `training.epochs`; rounded down they count rows as 2018 did: for SQuAD questions, not windows."""
+    if training.epoch_rounding == "up":
+        return int(training.epochs * source.batches_per_epoch)
+    rows = getattr(source, "rows", source.batches_per_epoch * source.batch_size)
+    return int(rows / training.batch_size * training.epochs)
 
 
 def phase_config(config: Config, phase: PhaseConfig) -> Config:

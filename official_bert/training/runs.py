@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from official_bert.config import FINE_TUNING, CheckpointValues, Config, load_config, merge
+from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, load_config, merge
 from official_bert.files import exists, is_folder, make_folder, written_whole
 from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats, ours
-from official_bert.training import evaluation, loop
+from official_bert.training import checkpointing, evaluation, loop
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, METRIC_FILE, VOCAB_FILE
 from official_bert.training.distribution import Placement, is_first_worker, set_precision
 from official_bert.training.task import (
@@ -103,11 +103,17 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
         metrics = evaluation.evaluate(task, files, output_dir, placement, "" if folder == output_dir else folder, report)
     if first and steps.evaluate and metrics:
         write_results(metrics, output_dir)
+        if not steps.train and trained_folder(output_dir, init_checkpoint) == output_dir:
+            checkpointing.write_tuned(task.tuned_options(metrics), output_dir)
     if first and steps.predict:
-        resolved = resolved or resolve_answers(task, files)
+        folder = trained_folder(output_dir, init_checkpoint, best)
+        asked = resolved.task if resolved else task
+        tuned = asked.with_tuned(checkpointing.read_tuned(folder))
+        if changed := differences(asked.config.options, tuned.config.options):
+            report(f"tuned in evaluation: {'; '.join(one.describe() for one in changed)}")
+        resolved = resolved if resolved and not changed else resolve_answers(tuned, files)
         assert resolved.tests is not None
-        predictions = predict(resolved, resolved.tests.source, trained_folder(output_dir, init_checkpoint, best),
-                              report)
+        predictions = predict(resolved, resolved.tests.source, folder, report)
         make_folder(output_dir)
         report(f"wrote {', '.join(resolved.tests.write(predictions, output_dir))}")
     return metrics

@@ -207,6 +207,10 @@ class TaskBase(abc.ABC):
         """The files that `train` and `eval` read: a run is another one on other data. By default those given one by one."""
         return {"train": [files.train_file], "eval": [files.eval_file]}
 
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
+        """The columns of each input of the served model in this task's files; choices have a beginning and endings. {}: as the inputs."""
+        return {}
+
     def data_digests(self, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
         """The SHA-256 of the data that `train` and `eval` read, as far as these steps are done and the files exist."""
         wanted = {"train": steps.train, "eval": steps.evaluate}
@@ -249,6 +253,14 @@ class TaskBase(abc.ABC):
     def best_metric(self) -> str:
         """The metric or evaluation loss by which the best checkpoint is chosen; `-` in front: less is better."""
         return "-loss"
+
+    def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The options that an evaluation tuned, such as a threshold: they are stored beside the weights; none by default."""
+        return {}
+
+    def with_tuned(self, found: Mapping[str, float]) -> Self:
+        """Returns the task with stored `tuned_options`, as far as the user has chosen nothing else, for answers."""
+        return self
 
     def served(self, model: keras.Model, options: Any) -> Any:
         """Makes the `ServedModel`, one of `served_classes`, of the trained model; `options` are `ServingOptions`."""

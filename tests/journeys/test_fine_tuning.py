@@ -6,8 +6,12 @@ import random
 import shutil
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
+
+from official_bert.tasks.loading import restore_model
 
 pytestmark = pytest.mark.slow
 TUNE = "python -m official_bert.run_finetuning --cache_dir= --max_seq_length=32 "
@@ -184,7 +188,7 @@ def test_a_run_is_another_one_on_other_data(tuner):
 def test_files_are_checked_before_training(tuner):
     line = f"{TUNE} --task=classification --init_checkpoint=bert --train_file=train.csv --output_dir=out --num_train_epochs=1"
     glue = ("python -m official_bert.run_classifier --data_dir=glue --init_checkpoint=bert --output_dir=out --do_train "
-            "--num_train_epochs=1 --max_seq_length=32 ")
+            "--num_train_epochs=1 --max_seq_length=32 --train_batch_size=2 ")
     rows = reviews(60, 5)
     write_csv(tuner.folder / "holes.csv", [row | {"label": "" if number in (1, 7) else row["label"]} for number, row in enumerate(rows)])
     (tuner.folder / "glue/QQP/test.tsv").write_text("id\tquestion1\tquestion2\n0\ta\tb\n1\ta\n", encoding="utf-8")
@@ -202,3 +206,117 @@ def test_files_are_checked_before_training(tuner):
                 messages=("holes.csv:3: .* left out, as are 1 more",))
     done = tuner.types(f"{glue.replace('=out', '=same')} --task_name=SST-2 --do_eval --allow_same_data",
                        messages=(".* says nothing about other data",))
+
+
+def answers(person, model, file, more="", task="classification"):
+    """Returns what run_predict answers to the rows of a file."""
+    person.types(f"{PREDICT} --task={task} --model={model} --input_file={file} --output_file=answers.jsonl {more}")
+    return [json.loads(line) for line in (person.folder / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_answers_to_files_of_every_form_with_their_ids(tuner):
+    rows = reviews(9, 3)
+    write_csv(tuner.folder / "new.csv", rows)
+    header = ["id", "review", "label"]
+    for name, count, seed in (("train", 60, 0), ("dev", 20, 1), ("ask", 9, 3)):
+        lines = [header, *([row["id"], row["text"], row["label"]] for row in reviews(count, seed))]
+        (tuner.folder / f"{name}.txt").write_text("".join("|".join(line) + "\n" for line in lines))
+    lines = [header, *([row["id"], row["text"], row["label"]] for row in rows)]
+    (tuner.folder / "ask.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
+    (tuner.folder / "plain.tsv").write_text("".join(row["text"] + "\n" for row in rows))
+    (tuner.folder / "ask.jsonl").write_text("".join(json.dumps({"id": r["id"], "review": r["text"]}) + "\n" for r in rows))
+    pq.write_table(pa.table({"id": [row["id"] for row in rows], "review": [row["text"] for row in rows]}), tuner.folder / "ask.parquet")
+    tuner.types(f"{TUNE} --task=classification --train_file=train.txt --eval_file=dev.txt --init_checkpoint=bert --num_train_epochs=1 "
+                "--set=options.text_column=review --set='options.delimiter=|' --output_dir=runs/reviews")
+    tuner.types("python -m official_bert.run_export --checkpoint=runs/reviews --output=exported --warmup_batch_sizes=1")
+    wanted = answers(tuner, "runs/reviews", "ask.txt", "--keep_columns=id")
+    assert [row["id"] for row in wanted] == [row["id"] for row in rows] and [row["text"] for row in wanted] == [row["text"] for row in rows]
+    for model in ("runs/reviews", "exported"):
+        for file, more in (("ask.tsv", r"--set='options.delimiter=\t'"), ("ask.jsonl", ""), ("ask.parquet", ""),
+                           ("new.csv", "--set=options.text_column=text --set=options.delimiter=,")):
+            found = answers(tuner, model, file, f"{more} --keep_columns=id")
+            assert [(row["id"], row["text"], row["label"]) for row in found] == [(row["id"], row["text"], row["label"]) for row in wanted]
+    found = answers(tuner, "runs/reviews", "plain.tsv", "--set=options.delimiter=,")
+    assert [row["label"] for row in found] == [row["label"] for row in wanted]
+    ask = f"{PREDICT} --task=classification --model=runs/reviews"
+    for wrong, told in ((f"{ask} --input_file=new.csv", "new.csv: expected a column 'review'"),
+                        (f"{ask} --input_file=ask.txt --keep_columns=nothing", "expected a column 'nothing'"),
+                        (f"{ask} --input_file=plain.tsv --keep_columns=id", "plain.tsv has no names of columns review"),
+                        (f"{ask} --input_file=ask.txt --keep_columns=label", "an answer has a label of its own"),
+                        (f"{PREDICT} --task=mrcp --model=runs/reviews a", "--task: expected one of"),
+                        (f"{ask} --input_file=new.csv '--set=options.delimiter=ab'", "options.delimiter: expected one character")):
+        done = tuner.types(wrong, status=1, messages=("error: .*",))
+        assert told in done.err, done.err
+
+
+def test_choices_are_asked_as_json_or_csv(tuner, root):
+    tuner.types(f"{TUNE} --task=swag --data_dir={root}/tests/fixtures/swag --init_checkpoint=bert --num_train_epochs=1 --max_seq_length=64 "
+                "--output_dir=runs/swag --do_predict")
+    shutil.copy(root / "tests/fixtures/swag/test.csv", tuner.folder / "ask.csv")
+    with open(tuner.folder / "ask.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    (tuner.folder / "ask.jsonl").write_text("".join(json.dumps(
+        {"text": row["sent1"], "choices": [f"{row['sent2']} {row[f'ending{number}']}".strip() for number in range(4)]}) + "\n"
+        for row in rows))
+    with open(tuner.folder / "runs/swag/predictions.csv", encoding="utf-8") as file:
+        wanted = [int(row["prediction"]) for row in csv.DictReader(file)]
+    for file in ("ask.csv", "ask.jsonl"):
+        assert [row["choice"] for row in answers(tuner, "runs/swag", file, task="swag")] == wanted
+
+
+def test_the_threshold_for_no_answer_is_tuned_once_and_used_everywhere(tuner, golden):
+    shutil.copy(golden / "squad_v2.json", tuner.folder / "dev.json")
+    asked = json.loads((tuner.folder / "dev.json").read_text(encoding="utf-8"))
+    for article in asked["data"]:
+        for paragraph in article["paragraphs"]:
+            paragraph["qas"] = [{"id": row["id"], "question": row["question"]} for row in paragraph["qas"]]
+    (tuner.folder / "test.json").write_text(json.dumps(asked), encoding="utf-8")
+    line = ("python -m official_bert.run_squad --init_checkpoint=bert --version_2_with_negative --max_seq_length=64 --max_query_length=24 "
+            "--doc_stride=32 --output_dir=runs/squad --num_train_epochs=1 --train_batch_size=8")
+    cut = (r".*json: .* were cut", ".*stand in .*json too.*")
+    tuner.types(f"{line} --do_train --train_file=dev.json --do_predict --predict_file=dev.json", messages=cut)
+    first = results(tuner.folder / "runs/squad")
+    odds = json.loads((tuner.folder / "runs/squad/null_odds.json").read_text())
+    tuner.types(f"{line} --do_predict --predict_file=dev.json", messages=cut)
+    assert results(tuner.folder / "runs/squad") == pytest.approx(first)  # measured with 2018's threshold, as before
+    threshold = first["best_f1_threshold"]
+    assert json.loads((tuner.folder / "runs/squad/tuned.json").read_text()) == {"null_score_diff_threshold": pytest.approx(threshold)}
+    done = tuner.types(f"{line} --do_predict --predict_file=test.json", messages=cut)
+    assert "tuned in evaluation" in done.out
+    written = json.loads((tuner.folder / "runs/squad/predictions.json").read_text())
+    assert {key: not answer for key, answer in written.items()} == {key: value > threshold for key, value in odds.items()}
+    tuner.types(f"{line} --do_predict --predict_file=test.json --null_score_diff_threshold=-1000", messages=cut)
+    assert not any(json.loads((tuner.folder / "runs/squad/predictions.json").read_text()).values())
+    tuner.types("python -m official_bert.run_finetuning --task=squad --output_dir=runs/squad --nodo_train --nodo_eval --do_predict "
+                "--predict_file=test.json", messages=cut)
+    assert json.loads((tuner.folder / "runs/squad/predictions.json").read_text()) == written
+    assert restore_model(str(tuner.folder / "runs/squad"))[0].options["null_score_diff_threshold"] == pytest.approx(threshold)
+
+
+def test_tagging_parts_of_speech_and_files_with_other_or_no_tags(tuner):
+    draw = random.Random(0)
+    tags = {"the": "DT", "while": "IN", "ferry": "NN", "it": "PRP", "-": "-LRB-"}
+    for name, count in (("train", 80), ("dev", 20)):
+        words = [draw.choices(list(tags), k=5) for _ in range(count)]
+        (tuner.folder / f"{name}.txt").write_text("\n\n".join("\n".join(f"{word} {tags[word]}" for word in row) for row in words) + "\n")
+    (tuner.folder / "new.txt").write_text("the UNSEEN\nferry UNSEEN\n\nit UNSEEN\n")
+    tuner.types(f"{TUNE} --task=ner --train_file=train.txt --eval_file=dev.txt --predict_file=new.txt --init_checkpoint=bert {QUICK} "
+                "--set=options.scheme=plain --output_dir=runs/pos")
+    assert results(tuner.folder / "runs/pos")["tag_accuracy"] == 100.0
+    written = [line.split() for line in (tuner.folder / "runs/pos/predictions.conll").read_text().splitlines() if line]
+    assert written == [["the", "UNSEEN", "DT"], ["ferry", "UNSEEN", "NN"], ["it", "UNSEEN", "PRP"]]
+    done = tuner.types(f"{PREDICT} --task=ner --model=runs/pos 'the ferry'")
+    assert [line.split()[:2] for line in done.out.splitlines()[1:]] == [["DT", "the"], ["NN", "ferry"]]
+
+    names = {"Anna": "PER", "Rome": "LOC", "the": "", "while": ""}
+    for name, count in (("train", 80), ("dev", 20)):  # IOB1: B only behind another of the same type
+        lines = []
+        for row in [draw.choices(list(names), k=5) for _ in range(count)]:
+            kinds = ["", *(names[word] for word in row)]
+            lines += [f"{word} " + (f"{'B' if before == kind else 'I'}-{kind}" if kind else "O")
+                      for word, before, kind in zip(row, kinds, kinds[1:])] + [""]
+        (tuner.folder / f"{name}.txt").write_text("\n".join(lines))
+    tuner.types(f"{TUNE} --task=ner --train_file=train.txt --eval_file=dev.txt --predict_file=new.txt --init_checkpoint=bert {QUICK} "
+                "--output_dir=runs/iob2", messages=("new.txt:1: .* without gold tags",))
+    found = results(tuner.folder / "runs/iob2")
+    assert found["f1"] > 95 and found["tag_accuracy"] > 95  # I-PER in the file is B-PER in the model's scheme

@@ -127,7 +127,7 @@ class Task(TaskBase):
         arrays = cached(cache_dir, depends_on, lambda: as_arrays(self._features(file, training=True)))
         answers = {name: arrays[name] for name in ("start_positions", "end_positions")}
         return ExampleSource(TextFeatures(arrays, answers), self.config.training.batch_size, self.config.seed,
-                             buckets=self.options.buckets)
+                             buckets=self.options.buckets, rows=len(file.examples))
 
     def _questions(self, file: SquadFile) -> "Questions":
         features = self._features(file, training=False)
@@ -141,6 +141,17 @@ class Task(TaskBase):
 
     def best_metric(self):
         return "f1"
+
+    def tuned_options(self, metrics):
+        """The threshold for no answer with the best F1 on the evaluation data."""
+        found = metrics.get("best_f1_threshold")
+        return {} if found is None else {"null_score_diff_threshold": found}
+
+    def with_tuned(self, found):
+        """Takes the stored threshold in the place of 0.0, 2018's default."""
+        if not found or not self.options.version_2_with_negative or self.options.null_score_diff_threshold:
+            return self
+        return self.with_options(null_score_diff_threshold=float(found["null_score_diff_threshold"]))
 
     def served(self, model, options):
         asked = self.options

@@ -1,7 +1,7 @@
 """Words with tags in columns (CoNLL 2003 and similar files), the schemes of chunk tags, and legal sequences of tags."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from official_bert.data.tables import Rows, Source, place
 from official_bert.files import read_lines, written_whole
 
-Scheme = Literal["iob1", "iob2", "iobes"]
+Scheme = Literal["iob1", "iob2", "iobes", "plain"]  # plain: each word's tag stands for itself, as a part of speech does
 FILE = "file of words and tags"
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
@@ -25,10 +25,11 @@ class Columns:
     word: int = 0
     tag: int = -1
     separator: str = ""  # any run of spaces and tabs
+    plain: bool = False  # tags of any form
 
     def split(self, line: str) -> list[str]:
         """Splits a line, without its end, into columns."""
-        return line.split(self.separator) if self.separator else line.split()
+        return line.split(self.separator.replace("\\t", "\t")) if self.separator else line.split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     no chunk tag.
     """
     if isinstance(path, Rows):
-        return [_sentence(path, number, with_tags) for number in range(len(path.values))]
+        return [_sentence(path, number, with_tags, columns is not None and columns.plain) for number in range(len(path.values))]
     columns = columns or Columns()
     sentences: list[Sentence] = []
     words: list[str] = []
@@ -70,7 +71,7 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
             cells = columns.split(line)
             words.append(_cell(cells, columns.word, "word", f"{path}:{number}"))
             if with_tags:
-                tags.append(_checked_tag(_cell(cells, columns.tag, "tag", f"{path}:{number}"), f"{path}:{number}"))
+                tags.append(_checked_tag(_cell(cells, columns.tag, "tag", f"{path}:{number}"), f"{path}:{number}", columns.plain))
             continue
         if words:
             sentences.append(Sentence(tuple(words), tuple(tags), first, document))
@@ -82,7 +83,7 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     return sentences
 
 
-def _sentence(rows: Rows, number: int, with_tags: bool) -> Sentence:
+def _sentence(rows: Rows, number: int, with_tags: bool, plain: bool) -> Sentence:
     """Converts a row to a sentence."""
     where, row = place(rows, number), rows.values[number]
     words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
@@ -92,7 +93,7 @@ def _sentence(rows: Rows, number: int, with_tags: bool) -> Sentence:
         return Sentence(tuple(words), (), number, 0)
     if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) != len(words):
         raise ValueError(f"{where}: expected {len(words)} tags under {' or '.join(TAG_KEYS)}, got {str(tags)[:60]}")
-    return Sentence(tuple(words), tuple(_checked_tag(str(tag), where) for tag in tags), number, 0)
+    return Sentence(tuple(words), tuple(_checked_tag(str(tag), where, plain) for tag in tags), number, 0)
 
 
 def has_tags(path: Source, columns: Columns) -> bool:
@@ -113,7 +114,9 @@ def _cell(cells: Sequence[str], column: int, name: str, where: str) -> str:
     return cell
 
 
-def _checked_tag(tag: str, where: str) -> str:
+def _checked_tag(tag: str, where: str, plain: bool) -> str:
+    if plain:
+        return tag
     prefix, dash, kind = tag.partition("-")
     if tag != OUTSIDE and not (prefix in PREFIXES and dash and kind):
         raise ValueError(f"{where}: expected a tag such as O, B-PER or I-PER, got {tag!r}")
@@ -172,11 +175,13 @@ def write_tags(chunks: Iterable[Chunk], length: int, scheme: Scheme) -> list[str
 
 def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
     """Converts tags to another scheme with the same chunks."""
-    return write_tags(read_chunks(tags), len(tags), scheme)
+    return list(tags) if scheme == "plain" else write_tags(read_chunks(tags), len(tags), scheme)
 
 
 def label_list(kinds: Iterable[str], scheme: Scheme) -> list[str]:
-    """Returns O and then every tag of the scheme for the sorted types."""
+    """Returns O and then every tag of the scheme for the sorted types; plain tags are their own types."""
+    if scheme == "plain":
+        return sorted(set(kinds))
     letters = {"iob1": "BI", "iob2": "BI", "iobes": "BIES"}[scheme]
     return [OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(set(kinds)) for letter in letters)]
 
@@ -190,6 +195,8 @@ def legal_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[np.ndarray
 
 
 def _may_follow(before: str, after: str, scheme: Scheme) -> bool:
+    if scheme == "plain":
+        return True
     letter, _, kind = before.partition("-")
     this, _, this_kind = after.partition("-")
     if scheme == "iob1":  # B only between two chunks of one type
@@ -218,6 +225,31 @@ def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
     scores = {"precision": _percent(right, given_total), "recall": _percent(right, gold_total),
               "f1": _percent(2 * right, given_total + gold_total), "tag_accuracy": _percent(same, total)}
     return scores | {f"f1_{kind}": _percent(2 * part[0], part[1] + part[2]) for kind, part in sorted(counts.items())}
+
+
+def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
+    """`tag_accuracy` and `macro_f1` (the mean over the tags in gold or predicted) of plain tags, in percent."""
+    counts: dict[str, np.ndarray] = {}  # by tag: right, predicted, gold
+    for tags, found in zip(gold, predicted, strict=True):
+        for one, other in zip(tags, found, strict=True):
+            counts.setdefault(one, np.zeros(3, int))[2] += 1
+            counts.setdefault(other, np.zeros(3, int))[1] += 1
+            counts[one][0] += one == other
+    total = sum(counts.values(), np.zeros(3, int))
+    f1 = [_percent(2 * right, given + wanted) for right, given, wanted in counts.values()]
+    return {"tag_accuracy": _percent(total[0], total[2]), "macro_f1": sum(f1) / max(len(f1), 1)}
+
+
+def read_to_tag(path: Source, columns: Columns, warn: Callable[[str], None]) -> list[Sentence]:
+    """Reads sentences to tag: with their gold tags, if the tag column has such for each word, else the words alone."""
+    if not has_tags(path, columns):
+        return read_sentences(path, columns, with_tags=False)
+    try:
+        return read_sentences(path, columns)
+    except ValueError as error:
+        sentences = read_sentences(path, columns, with_tags=False)
+        warn(f"{error}; this file is read without gold tags")
+        return sentences
 
 
 def _percent(part: int, whole: int) -> float:

@@ -38,18 +38,19 @@ class Entities(NamedTuple):
 class ServedTagger(ServedWindows):
     """Finds the entities of texts. `decode` finds the tags of a sequence of words; None takes the likeliest of each.
 
-    `pretokenized`: words are separated by spaces alone, as in CoNLL files; else punctuation around a word is set apart.
+    `plain`: each word is an entity, its tag the type. `pretokenized`: words are separated by spaces alone, as in CoNLL files; else
+    punctuation around a word is set apart.
     """
 
     outputs = ("entities", "types", "starts", "ends", "scores", "truncated")
     reads = ("pretokenized", *ServedWindows.reads)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str],
-                 decode: Decode | None = None, pretokenized: bool = False, **windows: int):
+                 decode: Decode | None = None, pretokenized: bool = False, plain: bool = False, **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
-        self.labels, self.pretokenized = tuple(labels), pretokenized
+        self.labels, self.pretokenized, self.plain = tuple(labels), pretokenized, plain
         self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
-        self.types = sorted({label.partition("-")[2] for label in labels if label != "O"})
+        self.types = sorted(set(labels) if plain else {label.partition("-")[2] for label in labels if label != "O"})
         tokens = list(tokenizer.vocab)
         self._continues = tf.constant([token.startswith("##") for token in tokens])
         self._special = tf.constant([token in ("[PAD]", "[CLS]", "[SEP]") for token in tokens])
@@ -186,6 +187,8 @@ class ServedTagger(ServedWindows):
 
     def _tag_tables(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns each label's prefix, as a number, and the index of its type."""
+        if self.plain:
+            return np.full(len(self.labels), SINGLE, np.int32), np.array([self.types.index(label) for label in self.labels], np.int32)
         parts = [label.partition("-") for label in self.labels]
         return (np.array([PREFIX_CODES.get(prefix, OUTSIDE) for prefix, _, _ in parts], np.int32),
                 np.array([self.types.index(kind) if prefix != "O" else len(self.types) for prefix, _, kind in parts],

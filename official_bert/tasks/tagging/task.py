@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import check_length
+from official_bert.config import check_length, check_rate
 from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Rows, Source, place
 from official_bert.layers import crf
@@ -52,6 +52,9 @@ class Options:
     feature_layers: int = 4  # number of last layers that are summed or concatenated; 0: all
     lstm_size: int = 768  # on frozen features, both directions together
     lstm_layers: int = 2
+
+    def __post_init__(self):
+        check_rate(self.dropout, "config.options.dropout")
 
 
 class Task(TaskBase):
@@ -118,36 +121,38 @@ class Task(TaskBase):
         """
         train_path = files.training_path(FILES["train"]) if steps.train else ""
         dev_path, test_path = files.path(files.eval_file, FILES["dev"]), files.path(files.predict_file, FILES["test"])
-        columns = Columns(self.options.word_column, self.options.tag_column, self.options.separator)
+        columns = Columns(self.options.word_column, self.options.tag_column, self.options.separator, self.options.scheme == "plain")
         train = conll.read_sentences(train_path, columns) if steps.train else None
         held_out = conll.read_sentences(dev_path, columns) if steps.evaluate and dev_path else None
-        tests = (conll.read_sentences(test_path, columns, conll.has_tags(test_path, columns))
-                 if steps.predict and test_path else None)
+        tests = conll.read_to_tag(test_path, columns, logging.warning) if steps.predict and test_path else None
         if train is not None and held_out is not None:
             _check_held_out(train_path, train, dev_path, held_out, files.refuse_same)
         task = self._with_labels_of(train) if train is not None else self
         model = model or task.build_model()
 
-        def tagged(path, sentences, training=False):
-            return None if sentences is None else task._tagged_file(path, sentences, model, files.cache_dir, training)
+        def tagged(path, sentences, training=False, gold=True):
+            return None if sentences is None else task._tagged_file(path, sentences, model, files.cache_dir, training, gold)
         trained = tagged(train_path, train, training=True)
         return Resolved(task=task, model=model, train=trained and trained.source, held_out=tagged(dev_path, held_out),
-                        tests=tagged(test_path, tests))
+                        tests=tagged(test_path, tests, gold=False))
 
     def _with_labels_of(self, sentences: Sequence[Sentence]) -> "Task":
         """Returns this task with the labels of the training data's types in its options, unless labels are given."""
         if self.options.labels:
             return self
-        kinds = {chunk.kind for sentence in sentences for chunk in conll.read_chunks(sentence.tags)}
+        if self.options.scheme == "plain":
+            kinds = {tag for sentence in sentences for tag in sentence.tags}
+        else:
+            kinds = {chunk.kind for sentence in sentences for chunk in conll.read_chunks(sentence.tags)}
         return self.with_options(labels=tuple(conll.label_list(kinds, self.options.scheme)))
 
     def best_metric(self):
-        return "f1"
+        return "tag_accuracy" if self.options.scheme == "plain" else "f1"
 
     def served(self, model, options):
         kind = ServedFeatureTagger if self.options.features else ServedTagger
         return kind.make(self, model, options, labels=self.options.labels, decode=decoder(self, model),
-                         doc_stride=self.options.doc_stride)
+                         doc_stride=self.options.doc_stride, plain=self.options.scheme == "plain")
 
     def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
         """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its likeliest tag."""
@@ -175,11 +180,13 @@ class Task(TaskBase):
                 found[text] = path[:len(logits[text])]
         return found
 
-    def _tagged_file(self, path: Source, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool) -> "TaggedFile":
-        """Makes the rows and batches of a file's sentences."""
+    def _tagged_file(self, path: Source, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool,
+                     gold: bool = True) -> "TaggedFile":
+        """Makes the rows and batches of a file's sentences; without `gold`, their tags need not be known."""
         groups = _documents(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
         texts = [[word for sentence in group for word in sentence.words] for group in groups]
-        tags = [np.array([number for sentence in group for number in self._tag_numbers(path, sentence)], np.int32)
+        tags = [np.array([number for sentence in group for number in (
+            self._tag_numbers(path, sentence) if gold else [0] * len(sentence.words))], np.int32)
                 for group in groups]
         features = TaggingFeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride).make(texts)
         rows: list = [feature.row(tags[feature.text]) for feature in features]
@@ -216,8 +223,10 @@ class TaggedFile:
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes precision, recall and F1 of whole entities, as conlleval does."""
-        found = self.tags(predictions)
-        return conll.chunk_scores(*zip(*((sentence.tags, tags) for sentence, tags in zip(self.sentences, found) if tags is not None)))
+        found, scheme = self.tags(predictions), self.task.options.scheme
+        both = zip(*((conll.convert_tags(sentence.tags, scheme), tags)
+                     for sentence, tags in zip(self.sentences, found) if tags is not None))
+        return (conll.plain_scores if scheme == "plain" else conll.chunk_scores)(*both)
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's scheme."""

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from official_bert.config import check_length
+from official_bert.config import check_length, check_rate
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import TextFeatures, make_features
 from official_bert.files import written_whole
@@ -34,6 +34,9 @@ class TextOptions:
     max_seq_length: int = 128
     buckets: tuple[int, ...] = ()  # lengths to which batches are padded; none: to the longest of each
     dropout: float = 0.1  # between pooler and classifier: 0.1 in 2018, whatever the encoder's rate
+
+    def __post_init__(self):
+        check_rate(self.dropout, "config.options.dropout")
 
 
 class TextClassification(TaskBase):

@@ -1,4 +1,4 @@
-"""Your own data: any TSV, CSV or JSON-lines file with named columns; one text or two; one label, several labels or a score."""
+"""Your own data: any TSV, CSV, JSON-lines or Parquet file with named columns; one text or two; one label, several labels or a score."""
 
 import csv
 import dataclasses
@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from absl import logging
 
-from official_bert.data.tables import Format, Source, Table, read_table
+from official_bert.data.tables import Format, Source, Table, checked_delimiter, read_table
 from official_bert.files import written_whole
 from official_bert.tasks.texts import labelled_texts, metrics
 from official_bert.tasks.texts.base import TextClassification, TextOptions
@@ -17,8 +17,8 @@ from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 
 DEFAULT_METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}
-FILES = {"train": ("train.tsv", "train.csv", "train.jsonl"), "dev": ("dev.tsv", "dev.csv", "dev.jsonl"),
-         "test": ("test.tsv", "test.csv", "test.jsonl")}  # of a --data_dir
+SUFFIXES = ("tsv", "csv", "jsonl", "parquet")
+FILES = {name: tuple(f"{name}.{suffix}" for suffix in SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,10 @@ class Options(TextOptions):
     metrics: tuple[str, ...] = ()  # the first one chooses among checkpoints and runs
 
     def __post_init__(self):
+        super().__post_init__()
+        if not self.text_column or not (self.label_column or self.label_columns) or not self.label_separator:
+            raise ValueError("config.options.text_column, label_column and label_separator: expected a name or a text, got nothing")
+        checked_delimiter(self.delimiter)
         if self.score_range and (len(self.score_range) != 2 or self.score_range[0] >= self.score_range[1]):
             raise ValueError(f"config.options.score_range: expected lowest and highest score, got {list(self.score_range)}")
         if unknown := sorted(set(self.metrics) - set(metrics.METRICS)):
@@ -73,6 +77,10 @@ class Task(TextClassification):
 
     def data(self, files):
         return {"train": [files.path(files.train_file, FILES["train"])], "eval": [files.path(files.eval_file, FILES["dev"])]}
+
+    def input_columns(self):
+        pair = {"text_pair": (self.options.text_pair_column,)} if self.options.pairs else {}
+        return {"text": (self.options.text_column,)} | pair
 
     def read_train(self, files):
         """Reads `--train_file`, or the training file of `--data_dir`; puts its labels into the options."""

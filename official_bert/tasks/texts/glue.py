@@ -59,6 +59,9 @@ class Task(TextClassification):
     def data(self, files):
         return self._reader(files).data(files.train_file, files.eval_file)
 
+    def input_columns(self):
+        return {name: (column,) for name, column in zip(("text", "text_pair"), self.dataset.texts)}
+
     def read_train(self, files):
         """Reads the published training file, or `--train_file` with the same columns."""
         return self, self._reader(files).train(files.train_file)

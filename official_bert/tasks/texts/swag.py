@@ -46,6 +46,9 @@ class Task(TextClassification):
     def data(self, files):
         return {"train": [_path("train", files.train_file, files)], "eval": [_path("dev", files.eval_file, files)]}
 
+    def input_columns(self):
+        return {"text": COLUMNS[:1], "choices": COLUMNS[1:]}
+
     def read_train(self, files):
         """Reads `--train_file`, or `train.csv` in `--data_dir`."""
         if not (path := _path("train", files.train_file, files)):

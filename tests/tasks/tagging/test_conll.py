@@ -146,3 +146,25 @@ def test_scores_of_chunks_equal_those_of_seqeval(rows):
     found = conll.chunk_scores(gold, predicted)
     for name, function in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
         assert found[name] == pytest.approx(100 * function(gold, predicted, zero_division=0))
+
+
+def test_plain_tags_are_kept_and_measured_word_by_word(tmp_path):
+    path = tmp_path / "pos.txt"
+    path.write_text("The DT\ncat NN\n-LRB- -LRB-\n\nsat VBD\n")
+    sentences = conll.read_sentences(str(path), conll.Columns(plain=True))
+    assert [sentence.tags for sentence in sentences] == [("DT", "NN", "-LRB-"), ("VBD",)]
+    assert conll.convert_tags(["DT", "I-X", "O"], "plain") == ["DT", "I-X", "O"]
+    assert conll.label_list(["VBD", "DT", "DT"], "plain") == ["DT", "VBD"]
+    assert all(part.all() for part in conll.legal_transitions(["DT", "B-X", "I-Y"], "plain"))
+    # Right: a twice of three, b none of one (found once). F1: a 2*2/(3+3), b 0.
+    assert conll.plain_scores([["a", "a"], ["a", "b"]], [["a", "b"], ["a", "a"]]) == pytest.approx(
+        {"tag_accuracy": 50.0, "macro_f1": (200 * 2 / 6 + 0.0) / 2})
+
+
+def test_a_file_to_tag_may_have_no_gold_tags(tmp_path):
+    said = []
+    for text, tags in (("Anna B-PER\nsings O\n", ("B-PER", "O")), ("Anna\nsings\n", ()), ("Anna NNP\nsings VBZ\n", ()),
+                       ("Anna B-PER\nsings\n", ())):
+        (tmp_path / "new.txt").write_text(text)
+        assert conll.read_to_tag(str(tmp_path / "new.txt"), conll.Columns(), said.append)[0].tags == tags
+    assert len(said) == 2 and "expected a tag such as O, B-PER or I-PER, got 'NNP'; this file is read without gold tags" in said[0]
