@@ -231,7 +231,7 @@ def create() -> None:
     """Turns text into records as the flags say."""
     refuse_unread_options()
     if FLAGS.copies_apart is None:
-        FLAGS.copies_apart = FLAGS.sentence_task == "nsp" and holds_copies()
+        FLAGS["copies_apart"].value = FLAGS.sentence_task == "nsp" and holds_copies()
     begin = time.monotonic()
     config, outputs = instance_config(), output_files(FLAGS.output_file)
     account = (create_on_beam if FLAGS.engine == "beam" else create_here)(config, outputs)
