@@ -82,6 +82,11 @@ def define_configuration() -> None:
     flags.DEFINE_string("bert_config_file", None, "2018: the model's JSON; model.* of the configuration.")
 
 
+def define_resume() -> None:
+    """--allow_changed_data."""
+    flags.DEFINE_bool("allow_changed_data", False, "Go on with a run although its data or vocabulary are others than at its beginning.")
+
+
 def define_2018(names: Iterable[str]) -> None:
     """Defines flags of 2018's scripts; each sets the configuration key that its help names and has no default."""
     for name in names:

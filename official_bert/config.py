@@ -104,12 +104,12 @@ class TrainingConfig:
     epochs: float = changeable(0.0)  # passes over the training data (fine-tuning)
     # Steps of an epoch: up, so that each row is seen (the last batch may be short); down, as in 2018, by epochs * rows / batch_size.
     epoch_rounding: Literal["up", "down"] = changeable("up")
-    accumulation_steps: int = 1  # micro-batches a step
+    accumulation_steps: int = changeable(1)  # micro-batches a step
     steps_per_loop: int = changeable(100)  # the most steps before the host regains control
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    xla: bool = False  # compile the step with XLA
+    xla: bool = changeable(False)  # compile the step with XLA
     tf32: bool = True  # on a GPU, round the factors of float32 products to 10 bits; TensorFlow's default
-    recompute: bool = False  # activation checkpointing: less memory, about a third more work
+    recompute: bool = changeable(False)  # activation checkpointing: less memory, about a third more work
     save_every: int = changeable(1000)  # steps between checkpoints
     keep_checkpoints: int = changeable(3)  # the number of last checkpoints to keep; the best one is kept too
     eval_every: int = changeable(0)  # steps between evaluations; 0: at the end only
@@ -125,7 +125,7 @@ class TrainingConfig:
         for key in ("batch_size", "eval_batch_size", "accumulation_steps", "steps_per_loop", "save_every", "keep_checkpoints", "log_every"):
             if getattr(self, key) < 1:
                 raise ValueError(f"config.training.{key}: expected at least 1, got {getattr(self, key)}")
-        for key in ("steps", "epochs", "eval_every", "eval_steps"):
+        for key in ("steps", "epochs", "eval_every", "eval_steps", "skip_gradient_norm", "max_skipped_in_a_row", "rewind_on_spike"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ValueError(f"config.training.{key}: expected at least 0, got {getattr(self, key)}")
 

@@ -28,6 +28,7 @@ flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data ar
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized data between runs; empty: none.")
 command_line.define_configuration()
 command_line.define_placement()
+command_line.define_resume()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
                            "learning_rate", "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
 command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_size"])
@@ -45,7 +46,8 @@ def main(_) -> None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
     placement = Placement(**command_line.placement_values(FLAGS))
     task, files = load_task(_config(dataset)), DataFiles(
-        data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data)
+        data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
+        allow_changed_data=FLAGS.allow_changed_data)
     if steps.train or steps.evaluate:
         metrics = runs.run(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
                            Steps(train=steps.train, evaluate=steps.evaluate), opened=steps)

@@ -36,6 +36,7 @@ flags.DEFINE_multi_string("vary", [], "A grid of your own: --vary optimizer.lear
 flags.DEFINE_integer("seeds", 1, "Train with this many seeds; reports mean and standard deviation.", lower_bound=1)
 command_line.define_configuration()
 command_line.define_placement()
+command_line.define_resume()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
                            "learning_rate", "num_train_epochs", "num_train_steps", "warmup_proportion", "save_checkpoints_steps"])
 
@@ -56,7 +57,8 @@ def main(_) -> None:
     config = finetuning.make_config(FLAGS.task or "", FLAGS.config, FLAGS.init_checkpoint, output_dir, steps.train,
                                     overrides=FLAGS.set, bert_config_file=FLAGS.bert_config_file, flags=given)
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
-                      predict_file=FLAGS.predict_file, allow_same_data=FLAGS.allow_same_data, cache_dir=os.path.expanduser(FLAGS.cache_dir))
+                      predict_file=FLAGS.predict_file, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data,
+                      cache_dir=os.path.expanduser(FLAGS.cache_dir))
     if searching:
         _search(config, files, placement, steps)
         return

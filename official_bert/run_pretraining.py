@@ -6,6 +6,7 @@
 The same command again continues a stopped run. The flags of 2018's script work too.
 """
 
+import math
 import os
 
 from absl import flags
@@ -17,11 +18,12 @@ from official_bert.config import load_config, nest
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", "", "Training records: comma-separated globs.")
 flags.DEFINE_string("eval_input_file", "", "Held-out records, evaluated during and after training.")
-flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and logs.", required=True)
+flags.DEFINE_string("output_dir", "", "The folder for checkpoints, configuration and logs; not needed to evaluate --init_checkpoint.")
 flags.DEFINE_string("init_checkpoint", "", "A checkpoint that gives the weights, the model's size, the vocabulary and the casing; not used "
                     "if a run is resumed.")
-flags.DEFINE_enum("mode", "train", ("train", "eval", "eval_continuous"), "train (and evaluate if held-out records are given); "
-                  "eval: the newest checkpoint; eval_continuous: each checkpoint that a run beside this one writes.")
+flags.DEFINE_enum("mode", "train", ("train", "eval", "eval_continuous"), "train (and evaluate if held-out records are given); eval: the "
+                  "newest checkpoint, or --init_checkpoint if there is none; eval_continuous: each checkpoint that a run beside this one "
+                  "writes.")
 flags.DEFINE_float("idle_seconds", 3600.0, "With --mode=eval_continuous: ends if no new checkpoint appears for this long.")
 flags.DEFINE_string("profile_steps", "", "first:last, such as 100:110: profiles these steps for TensorBoard.")
 flags.DEFINE_bool("do_train", None, "Train; by default, unless --do_eval is given alone.")
@@ -29,6 +31,7 @@ flags.DEFINE_bool("do_eval", False, "Evaluate on --eval_input_file or, as in 201
                   "newest checkpoint. Writes eval_results.txt.")
 command_line.define_configuration()
 command_line.define_placement()
+command_line.define_resume()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "max_predictions_per_seq", "train_batch_size",
                            "eval_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "save_checkpoints_steps",
                            "iterations_per_loop", "max_eval_steps"])
@@ -48,16 +51,27 @@ def main(_) -> None:
                          checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""), report=print,
                          defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
-    task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file)
+    evaluates = FLAGS.mode == "eval" or not do_train
+    if not FLAGS.output_dir and not (evaluates and FLAGS.init_checkpoint and FLAGS.mode != "eval_continuous"):
+        raise ValueError("--output_dir: expected the folder of a run")
     if not do_train and not FLAGS.do_eval:
         raise ValueError("--do_train and --do_eval: expected at least one of them")
+    weights = runs.trained_folder(FLAGS.output_dir, FLAGS.init_checkpoint) if evaluates else ""
+    if weights != FLAGS.output_dir and weights:
+        config = runs.with_sentence_task_of(config, weights)
+    task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file,
+                                              allow_changed_data=FLAGS.allow_changed_data)
     if FLAGS.mode == "eval_continuous":
         metrics = evaluation.evaluate_continuously(task, files, FLAGS.output_dir, placement, FLAGS.idle_seconds)
-    elif FLAGS.mode == "eval" or not do_train:
-        metrics = evaluation.evaluate(task, files, FLAGS.output_dir, placement)
+    elif evaluates:
+        metrics = evaluation.evaluate(task, files, FLAGS.output_dir, placement, "" if weights == FLAGS.output_dir else weights)
     else:
         metrics = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps).metrics
+    if "mlm_loss" in metrics:
+        metrics = {**metrics, "mlm_perplexity": math.exp(min(metrics["mlm_loss"], 700.0))}
     print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
+    if not FLAGS.output_dir:
+        return
     if FLAGS.do_eval and is_first_worker(placement):
         runs.write_results(metrics, FLAGS.output_dir)
     print(f"checkpoints, configuration and log: {os.path.join(FLAGS.output_dir, '')}")

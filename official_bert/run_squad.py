@@ -31,6 +31,7 @@ flags.DEFINE_string("ensemble", "", "Comma-separated output folders of finished 
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized training features between runs.")
 command_line.define_configuration()
 command_line.define_placement()
+command_line.define_resume()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_stride", "max_query_length", "max_answer_length",
                            "n_best_size", "version_2_with_negative", "null_score_diff_threshold", "train_batch_size", "learning_rate",
                            "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
@@ -61,7 +62,7 @@ def train(placement) -> None:
     from official_bert.training.task import DataFiles, Steps
     config = _config()
     files = DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
-                      cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data)
+                      cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data)
     steps = Steps(evaluate=config.training.eval_every > 0)
     loop.train(load_task(config), files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps)
 

@@ -49,9 +49,9 @@ def make_config(**sections) -> Config:
     return build(Config, merge(values, sections))
 
 
-def data_files(train_file, eval_file=""):
+def data_files(train_file, eval_file="", **more):
     """Returns the files of a run on these records."""
-    return DataFiles(train_file=str(train_file), eval_file=str(eval_file))
+    return DataFiles(train_file=str(train_file), eval_file=str(eval_file), **more)
 
 
 def resolve(config, train_file, eval_file=""):

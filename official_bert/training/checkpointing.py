@@ -7,7 +7,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -17,7 +17,7 @@ from official_bert.files import absolute, read_json, written_beside, written_who
 from official_bert.models.interchange import prefixes
 
 CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
-DATA_FILE, TUNED_FILE = "data.json", "tuned.json"
+TUNED_FILE = "tuned.json"
 BEST_FOLDER, METRIC_FILE, CHECKPOINT, STATE_FILE = "best", "metric.json", "ckpt", "checkpoint"
 
 
@@ -42,22 +42,27 @@ def check_same_run(config: Config, output_dir: str, section: str = "") -> list[D
     if not os.path.exists(path):
         return []
     every = differences(to_dict(load_config(path)), to_dict(config))
-    wrong = [one for one in every if one.key.startswith(section) and not may_change(one.key)]
+    done = max(map(prefixes.step_of, prefixes.prefixes_in(output_dir)), default=0)
+    wrong = [one for one in every if one.key.startswith(section) and not may_change(one.key)
+             and not (one.key == "phases" and _go_on(one.before, one.after, done))]
     if wrong:
         raise ValueError(f"--output_dir={output_dir} holds a run with another configuration "
                          f"({'; '.join(one.describe() for one in wrong)}); give another folder, or the same values to resume it")
     return every
 
 
-def check_same_data(digests: Mapping[str, str], output_dir: str) -> None:
-    """Raises ValueError if the run in the folder began on other data; `digests` are those of `data_digests`."""
-    path = os.path.join(output_dir, DATA_FILE)
-    before = read_json(path) if os.path.exists(path) else {}
-    for use, option in (("train", "--train_file"), ("eval", "--eval_file")):
-        if before.get(use, digests.get(use)) != digests.get(use, before.get(use)):
-            hint = "; --nodo_train evaluates it on these" if use == "eval" else ""
-            raise ValueError(f"--output_dir={output_dir} holds a run with another content of {option} (or its file in --data_dir); give "
-                             f"another folder{hint}")
+def _go_on(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bool:
+    """Whether a run that has done so many steps may go on with other phases: with other steps of those to come, and with more.
+
+    A phase that has been left must have its steps; accumulation is free.
+    """
+    free = {"steps": 0, "accumulation_steps": 0}
+    first = 0
+    for old, new in zip(before, after):
+        if {**old, **free} != {**new, **free} or (old["steps"] != new["steps"] and first + min(old["steps"], new["steps"]) < done):
+            return False
+        first += old["steps"]
+    return len(after) >= len(before) or first >= done
 
 
 def write_tuned(tuned: Mapping[str, float], folder: str) -> None:
@@ -71,15 +76,6 @@ def read_tuned(folder: str) -> dict[str, float]:
     """Reads the options that an evaluation tuned; {} if there are none."""
     path = os.path.join(folder, TUNED_FILE)
     return read_json(path) if os.path.exists(path) else {}
-
-
-def write_data_digests(digests: Mapping[str, str], output_dir: str) -> None:
-    """Writes the digests of the run's data beside its configuration."""
-    path = os.path.join(output_dir, DATA_FILE)
-    before = read_json(path) if os.path.exists(path) else {}
-    if digests:
-        with written_whole(path) as file:
-            json.dump(before | dict(digests), file)
 
 
 def write_run_files(config: Config, output_dir: str) -> None:
@@ -185,15 +181,20 @@ class BestCheckpoint:
             with open(path, encoding="utf-8") as file:
                 self.record = json.load(file)
 
-    def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float]) -> bool:
-        """Writes the weights, then the metric, if it beats the best so far; returns whether it does."""
+    def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float], phase: int = 0) -> bool:
+        """Writes the weights, then the metric, if it beats the best so far; returns whether it does.
+
+        `phase` is the first phase that is measured like this one. The best of a phase measured otherwise, on other lengths say, is
+        not comparable, and gives way.
+        """
         if self.metric not in metrics:
             raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
         value = float(metrics[self.metric])
-        if not math.isfinite(value) or (self.record and self.sign * value <= self.sign * self.record["value"]):
+        comparable = self.record and self.record.get("phase", 0) == phase
+        if not math.isfinite(value) or (comparable and self.sign * value <= self.sign * self.record["value"]):
             return False
         CheckpointFolder(checkpoint, self.folder, keep=1).save(step)
-        self.record = {"metric": self.metric, "value": value, "step": step}
+        self.record = {"metric": self.metric, "value": value, "step": step} | ({"phase": phase} if phase else {})
         with written_whole(os.path.join(self.folder, METRIC_FILE)) as file:
             json.dump(self.record, file)
         return True

@@ -73,7 +73,9 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
     Raises ValueError if one is missing, or if the checkpoint's classes are not the task's.
     """
     found = checkpoints.initialize_from(model, path, task.classes)
-    if found.new:
+    # Without a head for sentences, nothing depends on the pooler.
+    unneeded = "pooler/" if getattr(model, "next_sentence", model) is None else ()
+    if [name for name in found.new if not name.startswith(unneeded)]:
         raise ValueError(f"--init_checkpoint={found.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
     if found.notes:
         report(f"{found.origin}: {'; '.join(found.notes)}")
@@ -89,7 +91,7 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
 
 
 def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:
-    for section in ("model.", "options.labels"):
+    for section in ("model.", "options.labels") if output_dir else ():
         checkpointing.check_same_run(task.config, output_dir, section)
     guards.check_vocabulary(task.config)
     strategy = distribution.make_strategy(placement)

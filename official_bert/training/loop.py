@@ -5,6 +5,7 @@ import dataclasses
 import signal
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +16,7 @@ from official_bert.copies import WorkingFolder, original_paths
 from official_bert.models import checkpoints
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.prefixes import step_of
-from official_bert.training import checkpointing, distribution, guards
+from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.announcement import announce
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
@@ -54,7 +55,8 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     chief = distribution.is_chief(strategy)
     with checkpointing.locked(work.folder) if chief else contextlib.nullcontext():
         digests = task.data_digests(files, steps)
-        checkpointing.check_same_data(digests, work.folder)
+        if not files.allow_changed_data:
+            origins.check_unchanged(digests, work.folder)
         distribution.set_precision(task.config.training.precision, task.config.training.tf32)
         keras.utils.set_random_seed(task.config.seed)
         with strategy.scope():
@@ -62,18 +64,22 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
             draw_first_weights(phases[0].resolved.model, task.config.seed)
         # The run's own, with the labels found in its data.
         config = task.config if task.config.phases else phases[0].resolved.task.config
+        origin = origins.origin_of(config, digests, phases)
+        if not files.allow_changed_data:
+            origins.check_unchanged(origin, work.folder)
         tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
         try:
-            metrics = _train(phases, config, digests, work, strategy, init_checkpoint, profile, tell)
+            metrics = _train(phases, config, origin, work, strategy, init_checkpoint, profile, tell)
             return Trained(metrics, phases[-1].resolved)
         finally:
             if chief:
                 work.push()
 
 
-def _train(phases: list[Phase], config: Config, digests: Mapping[str, str], work: WorkingFolder, strategy: tf.distribute.Strategy,
+def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work: WorkingFolder, strategy: tf.distribute.Strategy,
            init_checkpoint: str, profile: Profile, report: Callable[[str], None]) -> dict[str, float]:
     output_dir = work.folder
+    other_data = origins.changes(origin, output_dir)
     changed = checkpointing.check_same_run(config, output_dir)
     first = phases[0].resolved
     trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
@@ -88,7 +94,9 @@ def _train(phases: list[Phase], config: Config, digests: Mapping[str, str], work
         report(f"resumed: {restored} at step {trainer.steps_done} of {phases[-1].last}; weights, optimizer, schedule, position in "
                "the data" + "".join(f"; {one.describe()}" for one in changed))
     elif init_checkpoint:
-        report(f"initialised (weights only): {checkpoints.initialize_from(trainer.model, init_checkpoint, first.task.classes).describe()}")
+        found = checkpoints.initialize_from(trainer.model, init_checkpoint, first.task.classes)
+        origin = {**origin, "init_checkpoint": found.origin}
+        report(f"initialised (weights only): {found.describe()}")
     else:
         report(f"fresh: weights are random (seed {config.seed})")
     for line in announce(trainer, config):
@@ -96,8 +104,10 @@ def _train(phases: list[Phase], config: Config, digests: Mapping[str, str], work
     chief = distribution.is_chief(strategy)
     if chief:
         checkpointing.write_run_files(config, output_dir)
-        checkpointing.write_data_digests(digests, output_dir)
+        origins.write(origin, output_dir)
     with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
+        if other_data:
+            watcher.note(trainer.steps_done, "changed_data", "; ".join(other_data))
         return Run(trainer, folder, watcher, phases, profile, work.push).go()
 
 
@@ -283,7 +293,8 @@ class Run:
         metrics, rows = self.trainer.evaluate(held_out.source, self.settings.eval_steps)
         metrics |= held_out.evaluate(rows)
         # In this order: an evaluation in the log is a finished one, which a resumed run does not make up.
-        better = self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics)
+        better = self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics,
+                                                                   self._first_measured_like(phase))
         if self.watcher.enabled:
             tuned = phase.resolved.task.tuned_options(metrics)
             for place in [self.folder.folder] + [self.best.folder] * better:
@@ -293,6 +304,12 @@ class Run:
             self.watcher.say(f"best so far: {self.best.describe()}")
         self._publish()
         return metrics
+
+    def _first_measured_like(self, phase: Phase) -> int:
+        """The number of the first phase that is measured on the same data with the same options."""
+        def measure(resolved: Resolved):
+            return resolved.held_out and resolved.held_out.source.content, resolved.task.options
+        return next(one.number for one in self.phases if one is phase or measure(one.resolved) == measure(phase.resolved))
 
     def save(self) -> None:
         """Writes a checkpoint, on the chief only."""

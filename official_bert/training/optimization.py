@@ -111,10 +111,10 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self.decayed = [is_decayed(variable.path) for variable in variables]
 
     def apply(self, grads, trainable_variables=None):
-        """Clips by the global norm, then updates."""
-        grads = [tf.convert_to_tensor(grad) for grad in grads]
-        scale = clip_scale(tf.linalg.global_norm(grads), self.rule.clip_norm)
-        return super().apply([grad * scale for grad in grads], trainable_variables)
+        """Clips by the global norm, then updates; Keras leaves out variables whose gradient is None, with a warning."""
+        found = [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
+        scale = clip_scale(tf.linalg.global_norm(found), self.rule.clip_norm)
+        return super().apply([None if grad is None else grad * scale for grad in found], trainable_variables)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates one variable."""

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -91,6 +92,12 @@ class Watcher:
                  f"{facts['skipped_batches']} batches of the data are skipped")
         self._write("rewind", step, facts)
 
+    def note(self, step: int, name: str, text: str) -> None:
+        """Logs a text under a name, and prints it."""
+        self.say(f"{name.replace('_', ' ')}: {text}")
+        if self.enabled:
+            self._write_row({"step": step, "time": round(time.time(), 3), name: text})
+
     def say(self, line: str) -> None:
         """Prints a line."""
         if self.enabled:
@@ -101,12 +108,15 @@ class Watcher:
             return
         # JSON has no NaN and no infinity.
         row = {f"{kind}/{name}": value if math.isfinite(value) else None for name, value in metrics.items()}
-        self.log.write(json.dumps({"step": step, "time": round(time.time(), 3)} | row, allow_nan=False) + "\n")
-        self.log.flush()
+        self._write_row({"step": step, "time": round(time.time(), 3)} | row)
         with self.board.as_default(step=step):
             for name, value in metrics.items():
                 tf.summary.scalar(f"{kind}/{name}", value)
         self.board.flush()
+
+    def _write_row(self, row: Mapping[str, Any]) -> None:
+        self.log.write(json.dumps(row, allow_nan=False) + "\n")
+        self.log.flush()
 
     def close(self) -> None:
         if self.enabled:

@@ -72,6 +72,15 @@ def with_classes_of(config: Config, init_checkpoint: str) -> Config:
     return dataclasses.replace(config, options=merge(ours.class_options(stored), config.options))
 
 
+def with_sentence_task_of(config: Config, init_checkpoint: str, report: Callable[[str], None] = print) -> Config:
+    """A configuration, to evaluate pre-training on a checkpoint, without the task about sentences if it has no head for it."""
+    stored = formats.read(init_checkpoint)
+    if "next_sentence/output_bias" in stored.weights or config.options.get("sentence_task") == "none":
+        return config
+    report(f"{stored.origin}: it has no head for sentences; only words are evaluated")
+    return dataclasses.replace(config, options=merge(config.options, {"sentence_task": "none"}))
+
+
 def require_vocabulary(config: Config) -> None:
     """Raises ValueError if no vocabulary is given."""
     if not config.tokenizer.vocab_file:

@@ -42,6 +42,7 @@ class DataFiles:
     predict_file: Source = ""
     allow_same_data: bool = False  # only warn of evaluation data that are training data
     cache_dir: str = ""  # tokenized features are kept here between runs; "" keeps nothing
+    allow_changed_data: bool = False  # whether a run goes on although its data or vocabulary are others than at its beginning
 
     def refuse_same(self, message: str) -> None:
         """Raises ValueError with a message about evaluation data that are training data; only warns if they are allowed."""

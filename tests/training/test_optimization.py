@@ -82,3 +82,16 @@ def test_the_keras_optimizer_trains_a_keras_model():
     y = x @ np.array([[1.0], [-2.0], [0.5], [0.0]], "float32")
     history = model.fit(x, y, batch_size=16, epochs=15, verbose=0).history["loss"]
     assert history[-1] < 0.05 * history[0]
+
+
+def test_a_variable_without_a_gradient_stays_and_does_not_count_in_the_norm():
+    def step(gradients):
+        variables = [keras.Variable([1.0, 2.0], name=f"kernel_{index}") for index in range(len(gradients))]
+        BertOptimizer(10, peak_learning_rate=0.1, clip_norm=1.0).apply_gradients(zip(gradients, variables))
+        return [variable.numpy() for variable in variables]
+    gradient = tf.constant([3.0, 4.0])
+    [alone] = step([gradient])
+    untouched, other = step([None, gradient])
+    np.testing.assert_array_equal(untouched, [1.0, 2.0])
+    np.testing.assert_array_equal(other, alone)
+    assert (alone != [1.0, 2.0]).all()

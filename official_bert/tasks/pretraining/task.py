@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 import tensorflow as tf
+from absl import logging
 
 from official_bert.config import build, check_length, merge
 from official_bert.copies import for_tensorflow
@@ -120,14 +121,17 @@ class Task(TaskBase):
         check_length(self.options.max_seq_length, self.config.model)
         if isinstance(patterns, Rows):
             raise ValueError(f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows")
-        features = {path: records.feature_lengths(path) for path in find_files(patterns) if records.holds_records(path)}
+        files = find_files(patterns)
+        features = {path: records.feature_lengths(path) for path in files if records.holds_records(path)}
         if not features:
             raise ValueError(f"{patterns}: expected records, the file holds none")
+        if empty := [path for path in files if path not in features]:
+            logging.warning("%s: no record in %d of %d files, the first is %s", patterns, len(empty), len(files), empty[0])
         paths = [path for path, found in features.items() if self._is_wanted(path, found)]
         if not paths:
             raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
                              f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
-        for path in paths:
+        for path in paths if shuffle or self._sentence_task != "none" else ():  # labels that nothing measures do not matter
             if (made := record_origins.read_origin(path).get("sentence_task", self._sentence_task)) != self._sentence_task:
                 raise ValueError(f"{path}: its records were made with --sentence_task={made}, but config.options.sentence_task is "
                                  f"{self._sentence_task}")

@@ -1,0 +1,81 @@
+"""What a run is made of, in `data.json` of its folder: data, vocabulary, initial checkpoint. A resume on others is refused."""
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_bert.config import Config
+from official_bert.data.cache import file_digest
+from official_bert.files import read_json, written_whole
+from official_bert.training.phases import Phase
+
+DATA_FILE = "data.json"
+FLAGS = {"train": "--train_file", "eval": "--eval_file"}
+NAMED = 3  # files of a kind in a message
+
+
+def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase]) -> dict[str, Any]:
+    """Returns what a run is made of, as JSON types.
+
+    Its keys are `train` and `eval`, the digests of the task's files; without them `train_content` and `eval_content`, those of the
+    sources of batches; and `vocabulary`, the digest of the vocabulary's content.
+    """
+    origin: dict[str, Any] = dict(digests)
+    if "train" not in digests:
+        origin["train_content"] = _all([phase.source.content for phase in phases])
+    if "eval" not in digests:
+        origin["eval_content"] = _all([phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
+    if config.tokenizer.vocab_file:
+        origin["vocabulary"] = file_digest(config.tokenizer.vocab_file)
+    return {key: value for key, value in origin.items() if value}
+
+
+def _all(contents: Sequence[list]) -> list:
+    """The items of several lists, each once, in their order."""
+    items = itertools.chain.from_iterable(contents)
+    return [json.loads(text) for text in dict.fromkeys(map(json.dumps, items))]
+
+
+def changes(origin: Mapping[str, Any], output_dir: str) -> list[str]:
+    """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
+    before = _recorded(output_dir)
+    return [_describe(key, before[key], value) for key, value in origin.items() if before.get(key, value) != value]
+
+
+def check_unchanged(origin: Mapping[str, Any], output_dir: str) -> None:
+    """Raises ValueError, with the differences, if the run in the folder is made of something else."""
+    if changed := changes(origin, output_dir):
+        raise ValueError(f"--output_dir={output_dir} holds a run with {'; '.join(changed)}; give another folder, or "
+                         "--allow_changed_data to go on with these")
+
+
+def write(origin: Mapping[str, Any], output_dir: str) -> None:
+    """Records what the run is made of; keeps what was recorded of other keys, such as the initial checkpoint."""
+    with written_whole(os.path.join(output_dir, DATA_FILE)) as file:
+        json.dump(_recorded(output_dir) | dict(origin), file, indent=1)
+
+
+def _recorded(output_dir: str) -> dict[str, Any]:
+    path = os.path.join(output_dir, DATA_FILE)
+    return read_json(path) if os.path.exists(path) else {}
+
+
+def _describe(key: str, before: Any, after: Any) -> str:
+    if key == "vocabulary":
+        return "another vocabulary (--vocab_file has another content)"
+    if key in FLAGS:
+        hint = " (--nodo_train evaluates it on these)" if key == "eval" else ""
+        return f"another content of {FLAGS[key]} (or its file in --data_dir){hint}"
+    use = {"train_content": "training", "eval_content": "evaluation"}[key]
+    gone, new = ([item for item in some if item not in others] for some, others in ((before, after), (after, before)))
+    if not gone and not new:
+        return f"its {use} data in another order"
+    return f"other {use} data: " + ", ".join([*([f"{_some(gone)} there"] if gone else []), *([f"{_some(new)} here"] if new else [])])
+
+
+def _some(items: Sequence[Any]) -> str:
+    """The first few files, or other parts, of some data."""
+    told = [f"{item[0]} ({item[2]} records, {item[1]} bytes)" if isinstance(item, list) else str(item) for item in items]
+    return ", ".join(told[:NAMED]) + (f" and {len(told) - NAMED} more" if len(told) > NAMED else "")

@@ -1,0 +1,60 @@
+"""`run_pretraining --mode=eval --init_checkpoint` measures a checkpoint of any format."""
+
+import math
+import re
+import subprocess
+import sys
+
+import pytest
+from made_checkpoints import stored_small
+from made_pretraining import write_records
+
+from official_bert.models.interchange import formats
+
+FORMATS = ("tf1", "hugging_face", "ours", "keras_hub")
+
+
+def evaluate(folder, *more):
+    done = subprocess.run([sys.executable, "-m", "official_bert.run_pretraining", "--mode=eval", "--max_seq_length=16",
+                           "--max_predictions_per_seq=3", "--eval_batch_size=8", *more], check=False, capture_output=True, text=True,
+                          timeout=300, cwd=folder)
+    return done, {name: float(value) for name, value in re.findall(r"^(\w+) = ([\d.]+)$", done.stdout, re.M)}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("records") / "held_out.tfrecord", 20, vocab_size=40)
+
+
+def model_of(**changes):
+    return stored_small("pretraining", vocab_size=40, max_position_embeddings=16, **changes)
+
+
+@pytest.mark.slow
+def test_every_format_gives_the_same_measures(tmp_path, records):
+    found = {}
+    for name in FORMATS:
+        formats.write(model_of(), name, str(tmp_path / name))
+        more = [f"--bert_config_file={tmp_path}/tf1/bert_config.json"] if name == "tf1" else []
+        done, found[name] = evaluate(tmp_path, f"--init_checkpoint={tmp_path / name}", f"--eval_input_file={records}", *more)
+        assert done.returncode == 0, done.stderr
+        assert set(found[name]) == {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "mlm_perplexity"}
+    wanted = found.pop("ours")
+    assert math.log(wanted["mlm_perplexity"]) == pytest.approx(wanted["mlm_loss"], abs=1e-4)
+    for name, measured in found.items():
+        assert measured == pytest.approx(wanted, abs=2e-4), name
+
+
+@pytest.mark.slow
+def test_a_checkpoint_without_a_head_for_sentences_is_measured_on_words_and_one_without_words_is_refused(tmp_path, records):
+    model = model_of()
+    words = {name: weight for name, weight in model.weights.items() if not name.startswith(("next_sentence/", "pooler/"))}
+    formats.write(type(model)(**{**vars(model), "weights": words}), "hugging_face", str(tmp_path / "words"))
+    done, found = evaluate(tmp_path, f"--init_checkpoint={tmp_path}/words", f"--eval_input_file={records}")
+    assert done.returncode == 0 and "no head for sentences; only words are evaluated" in done.stdout, done.stderr
+    assert set(found) == {"loss", "mlm_loss", "mlm_accuracy", "mlm_perplexity"}
+    formats.write(formats.encoder_of(model), "hugging_face", str(tmp_path / "encoder"))
+    done, _ = evaluate(tmp_path, f"--init_checkpoint={tmp_path}/encoder", f"--eval_input_file={records}")
+    assert done.returncode == 1 and "new: masked_lm/" in done.stderr and "Traceback" not in done.stderr
+    done, _ = evaluate(tmp_path, f"--eval_input_file={records}")
+    assert done.returncode == 1 and "--output_dir: expected the folder of a run" in done.stderr

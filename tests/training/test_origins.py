@@ -1,0 +1,142 @@
+"""A run goes on with what it is made of: other data or another vocabulary are refused, other ways to compute the same are not."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from made_pretraining import V, data_files, make_config, write_records
+
+from official_bert.config import save_config
+from official_bert.data.sources import ExampleSource, RecordSource
+from official_bert.tasks.loading import load_task
+from official_bert.training import checkpointing, loop, origins
+from official_bert.training.distribution import Placement
+from official_bert.training.phases import Phase
+from official_bert.training.task import Resolved
+
+
+def origin_of(config, *paths):
+    source = RecordSource([str(path) for path in paths], 8, parse=None)
+    task = load_task(config)
+    return origins.origin_of(config, {}, [Phase(0, 0, 9, Resolved(task=task, model=None, train=source))])
+
+
+@pytest.fixture
+def words(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{word}\n" for word in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(V - 5))]))
+    return path
+
+
+@pytest.fixture
+def begun(tmp_path, words):
+    """Returns the configuration, two files and the folder of a run on them."""
+    config = make_config(tokenizer={"vocab_file": str(words)})
+    files = [write_records(tmp_path / f"part-{number}", count, seed=number) for number, count in enumerate((20, 30))]
+    folder = tmp_path / "run"
+    origins.write(origin_of(config, *files) | {"init_checkpoint": "there"}, str(folder))
+    return config, files, folder
+
+
+def test_the_same_data_in_another_place_is_the_same(begun, tmp_path):
+    config, files, folder = begun
+    (tmp_path / "moved").mkdir()
+    moved = [shutil.copy(path, tmp_path / "moved") for path in files]
+    origins.check_unchanged(origin_of(config, *moved), str(folder))
+    assert json.loads((folder / "data.json").read_text())["init_checkpoint"] == "there"
+
+
+def test_other_data_is_refused_with_the_difference(begun, tmp_path):
+    config, files, folder = begun
+    size = os.path.getsize(files[1])
+    write_records(files[1], 31, seed=1)
+    refused = rf"other training data: part-1 \(30 records, {size} bytes\) there, part-1 \(31 records, \d+ bytes\) here; give another"
+    with pytest.raises(ValueError, match=refused):
+        origins.check_unchanged(origin_of(config, *files), str(folder))
+    write_records(files[1], 30, seed=1)
+    more = write_records(tmp_path / "part-2", 5)
+    with pytest.raises(ValueError, match=r"other training data: part-2 \(5 records, \d+ bytes\) here;.*--allow_changed_data"):
+        origins.check_unchanged(origin_of(config, *files, more), str(folder))
+    with pytest.raises(ValueError, match=r"other training data: part-1 \(30 records, \d+ bytes\) there;"):
+        origins.check_unchanged(origin_of(config, files[0]), str(folder))
+    with pytest.raises(ValueError, match="its training data in another order"):
+        origins.check_unchanged(origin_of(config, *reversed(files)), str(folder))
+
+
+def test_another_vocabulary_is_refused_by_its_content(begun, words):
+    config, files, folder = begun
+    words.write_text(words.read_text().replace("w3\n", "w4\n"))
+    with pytest.raises(ValueError, match="another vocabulary"):
+        origins.check_unchanged(origin_of(config, *files), str(folder))
+
+
+def test_examples_in_memory_are_known_by_their_content():
+    def content(*rows):
+        return ExampleSource([{"input_ids": np.array(row, np.int32)} for row in rows], 2).content
+    assert content([1, 2], [3]) == content([1, 2], [3]) != content([1, 2], [4])
+    assert content([1, 2], [3]) != content([1], [2, 3])
+
+
+SAME = [{"training": {"accumulation_steps": 4, "xla": True, "recompute": True, "steps_per_loop": 7}},
+        {"phases": [{"steps": 6}, {"steps": 9, "batch_size": 16}]},
+        {"phases": [{"steps": 6}, {"steps": 5, "batch_size": 16}, {"steps": 2}]},
+        {"phases": [{"steps": 6}, {"steps": 5, "batch_size": 16, "accumulation_steps": 2}]}]
+OTHER = [{"phases": [{"steps": 7}, {"steps": 5, "batch_size": 16}]}, {"phases": [{"steps": 6}, {"steps": 1, "batch_size": 16}]},
+         {"phases": [{"steps": 6}, {"steps": 5, "batch_size": 8}]}, {"phases": [{"steps": 6}]}, {"training": {"batch_size": 16}}]
+
+
+@pytest.mark.parametrize(("changed", "allowed"), [*((one, True) for one in SAME), *((one, False) for one in OTHER)])
+def test_what_is_the_same_training_may_change(tmp_path, changed, allowed):
+    begun = {"training": {"steps": 0}, "phases": [{"steps": 6}, {"steps": 5, "batch_size": 16}]}
+    save_config(make_config(**begun), str(tmp_path / checkpointing.CONFIG_FILE))
+    (tmp_path / "ckpt-8.index").touch()  # in the second phase
+    later = make_config(**(begun | changed | {"training": {"steps": 0} | changed.get("training", {})}))
+    if allowed:
+        assert checkpointing.check_same_run(later, str(tmp_path))
+    else:
+        with pytest.raises(ValueError, match="holds a run with another configuration"):
+            checkpointing.check_same_run(later, str(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_data_if_that_is_allowed_and_says_so(tmp_path):
+    path = write_records(tmp_path / "train", 100)
+
+    def train(steps, **files):
+        config = make_config(training={"steps": steps, "log_every": 1})
+        loop.train(load_task(config), data_files(path, **files), str(tmp_path / "run"), Placement(), report=lambda _: None)
+    train(4)
+    write_records(path, 90)
+    with pytest.raises(ValueError, match=r"other training data: train \(100 records"):
+        train(8)
+    train(8, allow_changed_data=True)
+    rows = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    [said] = [row for row in rows if "changed_data" in row]
+    assert said["step"] == 4 and "train (90 records" in said["changed_data"]
+    train(12)  # these are its data now
+
+
+@pytest.mark.slow
+def test_other_devices_micro_batches_and_loops_are_the_same_training(tmp_path):
+    path = write_records(tmp_path / "train", 100)
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+    def train(folder, steps, placement=None, **training):
+        config = make_config(model=still, training={"steps": 12, "log_every": 1, "save_every": 6} | training)
+        stop = loop.Run._events
+
+        def events(run, phase, step):
+            run.terminated = step == steps < 12
+            stop(run, phase, step)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop.Run, "_events", events)
+            loop.train(load_task(config), data_files(path), str(tmp_path / folder), placement or Placement(), report=lambda _: None)
+        rows = [json.loads(line) for line in (tmp_path / folder / "log.jsonl").read_text().splitlines()]
+        return {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
+    whole = train("whole", 12)
+    with pytest.raises(SystemExit):
+        train("changed", 6)
+    changed = train("changed", 12, accumulation_steps=4, recompute=True, steps_per_loop=3)
+    assert len(whole) == 12 and changed == pytest.approx(whole, abs=1e-5)
