@@ -107,11 +107,12 @@ class TrainingConfig:
     accumulation_steps: int = changeable(1)  # micro-batches a step
     steps_per_loop: int = changeable(100)  # the most steps before the host regains control
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    xla: bool = changeable(False)  # compile the step with XLA
+    xla: bool = changeable(False)  # compile forward and backward pass of a micro-batch with XLA
     tf32: bool = True  # on a GPU, round the factors of float32 products to 10 bits; TensorFlow's default
     recompute: bool = changeable(False)  # activation checkpointing: less memory, about a third more work
     save_every: int = changeable(1000)  # steps between checkpoints
     keep_checkpoints: int = changeable(3)  # the number of last checkpoints to keep; the best one is kept too
+    keep_every: int = changeable(0)  # checkpoints of multiples of these steps are kept for good; 0: none
     eval_every: int = changeable(0)  # steps between evaluations; 0: at the end only
     eval_steps: int = changeable(0)  # batches of one evaluation; 0: all
     log_every: int = changeable(50)  # steps between lines of the log
@@ -125,7 +126,8 @@ class TrainingConfig:
         for key in ("batch_size", "eval_batch_size", "accumulation_steps", "steps_per_loop", "save_every", "keep_checkpoints", "log_every"):
             if getattr(self, key) < 1:
                 raise ValueError(f"config.training.{key}: expected at least 1, got {getattr(self, key)}")
-        for key in ("steps", "epochs", "eval_every", "eval_steps", "skip_gradient_norm", "max_skipped_in_a_row", "rewind_on_spike"):
+        for key in ("steps", "epochs", "keep_every", "eval_every", "eval_steps", "skip_gradient_norm", "max_skipped_in_a_row",
+                    "rewind_on_spike"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ValueError(f"config.training.{key}: expected at least 0, got {getattr(self, key)}")
 

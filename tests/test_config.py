@@ -161,7 +161,8 @@ def test_punctuation_is_text_as_it_stands(text, value):
 
 @pytest.mark.parametrize(("override", "told"), [
     ("training.batch_size=0", "config.training.batch_size: expected at least 1, got 0"), ("training.log_every=0", "log_every: expected"),
-    ("training.epochs=-1", "epochs: expected at least 0"), ("training.rewind_on_spike=-1", "rewind_on_spike: expected at least 0"), ("training.epochs=.nan", "epochs: expected at least 0"),
+    ("training.epochs=-1", "epochs: expected at least 0"), ("training.rewind_on_spike=-1", "rewind_on_spike: expected at least 0"),
+    ("training.epochs=.nan", "epochs: expected at least 0"),
     ("seed=-1", "config.seed: expected a number from 0"), ("model.hidden_dropout_prob=1.0", "model.hidden_dropout_prob: expected a rate")])
 def test_numbers_that_cannot_be_are_refused(override, told):
     with pytest.raises(ValueError, match=told):

@@ -11,7 +11,7 @@ from made_pretraining import write_records
 
 from official_bert.models.interchange import formats
 
-FORMATS = ("tf1", "hugging_face", "ours", "keras_hub")
+FORMATS = ("tf1", "hugging_face", "ours")
 
 
 def evaluate(folder, *more):

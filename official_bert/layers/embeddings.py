@@ -31,7 +31,8 @@ class Embeddings(keras.layers.Layer):
         """Makes the three tables."""
         width = self.settings["hidden_size"]
         self.word_embeddings, self.token_type_embeddings, self.position_embeddings = (
-            self.add_weight(shape=(self.settings[rows], width), initializer=getattr(self, f"{name}_initializer"), name=name)
+            self.add_weight(shape=(self.settings[rows], width), initializer=getattr(self, f"{name}_initializer"), name=name,
+                            autocast=False)  # rows are added in float32 under every precision policy
             for name, rows in (("word_embeddings", "vocab_size"), ("token_type_embeddings", "type_vocab_size"),
                                ("position_embeddings", "max_position_embeddings")))
         self.layer_norm.build((None, None, width))

@@ -98,13 +98,15 @@ def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
 
 
 class CheckpointFolder:
-    """The checkpoints `ckpt-N` of a run, N the step: writes them, keeps the last `keep` (None: all), restores the newest.
+    """The checkpoints `ckpt-N` of a run, N the step: writes them, restores the newest, keeps the last `keep` (None: all).
+
+    Those of multiples of `keep_every` steps are kept for good.
 
     TensorFlow's `checkpoint` state file is written for other tools, and not read.
     """
 
-    def __init__(self, checkpoint: tf.train.Checkpoint, folder: str, keep: int | None = None):
-        self.checkpoint, self.folder, self.keep = checkpoint, folder, keep
+    def __init__(self, checkpoint: tf.train.Checkpoint, folder: str, keep: int | None = None, keep_every: int = 0):
+        self.checkpoint, self.folder, self.keep, self.keep_every = checkpoint, folder, keep, keep_every
 
     def restore_newest(self) -> str | None:
         """Restores everything from the newest readable checkpoint and returns its prefix, None if there are no checkpoints.
@@ -146,6 +148,7 @@ class CheckpointFolder:
         found = {prefixes.step_of(prefix): prefix for prefix in prefixes.prefixes_in(self.folder)}
         steps = sorted(step for step in found if step <= newest)
         kept = steps if self.keep is None else steps[-self.keep:]
+        kept = sorted({*kept, *(step for step in steps if self.keep_every and step % self.keep_every == 0)})
         names = [os.path.basename(found[step]) for step in kept]
         with written_whole(os.path.join(self.folder, STATE_FILE)) as file:
             file.write(f'model_checkpoint_path: "{names[-1]}"\n')

@@ -46,7 +46,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
 
     First reports whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Opens the data of all
     `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not fit;
-    SystemExit with status 75 after SIGTERM, once the run is saved.
+    SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
     """
     work = WorkingFolder(output_dir)
     profile = Profile.parse(profile_steps, work.folder)
@@ -83,7 +83,7 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
     changed = checkpointing.check_same_run(config, output_dir)
     first = phases[0].resolved
     trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
-    folder = CheckpointFolder(trainer.checkpoint, output_dir, config.training.keep_checkpoints)
+    folder = CheckpointFolder(trainer.checkpoint, output_dir, config.training.keep_checkpoints, config.training.keep_every)
     restored = folder.restore_newest()
     if not trainer.steps_agree():
         raise ValueError(f"--output_dir={output_dir}: expected a folder that all workers share, found different checkpoints")
@@ -123,13 +123,13 @@ class Run:
         self.spikes = Spikes(folder.folder, self.settings.rewind_on_spike, trainer.steps_done, watcher.enabled)
         self.skipped_in_a_row = 0
         self.publish = publish  # called when there is something new in the run's folder
-        self.terminated = False
+        self.terminated, self.stopped_by, self.save_wanted = False, "SIGTERM", False
         self.pending: list[np.ndarray] = []
         self.logged, self.logged_at = 0, 0.0
 
     def go(self) -> dict[str, float]:
         """Trains to the last step, with logs, evaluations and checkpoints; returns the last evaluation's metrics."""
-        previous = signal.signal(signal.SIGTERM, self._on_sigterm)
+        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
         try:
             self._make_up_evaluation()
             if self.settings.rewind_on_spike and not self.folder.newest():
@@ -145,11 +145,18 @@ class Run:
             raise OSError(f"step {self.trainer.steps_done}: another worker no longer answers; start all of them again with the "
                           "same command, and the run continues from its newest checkpoint") from None
         finally:
-            signal.signal(signal.SIGTERM, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
             self.profile.stop()
 
-    def _on_sigterm(self, *_) -> None:
-        self.terminated = True
+    def _on_signal(self, number: int, _) -> None:
+        """SIGUSR1 asks for a checkpoint, SIGTERM and SIGINT for a checkpoint and the end; a second SIGINT ends the run at once."""
+        if number == signal.SIGUSR1:
+            self.save_wanted = True
+        elif number == signal.SIGINT and self.terminated:
+            raise KeyboardInterrupt
+        else:
+            self.terminated, self.stopped_by = True, signal.Signals(number).name
 
     def _enter(self, phase: Phase) -> None:
         if phase.number:
@@ -191,10 +198,14 @@ class Run:
         stopping = bool(self.trainer.stop_agreed.numpy()) if self.trainer.several_workers else self.terminated
         if step % self.settings.log_every == 0 or step == phase.last or stopping:
             self._log(phase, step)
-        if step % self.settings.save_every == 0 or step == phase.last or stopping:
+        kept = self.settings.keep_every and step % self.settings.keep_every == 0
+        if step % self.settings.save_every == 0 or kept or step == phase.last or stopping or self.save_wanted:
+            self.save_wanted = False
             self.save()
         if stopping:
-            self.watcher.say(f"SIGTERM: saved at step {step}; the same command continues from there")
+            self.watcher.say(f"{self.stopped_by}: saved at step {step}; the same command continues from there")
+            if self.stopped_by == "SIGINT":
+                raise KeyboardInterrupt
             raise SystemExit(STOPPED)
         if self._evaluation_due(phase, step):
             began = time.monotonic()
@@ -216,7 +227,7 @@ class Run:
                 self._evaluate(phase, step)
 
     def _steps_until_next_event(self, step: int, last: int, seconds_a_step: float) -> int:
-        events = [self.settings.log_every, self.settings.save_every, self.settings.eval_every]
+        events = [self.settings.log_every, self.settings.save_every, self.settings.keep_every, self.settings.eval_every]
         left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
         left += [edge - step for edge in (*self.profile.edges, *self.spikes.edges) if edge > step]
         bound = int(HOST_SECONDS / seconds_a_step) if seconds_a_step else 1

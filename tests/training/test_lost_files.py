@@ -1,9 +1,12 @@
 """What a kill or a loss of power leaves in a run's folder: nothing that was saved is lost, and nothing that was due is left out."""
 
+import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -186,3 +189,30 @@ def test_phases_on_the_same_records_go_on_in_the_data(files, tmp_path, sizes):
     assert left > 0 and not set(itertools.chain(*first)) & set(itertools.chain(*last[:left]))
     assert planned[2].first_batch * sizes[1] - 2 * sizes[0] in range(sizes[1])
     assert min(itertools.chain(*last[left:])) >= 100  # the next epoch
+
+
+def test_milestones_stay(tmp_path):
+    folder = CheckpointFolder(tf.train.Checkpoint(value=tf.Variable(0.0)), str(tmp_path), keep=2, keep_every=4)
+    for step in range(1, 11):
+        folder.save(step)
+    assert sorted(int(path.stem[5:]) for path in tmp_path.glob("*.index")) == [4, 8, 9, 10]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGUSR1, None), (signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_saves_and_the_losses_stay_the_same(files, whole, tmp_path, monkeypatch, capsys, number, ends):
+    log = loop.Run._log
+
+    def signalled(run, phase, step):
+        log(run, phase, step)
+        if step == 5:
+            os.kill(os.getpid(), number)
+    with monkeypatch.context() as patch, pytest.raises(ends) if ends else contextlib.nullcontext():
+        patch.setattr(loop.Run, "_log", signalled)
+        train(files, tmp_path / "run")
+    saved = re.findall(r"saved (?:at step |ckpt-)(\d+)", capsys.readouterr().out)
+    # A signal that comes while a step is logged is seen after the next one.
+    assert set(saved) & {"5", "6"} and bool(ends) == ("12" not in saved)
+    if ends:
+        train(files, tmp_path / "run")
+    assert logged(tmp_path / "run", "train/loss") == logged(whole, "train/loss")
