@@ -124,7 +124,7 @@ class Trainer:
     def _sum_over_replicas(self, value: tf.Variable | tf.Tensor) -> int:
         """Sums each replica's integer."""
         if not self.several_workers:
-            return int(value) * self.strategy.num_replicas_in_sync
+            return int(value.numpy()) * self.strategy.num_replicas_in_sync
 
         def total():
             # The copy is on this replica's device; a constant of Python has none, and all_reduce needs one.
