@@ -4,14 +4,17 @@
         --init_checkpoint=uncased/bert_model.ckpt --words_file=words.txt --output_dir=uncased_medicine
 
 Instead of a list of words, `--input_file=medicine/*.txt --num_words=500` takes the words that save the most tokens
-there. A new word's embedding (and its bias in the masked-LM head) starts as the mean over the pieces that spelled it.
+there. A new word's embedding (and its bias in the masked-LM head) starts as the mean over the pieces that spelled it. With
+`--vectors=glove.txt`, the embedding of a new word that has a vector there is that vector, mapped into the checkpoint's embeddings.
 """
 
 import dataclasses
 import json
 import os
+import re
 import sys
 
+import numpy as np
 from absl import flags
 
 from official_bert import config as configuration
@@ -20,7 +23,9 @@ from official_bert.files import find_files, read_json, read_lines, require_new_f
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import check_size, extend_vocab
+from official_bert.text.word_vectors import read_vectors
 
+SPECIAL = re.compile(r"\[[^\]]+\]")  # [CLS], [unused1]: no words
 FLAGS = flags.FLAGS
 flags.DEFINE_string("vocab_file", None, "The vocabulary to extend.", required=True)
 flags.DEFINE_bool("do_lower_case", True, "Whether the vocabulary is a lower-cased one.")
@@ -32,6 +37,7 @@ flags.DEFINE_bool("grow", True, "Add rows when the [unusedN] slots are full; oth
 flags.DEFINE_string("bert_config_file", "", "bert_config.json of the model.")
 flags.DEFINE_string("config", "", "Instead of --bert_config_file: YAML of the model.")
 flags.DEFINE_string("init_checkpoint", "", "The model's checkpoint, of 2018 or ours.")
+flags.DEFINE_string("vectors", "", "Word vectors as text (GloVe, word2vec, fastText), from which the embeddings of new words begin.")
 flags.DEFINE_string("output_dir", None, "A new folder for all that is written.", required=True)
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
 
@@ -85,16 +91,26 @@ def write_config(folder: str, size: int) -> None:
             file.write("\n")
 
 
-def write_all(folder: str, entries: list[str], vocab_size: int | None, pieces: dict[int, list[int]]) -> int:
-    """Writes vocabulary, configuration and checkpoint; returns the new vocab_size."""
+def vectors_of(entries: list[str]) -> dict[int, np.ndarray] | None:
+    """Returns the vectors of the entries that are whole words, by id; None without --vectors."""
+    if not FLAGS.vectors:
+        return None
+    ids = {word: index for index, word in enumerate(entries) if not word.startswith("##") and not SPECIAL.fullmatch(word)}
+    found = read_vectors(FLAGS.vectors, ids.keys(), FLAGS.do_lower_case, FLAGS.on_bad_text)
+    return {ids[word]: vector for word, vector in found.items()}
+
+
+def write_all(folder: str, entries: list[str], vocab_size: int | None, pieces: dict[int, list[int]],
+              vectors: dict[int, np.ndarray] | None) -> tuple[int, float]:
+    """Writes vocabulary, configuration and checkpoint; returns the new vocab_size, and how well the vectors could be mapped."""
     with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(entries) + "\n")
-    size = max(len(entries), vocab_size or 0)
+    size, explained = max(len(entries), vocab_size or 0), 0.0
     write_config(folder, size)
     if FLAGS.init_checkpoint:
         from official_bert.models.interchange import vocabulary_rows  # imports TensorFlow, which only a checkpoint needs
-        vocabulary_rows.extend_checkpoint(FLAGS.init_checkpoint, folder, vocab_size or 0, pieces, size)
-    return size
+        explained = vocabulary_rows.extend_checkpoint(FLAGS.init_checkpoint, folder, vocab_size or 0, pieces, size, vectors)
+    return size, explained
 
 
 def main(_) -> None:
@@ -104,13 +120,16 @@ def main(_) -> None:
     vocab_size = read_config()
     if FLAGS.init_checkpoint and vocab_size is None:
         raise ValueError("--init_checkpoint needs --bert_config_file or --config, so that both stay together")
+    if FLAGS.vectors and not FLAGS.init_checkpoint:
+        raise ValueError("--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped")
     if vocab_size is not None:
         check_size(FLAGS.vocab_file, len(tokenizer.vocab), vocab_size)
     words = wanted_words(tokenizer)
     entries, ids = extend_vocab(tokenizer.vocab, words, FLAGS.grow)
     pieces = {index: tokenizer.convert_tokens_to_ids(tokenizer.split_word(word)) for word, index in ids.items()}
+    vectors = vectors_of(entries)
     with written_folder(FLAGS.output_dir) as folder:
-        size = write_all(folder, entries, vocab_size, pieces)
+        size, explained = write_all(folder, entries, vocab_size, pieces, vectors)
     unknown = [word for word in ids if tokenizer.split_word(word) == ["[UNK]"]]
     if unknown:
         print(f"warning: {len(unknown)} words could not be spelled before and begin as [UNK]: {' '.join(unknown[:5])}",
@@ -118,6 +137,10 @@ def main(_) -> None:
     slots = sum(index < len(tokenizer.vocab) for index in ids.values())
     print(f"{FLAGS.output_dir}: {len(ids)} new words ({slots} in [unusedN] slots, {len(ids) - slots} rows added; "
           f"{len(set(words)) - len(ids)} were there already), vocab_size {size}")
+    if vectors is not None:
+        covered = sum(index in vectors for index in ids.values())
+        print(f"{FLAGS.vectors}: vectors for {covered} of {len(ids)} new words ({covered / max(len(ids), 1):.1%}), fitted to "
+              f"{len(vectors) - covered} words of the checkpoint; the map explains {explained:.1%} of their embeddings")
 
 
 if __name__ == "__main__":

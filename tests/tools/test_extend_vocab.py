@@ -90,6 +90,8 @@ def test_words_of_a_domain_are_those_that_save_the_most_tokens(root, golden, tmp
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path, vocab):
     (tmp_path / "words.txt").write_text("fine\nice-cream\n")
     (tmp_path / "many.txt").write_text("aabb\nbbcc\nccdd\n")
+    (tmp_path / "few.txt").write_text("the 1 2\naabb 3 4\n")
+    config = f"--bert_config_file={golden}/tf1_bert/bert_config.json"
     checkpoint = f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt"
     (tmp_path / "other.json").write_text('{"hidden_size": 16, "num_attention_heads": 2, "vocab_size": 2900}')
     for arguments, told in (
@@ -98,6 +100,11 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
             ((f"--words_file={tmp_path}/many.txt", "--nogrow"), "has 2 [unusedN] slots for 3 new words"),
             ((), "expected one of --words_file and --input_file"),
             ((f"--words_file={tmp_path}/many.txt", checkpoint), "needs --bert_config_file or --config"),
+            ((f"--words_file={tmp_path}/many.txt", f"--vectors={tmp_path}/few.txt"), "--vectors needs --init_checkpoint"),
+            ((f"--words_file={tmp_path}/many.txt", checkpoint, config, f"--vectors={tmp_path}/few.txt"),
+             "--vectors: expected vectors for at least 4 words that the vocabulary had before, twice their 2 numbers"),
+            ((f"--words_file={tmp_path}/many.txt", checkpoint, config, f"--vectors={tmp_path}/words.txt"),
+             "words.txt:1: expected a word and 2 numbers, got 'fine'"),
             ((f"--words_file={tmp_path}/many.txt", checkpoint, f"--bert_config_file={tmp_path}/other.json"),
              "expected at most model.vocab_size = 2900 entries, got 3000"),
             ((f"--words_file={tmp_path}/many.txt", f"--config={tmp_path}/none.yaml"), "no such configuration file")):
@@ -105,3 +112,34 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
         assert told in last_line(done)
         assert not list(tmp_path.glob("out*"))
+
+
+def test_new_words_with_vectors_begin_as_their_images_and_the_others_as_means(root, golden, tmp_path, vocab):
+    """Vectors from which the old rows follow by a matrix and a constant: the new words' rows then do too."""
+    rng = np.random.default_rng(0)
+    checkpoint = tf.train.load_checkpoint(str(golden / "tf1_bert/bert_model.ckpt"))
+    was = checkpoint.get_tensor(EMBEDDINGS)
+    old = FullTokenizer(str(vocab))
+    known = [word for word in old.vocab if word.isalpha() and len(word) > 2][:200]
+    width = was.shape[1] + 3  # wider than the embeddings, which are a projection of the vectors
+    back, constant = rng.normal(size=(width, was.shape[1])), rng.normal(size=was.shape[1])
+    inverse = np.linalg.pinv(back)
+    lines = [(word.capitalize(), (was[old.vocab[word]] - constant) @ inverse + rng.normal(size=width) @ (np.eye(width) - back @ inverse))
+             for word in known]
+    new = rng.normal(size=width)
+    lines += [("Glassblower", new), ("glassblower", -new), ("nowhere", new)]
+    (tmp_path / "vectors.txt").write_text(f"{len(lines)} {width}\n" + "".join(
+        f"{word} {' '.join(map(repr, map(float, vector)))}\n" for word, vector in lines))
+    (tmp_path / "words.txt").write_text("glassblower\nbrno\n")
+    done = extend(root, f"--vocab_file={vocab}", f"--words_file={tmp_path}/words.txt", f"--output_dir={tmp_path}/out",
+                  f"--bert_config_file={golden}/tf1_bert/bert_config.json", f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt",
+                  f"--vectors={tmp_path}/vectors.txt")
+    assert done.returncode == 0, done.stderr
+    assert "vectors for 1 of 2 new words (50.0%), fitted to 200 words of the checkpoint; the map explains 100.0%" in done.stdout
+    now = tf.train.load_checkpoint(str(tmp_path / "out")).get_tensor(EMBEDDINGS)
+    ids = FullTokenizer(str(tmp_path / "out/vocab.txt")).vocab
+    np.testing.assert_allclose(now[ids["glassblower"]], new @ back + constant, atol=1e-4)
+    pieces = old.convert_tokens_to_ids(old.tokenize("brno"))
+    np.testing.assert_allclose(now[ids["brno"]], was[pieces].mean(axis=0), rtol=1e-5, atol=1e-7)
+    others = [index for index in range(len(was)) if index not in (ids["glassblower"], ids["brno"])]
+    np.testing.assert_array_equal(now[others], was[others])

@@ -1,7 +1,7 @@
 """Extends a checkpoint's rows for a vocabulary with new entries: word embeddings and the masked-LM head's bias."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -16,12 +16,15 @@ OURS, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
 OPTIMIZER_VARIABLES = ("/adam_m", "/adam_v", "global_step")  # of 2018
 
 
-def extend_checkpoint(path: str, folder: str, vocab_size: int, pieces: Mapping[int, list[int]], size: int) -> None:
+def extend_checkpoint(path: str, folder: str, vocab_size: int, pieces: Mapping[int, list[int]], size: int,
+                      vectors: Mapping[int, np.ndarray] | None = None) -> float:
     """Writes to `folder` the weights of checkpoint `path` for a vocabulary of `size` entries, in the same format.
 
     `pieces` gives, for each new or replaced entry, the ids that spelled it: its row begins as the mean of their rows. Drops
-    optimizer and step: training starts anew from these weights. Raises ValueError if there is no checkpoint or its tables do
-    not have `vocab_size` rows.
+    optimizer and step: training starts anew from these weights. With word `vectors` [W] by id, word embeddings of new entries that
+    have one begin as `map_vectors` says; returns what it says of its fit, 0 without vectors.
+
+    Raises ValueError if there is no checkpoint, if its tables do not have `vocab_size` rows, or if too few old entries have vectors.
     """
     weights, ours = _read_weights(path)
     tables = [name for name in weights if name.endswith(VOCABULARY_VARIABLES)]
@@ -33,7 +36,14 @@ def extend_checkpoint(path: str, folder: str, vocab_size: int, pieces: Mapping[i
             raise ValueError(f"--init_checkpoint={path}: {name} has {len(weights[name])} rows, "
                              f"but the configuration says vocab_size {vocab_size}")
         weights[name] = extend_rows(weights[name], pieces, size)
+    explained = 0.0
+    for name in tables:
+        if vectors is not None and name.endswith(EMBEDDINGS):
+            rows, explained = map_vectors(weights[name], vectors, pieces)
+            for index, row in rows.items():
+                weights[name][index] = row
     _write_weights(weights, folder, ours)
+    return explained
 
 
 def extend_rows(rows: np.ndarray, pieces: Mapping[int, list[int]], size: int) -> np.ndarray:
@@ -43,6 +53,28 @@ def extend_rows(rows: np.ndarray, pieces: Mapping[int, list[int]], size: int) ->
     for index, parts in pieces.items():
         extended[index] = rows[parts].mean(axis=0)
     return extended
+
+
+def map_vectors(rows: np.ndarray, vectors: Mapping[int, np.ndarray], new: Collection[int]) -> tuple[dict[int, np.ndarray], float]:
+    """Maps the vectors [W] of `new` entries to rows [D]; returns them, and the share of the variance of old rows that the map explains.
+
+    The map, W numbers and a constant to D numbers, is fitted by least squares to the old entries that have vectors: two tables of words
+    have nothing in common but the words, even if they are equally wide. Raises ValueError if these are fewer than 2 W.
+    """
+    known = sorted(set(vectors) - set(new))
+    width = len(next(iter(vectors.values()), ()))
+    if len(known) < 2 * width or not known:
+        raise ValueError(f"--vectors: expected vectors for at least {max(2 * width, 1)} words that the vocabulary had before, twice their "
+                         f"{width} numbers, to map them to the checkpoint's rows; got {len(known)}")
+
+    def with_constant(indices: Collection[int]) -> np.ndarray:
+        return np.array([[*vectors[index], 1.0] for index in indices]).reshape(-1, width + 1)
+    old = rows[known].astype(np.float64)
+    fitted = np.linalg.lstsq(with_constant(known), old, rcond=None)[0]                    # [W+1,D]
+    left = np.square(old - with_constant(known) @ fitted).sum()
+    mapped = [index for index in new if index in vectors]
+    explained = 1.0 - left / max(np.square(old - old.mean(axis=0)).sum(), 1e-30)
+    return dict(zip(mapped, with_constant(mapped) @ fitted)), float(explained)
 
 
 def _read_weights(path: str) -> tuple[dict[str, np.ndarray], bool]:

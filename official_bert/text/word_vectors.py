@@ -1,0 +1,41 @@
+"""Word vectors in text files, as GloVe, word2vec and fastText write them: a word and its numbers a line."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from official_bert.files import BadText, read_lines
+
+
+def read_vectors(path: str, wanted: Collection[str], lower: bool = False, on_bad_text: BadText = "error") -> dict[str, np.ndarray]:
+    """Reads the vectors of the `wanted` words that are in a file, float64 [W] each; word2vec's first line (words, numbers) may be there.
+
+    With `lower`, words are lower-cased first; of several the first one counts, which is the most frequent in the published files.
+    Raises ValueError, naming the line, for a line with fewer numbers than the first, or with something else.
+    """
+    found: dict[str, np.ndarray] = {}
+    width = 0
+    for number, line in enumerate(read_lines(path, "file of word vectors", on_bad_text=on_bad_text), 1):
+        parts = line.rstrip().replace("\t", " ").split(" ")
+        if parts == [""] or (number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts)):
+            continue
+        width = width or len(parts) - 1
+        if width < 2 or len(parts) <= width:
+            raise ValueError(f"{path}:{number}: expected a word and {max(width, 2)} numbers, got {line.strip()[:60]!r}")
+        word = " ".join(parts[:-width])  # a few published words have spaces in them
+        word = word.lower() if lower else word
+        if word in wanted and word not in found:
+            found[word] = _numbers(parts[-width:], f"{path}:{number}")
+    if not width:
+        raise ValueError(f"{path}: no word vector in this file")
+    return found
+
+
+def _numbers(parts: list[str], where: str) -> np.ndarray:
+    try:
+        vector = np.array(parts, np.float64)
+    except ValueError:
+        raise ValueError(f"{where}: expected {len(parts)} numbers, got {' '.join(parts)[:60]!r}") from None
+    if not np.isfinite(vector).all():
+        raise ValueError(f"{where}: expected finite numbers, got {' '.join(parts)[:60]!r}")
+    return vector
