@@ -30,9 +30,3 @@ def several_labels(logits: tf.Tensor, labels: Sequence[str], threshold: float) -
     most = tf.reduce_max(tf.concat([tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1), [0]], 0))
     names = tf.where(chosen, tf.gather(tf.constant(list(labels)), order), "")
     return {"labels": names[:, :most], "probabilities": probabilities, "logits": logits}
-
-
-def mean_of_tokens(sequence_output: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:
-    """Returns the mean of the real tokens' rows: [B,S,D], [B,S] -> [B,D]."""
-    weights = tf.cast(input_mask, sequence_output.dtype)[:, :, None]
-    return tf.reduce_sum(sequence_output * weights, axis=1) / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0)

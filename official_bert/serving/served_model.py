@@ -16,8 +16,8 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import check_length
+from official_bert.models.bi_encoder import Pooling, text_vectors
 from official_bert.models.encoder import BertEncoder
-from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
@@ -153,17 +153,14 @@ class ServedEmbeddings(ServedModel):
     reads = ("pooling",)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int,
-                 pooling: Literal["cls", "mean"] = "mean"):
+                 pooling: Pooling = "mean"):
         super().__init__(model, tokenizer, max_seq_length)
         self.pooling = pooling
 
     def answer_rows(self, inputs):
         """Returns `embedding` [B,D]."""
-        if self.pooling == "cls":
-            first = tf.zeros_like(inputs["input_ids"][:, :1])
-            return {"embedding": self.run(inputs, output_positions=first)["sequence_output"][:, 0]}
-        sequence_output = self.run(inputs)["sequence_output"]
-        return {"embedding": post_processing.mean_of_tokens(sequence_output, inputs["input_mask"])}
+        rows = {name: inputs[name] for name in ID_INPUTS}
+        return {"embedding": text_vectors(self.model, rows, self.pooling, training=False)}
 
     def answer_text(self, inputs):
         """Returns `embedding` [B,D] and `truncated` [B]."""

@@ -25,6 +25,7 @@ MODULES: Mapping[str, str] = types.MappingProxyType({
     "classification": "official_bert.tasks.texts.classification",
     "glue": "official_bert.tasks.texts.glue",
     "swag": "official_bert.tasks.texts.swag",
+    "retrieval": "official_bert.tasks.retrieval.task",
     "squad": "official_bert.tasks.squad.task",
     "ner": "official_bert.tasks.tagging.task"})
 

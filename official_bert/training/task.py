@@ -27,9 +27,7 @@ Outputs = Mapping[str, tf.Tensor]
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only the loop divides, over the global batch
 KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}  # of `Head`
-Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger"]
-
-SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
+Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,7 @@ def test_the_whole_pretraining_step_lowers_to_tpu_hlo(root, tmp_path, overrides)
     ("glue", ["options.dataset=stsb", "training.precision=bfloat16"]),
     ("squad", []),
     ("swag", []),
+    ("retrieval", ["options.group_size=4", "training.accumulation_steps=2"]),
     ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16"]),
     ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16", "options.crf=true"]),
 ])

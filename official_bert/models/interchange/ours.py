@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig, load_config, save_config
+from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, weights_by_name
 from official_bert.models.interchange import casing, stored_models
@@ -22,7 +23,7 @@ from official_bert.models.tagger import Tagger
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
 CONFIG_FILE = "config.yaml"
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
-MODELS = (BertEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)  # what a .keras file may hold
+MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)  # what a .keras file may hold
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
 TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
          "span": "squad"}

@@ -12,6 +12,7 @@ from absl import logging
 
 from official_bert.config import check_length
 from official_bert.data.cache import cached, file_digest
+from official_bert.data.labelled_texts import SAME_SHARE
 from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import digest
 from official_bert.data.text_features import TextFeatures
@@ -23,7 +24,7 @@ from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_ar
 from official_bert.tasks.squad.reading import SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.training import losses
-from official_bert.training.task import SAME_SHARE, DataFiles, Predictions, Resolved, TaskBase
+from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
 LAYOUT = 1  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}

@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import check_length, check_rate
+from official_bert.data.labelled_texts import SAME_SHARE
 from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Rows, Source, place
 from official_bert.layers import crf
@@ -22,7 +23,7 @@ from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 from official_bert.training import losses
-from official_bert.training.task import SAME_SHARE, Predictions, Resolved, TaskBase
+from official_bert.training.task import Predictions, Resolved, TaskBase
 
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),

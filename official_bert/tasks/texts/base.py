@@ -14,12 +14,13 @@ import scipy.special
 import tensorflow as tf
 
 from official_bert.config import check_length, check_rate
+from official_bert.data import labelled_texts
+from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import TextFeatures, make_features
 from official_bert.files import written_whole
 from official_bert.models.classifier import Classifier
-from official_bert.tasks.texts import labelled_texts, metrics
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
+from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training import losses
 from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase

@@ -9,11 +9,12 @@ from typing import Literal
 import numpy as np
 from absl import logging
 
+from official_bert.data import labelled_texts
+from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Format, Source, Table, checked_delimiter, read_table
 from official_bert.files import written_whole
-from official_bert.tasks.texts import labelled_texts, metrics
+from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.base import TextClassification, TextOptions
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 
 DEFAULT_METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}

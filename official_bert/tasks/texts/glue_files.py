@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from official_bert.data import labelled_texts
+from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Source, Table, read_table
 from official_bert.files import folder_of, is_file, normal, written_whole
-from official_bert.tasks.texts import labelled_texts
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 
 PAIR = ("sentence1", "sentence2")
 BINARY = ("0", "1")

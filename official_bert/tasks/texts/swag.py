@@ -9,13 +9,13 @@ import scipy.special
 import tensorflow as tf
 from absl import logging
 
+from official_bert.data import labelled_texts
+from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Source, Table, read_table
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.files import written_whole
 from official_bert.models.classifier import ChoiceClassifier
-from official_bert.tasks.texts import labelled_texts
 from official_bert.tasks.texts.base import ROWS, TextClassification, TextOptions
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 from official_bert.tasks.texts.served import ServedChoice
 from official_bert.training.task import DataFiles
 

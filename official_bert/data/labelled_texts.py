@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from official_bert.data.tables import Table
-from official_bert.training.task import SAME_SHARE
 
+SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip"]
 NO_LABEL = ("", "nan", "null")  # in any case: how empty cells and missing values are written

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from official_bert.data import labelled_texts
+from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Table
-from official_bert.tasks.texts import labelled_texts
-from official_bert.tasks.texts.labelled_texts import LabelledTexts, TextSet
 from official_bert.training.task import DataFiles
 
 

@@ -1,0 +1,55 @@
+"""Metrics of embeddings: search for the right text among all (recall, reciprocal rank), and similarity (correlation with scores).
+
+N rows, D hidden size.
+"""
+
+import warnings
+
+import numpy as np
+import scipy.stats
+
+BEST = (1, 5, 10)  # of recall
+AT_ONCE = 1024  # queries
+
+
+def search(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
+    """Searches the second text of each row among the second texts of all rows: `recall_at_1`, `_5`, `_10` and `mrr`, means over queries.
+
+    vectors [N,2,D] of length 1; `texts` [N,2] are numbers, equal for equal texts. A first text that stands in several rows is one query
+    with several right answers, each distinct second text is searched once, and the query itself is no candidate. Of equal similarities the
+    wrong text counts as the nearer one, so that equal vectors find nothing.
+    """
+    ranks = _ranks(vectors, texts)
+    measured = {f"recall_at_{best}": float(np.mean([np.mean(rank <= best) for rank in ranks])) for best in BEST}
+    return measured | {"mrr": float(np.mean([1.0 / rank[0] for rank in ranks]))}
+
+
+def _ranks(vectors: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
+    """The ranks, from 1, of each query's right texts, best first."""
+    queries, query_rows, query_of = np.unique(texts[:, 0], return_index=True, return_inverse=True)
+    found, found_rows, found_of = np.unique(texts[:, 1], return_index=True, return_inverse=True)
+    right: list[set[int]] = [set() for _ in queries]
+    for query, text in zip(query_of, found_of):
+        right[query].add(int(text))
+    ranks = []
+    for start in range(0, len(queries), AT_ONCE):
+        similar = vectors[query_rows[start:start + AT_ONCE], 0] @ vectors[found_rows, 1].T
+        for query, row in enumerate(similar, start):
+            wanted = sorted(right[query])
+            wrong = np.ones(len(found), bool)
+            wrong[wanted] = False
+            wrong &= found != queries[query]
+            others = np.sort(row[wrong])
+            best = np.sort(row[wanted])[::-1]
+            nearer = len(others) - np.searchsorted(others, best, side="left")
+            ranks.append(np.arange(1, len(wanted) + 1) + nearer)
+    return ranks
+
+
+def similarity(vectors: np.ndarray, scores: np.ndarray) -> dict[str, float]:
+    """Correlations of the cosines of both texts with scores [N]: `spearman` and `pearson`; 0 if one side is constant. vectors [N,2,D]."""
+    cosines = np.einsum("nd,nd->n", vectors[:, 0], vectors[:, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of constant sides
+        found = {"spearman": scipy.stats.spearmanr(scores, cosines)[0], "pearson": scipy.stats.pearsonr(scores, cosines)[0]}
+    return {name: float(np.nan_to_num(value)) for name, value in found.items()}
