@@ -23,6 +23,7 @@ class Rows:
 
     name: str
     values: Sequence[Mapping[str, Any]]
+    lines: Sequence[int] = ()  # of the file `name` that the rows come from, for messages; none: they come from no file
 
     def __str__(self) -> str:
         return self.name
@@ -32,8 +33,10 @@ Source = str | Rows  # a file's path, or what stands for it
 
 
 def place(source: Source, line: int) -> str:
-    """`file:line`, or `name[row N]` of rows in memory."""
-    return f"{source}[row {line}]" if isinstance(source, Rows) else f"{source}:{line}"
+    """`file:line`, or `name[row N]` of rows in memory; of rows that come from a file, `line` counts them from 0."""
+    if isinstance(source, Rows):
+        return f"{source}:{source.lines[line]}" if source.lines else f"{source}[row {line}]"
+    return f"{source}:{line}"
 
 
 def digest(source: Source) -> str:
@@ -87,6 +90,19 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     if not table.lines:
         raise ValueError(f"{path}: no row in {'it' if isinstance(path, Rows) else 'this file'}")
     return table
+
+
+def rows_of(source: Source, suffixes: Sequence[str] = (".jsonl", ".parquet")) -> Source:
+    """Returns the rows of a file of JSON lines or of Parquet with one of these suffixes; anything else unchanged.
+
+    Raises ValueError, naming file and line, for a file that is missing, broken or empty.
+    """
+    if isinstance(source, Rows) or not source.lower().endswith(tuple(suffixes)):
+        return source
+    found = list(_parquet_objects(source) if _format(source) == "parquet" else _json_objects(source))
+    if not found:
+        raise ValueError(f"{source}: no row in this file")
+    return Rows(source, [row for _, row in found], [line for line, _ in found])
 
 
 def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool) -> None:

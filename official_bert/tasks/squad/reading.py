@@ -3,11 +3,12 @@
 import bisect
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from official_bert.data.tables import Rows, Source, place
+from official_bert.data.tables import Rows, Source, place, rows_of
 from official_bert.files import read_json
 
+SeveralAnswers = Literal["refuse", "first", "all"]
 SPACES = " \t\r\n\u202f"  # separate words, as in 2018
 
 
@@ -66,19 +67,21 @@ def split_words(context: str) -> Passage:
     return Passage(context, tuple(words), tuple(starts))
 
 
-def read_squad(path: Source, training: bool = False, version_2: bool = False) -> SquadFile:
+def read_squad(path: Source, training: bool = False, version_2: bool = False, several: SeveralAnswers = "refuse") -> SquadFile:
     """Reads the examples of a file in SQuAD's JSON, with or without a BOM, or of rows of a question each.
 
-    A row has `question`, `context` and `answers`, `{"text": [...], "answer_start": [...]}` as in the `datasets` library or a list as in
-    SQuAD's files; `id` and `is_impossible` are filled in if they are missing.
+    Rows are in memory, in JSON lines, in Parquet, or in a JSON list, which may stand under `data`. A row has `question`, `context` and
+    `answers`, `{"text": [...], "answer_start": [...]}` as in the `datasets` library or a list as in SQuAD's files; `id` and
+    `is_impossible` are filled in if they are missing.
 
     With `training`, as in 2018, a question needs exactly one answer (none if `version_2` and `is_impossible`), and questions
-    whose answer is not at its stated place, up to spaces, are skipped.
+    whose answer is not at its stated place, up to spaces, are skipped. With `several` answers, `first` trains on the first one, `all` on
+    each different one, as an example of its own.
 
     Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there twice, or several
     answers.
     """
-    articles = _load(path)
+    path, articles = _load(path)
     examples: list[SquadExample] = []
     unfound: list[str] = []
     places: dict[str, str] = {}  # by id: answers are files of one answer an id
@@ -91,22 +94,27 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False) ->
                 raise ValueError(f"{here}: id {qas_id!r} is that of {places[qas_id]} too; expected an id for each question")
             places[qas_id] = here
             example = SquadExample(qas_id, question, passage)
-            if training:
-                example = _with_answer(example, row, here, version_2)
-                if not example.is_impossible and example.start_word < 0:
-                    unfound.append(f"{qas_id} ({example.answer!r})")
-                    continue
-            examples.append(example)
+            for one in _with_answers(example, row, here, version_2, several) if training else [example]:
+                if training and not one.is_impossible and one.start_word < 0:
+                    unfound.append(f"{qas_id} ({one.answer!r})")
+                else:
+                    examples.append(one)
     if not examples:
         raise ValueError(f"{path}: no question in this file" + (", all were skipped" if unfound else ""))
     return SquadFile(path, tuple(examples), articles, tuple(unfound))
 
 
-def _load(source: Source) -> list[dict]:
-    if isinstance(source, Rows):
-        return [{"paragraphs": [{"context": row.get("context"), "qas": [_question(row, number)]}]}
-                for number, row in enumerate(source.values)]
-    return _get(read_json(source, "file of questions"), "data", list, source)
+def _load(source: Source) -> tuple[Source, list[dict]]:
+    """Returns the articles of a source, and the source as messages name its places: rows are articles of one question."""
+    source = rows_of(source)
+    if not isinstance(source, Rows):
+        values = read_json(source, "file of questions")
+        articles = values if isinstance(values, list) else _get(values, "data", list, source)
+        if not (articles and all(isinstance(row, Mapping) and "question" in row for row in articles)):
+            return source, articles
+        source = Rows(source, articles)
+    return source, [{"paragraphs": [{"context": row.get("context"), "qas": [_question(row, number)]}]}
+                    for number, row in enumerate(source.values)]
 
 
 def _question(row: Mapping, number: int) -> dict:
@@ -136,18 +144,19 @@ def _paragraphs(source: Source, articles: Sequence[Any]) -> Iterator[tuple[str, 
             yield where, _get(paragraph, "context", str, where), _get(paragraph, "qas", list, where)
 
 
-def _with_answer(example: SquadExample, row: Mapping, where: str, version_2: bool) -> SquadExample:
-    """Adds the answer to an example; its words are -1 if it is not in the context."""
+def _with_answers(example: SquadExample, row: Mapping, where: str, version_2: bool, several: SeveralAnswers) -> list[SquadExample]:
+    """Returns the example with its answer, or once for each different one; words are -1 of an answer that is not in the context."""
     if version_2 and _get(row, "is_impossible", bool, where):
-        return dataclasses.replace(example, is_impossible=True)
+        return [dataclasses.replace(example, is_impossible=True)]
     answers = _get(row, "answers", list, where)
-    if len(answers) != 1:
+    if not answers or (len(answers) > 1 and several == "refuse"):
         hint = ("; a file with questions that have none is read with version_2_with_negative" if not answers else
-                "; is this a development set? Its answers are several people's")
+                "; is this a development set? Its answers are several people's; options.several_answers: first or all trains on them")
         raise ValueError(f"{where} ({example.qas_id}): expected exactly 1 answer in training data, got {len(answers)}{hint}")
-    text, start = _get(answers[0], "text", str, f"{where}.answers[0]"), _get(answers[0], "answer_start", int, f"{where}.answers[0]")
-    first, last = answer_words(example.passage, text, start)
-    return dataclasses.replace(example, answer=text, start_word=first, end_word=last)
+    given = [(_get(answer, "text", str, f"{where}.answers[{number}]"), _get(answer, "answer_start", int, f"{where}.answers[{number}]"))
+             for number, answer in enumerate(answers[:1] if several == "first" else answers)]
+    found = {(text, *answer_words(example.passage, text, start)): None for text, start in given}
+    return [dataclasses.replace(example, answer=text, start_word=first, end_word=last) for text, first, last in found]
 
 
 def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:

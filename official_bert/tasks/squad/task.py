@@ -21,7 +21,7 @@ from official_bert.models.span_predictor import SpanPredictor
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
-from official_bert.tasks.squad.reading import SquadFile, read_squad
+from official_bert.tasks.squad.reading import SeveralAnswers, SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.training import losses
 from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
@@ -41,6 +41,7 @@ class Options:
     n_best_size: int = 20
     version_2_with_negative: bool = False
     null_score_diff_threshold: float = 0.0
+    several_answers: SeveralAnswers = "refuse"  # of a training question: the first one, or an example for each different one
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to; none: to the longest of each batch
 
 
@@ -115,7 +116,8 @@ class Task(TaskBase):
         if not path:
             where = f"--data_dir={files.data_dir}: no {self._published(0)} there" if files.data_dir else "got neither"
             raise ValueError(f"task squad: expected --train_file or a --data_dir with {self._published(0)}; {where}")
-        file = read_squad(path, training=True, version_2=self.options.version_2_with_negative)
+        file = read_squad(path, training=True, version_2=self.options.version_2_with_negative,
+                          several=self.options.several_answers)
         if file.unfound:
             logging.warning("%s", file.warning())
         return file
@@ -124,7 +126,7 @@ class Task(TaskBase):
         depends_on = {"layout": LAYOUT, "data": digest(file.source), "vocab": file_digest(self.config.tokenizer.vocab_file),
                       "do_lower_case": self.config.tokenizer.do_lower_case} | {
             key: getattr(self.options, key) for key in ("max_seq_length", "doc_stride", "max_query_length",
-                                                        "version_2_with_negative")}
+                                                        "version_2_with_negative", "several_answers")}
         arrays = cached(cache_dir, depends_on, lambda: as_arrays(self._features(file, training=True)))
         answers = {name: arrays[name] for name in ("start_positions", "end_positions")}
         return ExampleSource(TextFeatures(arrays, answers), self.config.training.batch_size, self.config.seed,

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,7 @@ Scheme = Literal["iob1", "iob2", "iobes", "plain"]  # plain: each word's tag sta
 FILE = "file of words and tags"
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
-WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows in memory
+WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows
 # B begins a chunk, I continues it, E ends it, S is a chunk of one word; L and U are BILOU's names of E and S.
 PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
 
@@ -26,6 +26,7 @@ class Columns:
     tag: int = -1
     separator: str = ""  # any run of spaces and tabs
     plain: bool = False  # tags of any form
+    names: tuple[str, ...] = ()  # of tags that rows give as numbers
 
     def split(self, line: str) -> list[str]:
         """Splits a line, without its end, into columns."""
@@ -60,7 +61,7 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     no chunk tag.
     """
     if isinstance(path, Rows):
-        return [_sentence(path, number, with_tags, columns is not None and columns.plain) for number in range(len(path.values))]
+        return [_sentence(path, number, with_tags, columns or Columns()) for number in range(len(path.values))]
     columns = columns or Columns()
     sentences: list[Sentence] = []
     words: list[str] = []
@@ -83,7 +84,7 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     return sentences
 
 
-def _sentence(rows: Rows, number: int, with_tags: bool, plain: bool) -> Sentence:
+def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns) -> Sentence:
     """Converts a row to a sentence."""
     where, row = place(rows, number), rows.values[number]
     words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
@@ -93,7 +94,16 @@ def _sentence(rows: Rows, number: int, with_tags: bool, plain: bool) -> Sentence
         return Sentence(tuple(words), (), number, 0)
     if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) != len(words):
         raise ValueError(f"{where}: expected {len(words)} tags under {' or '.join(TAG_KEYS)}, got {str(tags)[:60]}")
-    return Sentence(tuple(words), tuple(_checked_tag(str(tag), where, plain) for tag in tags), number, 0)
+    return Sentence(tuple(words), tuple(_checked_tag(_named(tag, where, columns.names), where, columns.plain) for tag in tags), number, 0)
+
+
+def _named(tag: Any, where: str, names: Sequence[str]) -> str:
+    """Returns a row's tag, or the name of a tag that is given as a number, as the `datasets` library stores it."""
+    if type(tag) is not int or not names:
+        return str(tag)
+    if not 0 <= tag < len(names):
+        raise ValueError(f"{where}: expected the number of one of the {len(names)} tags of options.labels, from 0, got {tag}")
+    return names[tag]
 
 
 def has_tags(path: Source, columns: Columns) -> bool:

@@ -13,7 +13,7 @@ from absl import logging
 from official_bert.config import check_length, check_rate
 from official_bert.data.labelled_texts import SAME_SHARE
 from official_bert.data.sources import ExampleSource
-from official_bert.data.tables import Rows, Source, place
+from official_bert.data.tables import Rows, Source, place, rows_of
 from official_bert.layers import crf
 from official_bert.models.tagger import Tagger
 from official_bert.tasks.tagging import conll
@@ -28,6 +28,7 @@ from official_bert.training.task import Predictions, Resolved, TaskBase
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
          "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated")}  # of a --data_dir
+ROWS = (".jsonl", ".json", ".parquet")  # files of a sentence a row
 TEXTS_AT_ONCE = 256  # in decoding
 
 
@@ -120,12 +121,14 @@ class Task(TaskBase):
 
         Raises ValueError if all texts held out are training texts.
         """
-        train_path = files.training_path(FILES["train"]) if steps.train else ""
-        dev_path, test_path = files.path(files.eval_file, FILES["dev"]), files.path(files.predict_file, FILES["test"])
-        columns = Columns(self.options.word_column, self.options.tag_column, self.options.separator, self.options.scheme == "plain")
+        train_path = rows_of(files.training_path(FILES["train"]), ROWS) if steps.train else ""
+        dev_path = rows_of(files.path(files.eval_file, FILES["dev"]), ROWS) if steps.evaluate else ""
+        test_path = rows_of(files.path(files.predict_file, FILES["test"]), ROWS) if steps.predict else ""
+        columns = Columns(self.options.word_column, self.options.tag_column, self.options.separator, self.options.scheme == "plain",
+                          self.options.labels)
         train = conll.read_sentences(train_path, columns) if steps.train else None
-        held_out = conll.read_sentences(dev_path, columns) if steps.evaluate and dev_path else None
-        tests = conll.read_to_tag(test_path, columns, logging.warning) if steps.predict and test_path else None
+        held_out = conll.read_sentences(dev_path, columns) if dev_path else None
+        tests = conll.read_to_tag(test_path, columns, logging.warning) if test_path else None
         if train is not None and held_out is not None:
             _check_held_out(train_path, train, dev_path, held_out, files.refuse_same)
         task = self._with_labels_of(train) if train is not None else self

@@ -1,9 +1,12 @@
 """Tagging of words as a task: rows, losses, whole-text decoding, frozen features, prediction files, bad input."""
 
+import json
 import pathlib
 import random
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import tensorflow as tf
 from oracles.answers import answers_of
@@ -174,3 +177,30 @@ def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
         make_task(golden, labels=["O"], features="sum", feature_layers=3).build_model()
     with pytest.raises(ValueError, match="lstm_size: expected an even number"):
         make_task(golden, labels=["O"], features="last", lstm_size=7).build_model()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json", "parquet"])
+def test_sentences_in_rows_are_those_of_columns(golden, files, tmp_path, form):
+    labels = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    given = {}
+    for name in ("train_file", "eval_file"):
+        sentences = conll.read_sentences(str(files[name]))
+        rows = [{"id": "x", "tokens": list(one.words), "ner_tags": [labels.index(tag) for tag in one.tags]} for one in sentences]
+        given[name] = tmp_path / f"{name}.{form}"
+        if form == "parquet":
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), given[name])
+        else:
+            given[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, wanted = (resolve(golden, one, labels=labels) for one in (given, files))
+    assert found.train.content == wanted.train.content and found.held_out.source.content == wanted.held_out.source.content
+
+
+def test_mistakes_in_rows_are_named_with_their_line(golden, tmp_path):
+    path = tmp_path / "train.jsonl"
+    for row, told in (({"tokens": ["a", "b"], "ner_tags": [0, 5]}, r"train\.jsonl:2: expected the number of one of the 2 tags"),
+                      ({"tokens": ["a", "b"], "ner_tags": ["O", "B-ORG"]}, r"train\.jsonl:2: expected a tag of one of \['O', 'B-LOC'\]"),
+                      ({"tokens": ["a"], "ner_tags": []}, r"train\.jsonl:2: expected 1 tags under ner_tags or tags"),
+                      ({"text": "a"}, r"train\.jsonl:2: expected a list of words under tokens or words")):
+        path.write_text('{"tokens": ["x"], "ner_tags": ["O"]}\n' + json.dumps(row) + "\n")
+        with pytest.raises(ValueError, match=told):
+            resolve(golden, {"train_file": path}, labels=["O", "B-LOC"])
