@@ -69,7 +69,8 @@ def _row(table: Table, number: int, columns: Columns, keep: Sequence[str]) -> di
     row = {name: table.columns[name][number] for name in keep}
     for name, parts in columns.items():
         cells = [table.columns[part][number] for part in parts]
-        value = cells[0] if len(cells) == 1 else [f"{cells[0]} {ending}".strip() for ending in cells[1:]]
+        endings = cells[-1] if isinstance(cells[-1], list) else cells[1:]
+        value = cells[0] if len(cells) == 1 else [f"{cells[0]} {ending}".strip() for ending in endings]
         if not isinstance(value, list if name == "choices" else str):
             raise ValueError(f"{table.place(number)}: column {parts[0]!r}: expected {'choices' if name == 'choices' else 'text'}, "
                              f"got {value!r:.60}")

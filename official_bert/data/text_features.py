@@ -47,19 +47,23 @@ class TextFeatures(Sequence):
 
 
 class ChoiceFeatures(Sequence):
-    """`features[i]` is the dict of example i, the next C of `rows`: `input_ids`, `input_mask`, `segment_ids` [C,S]."""
+    """`features[i]` is the dict of example i, the next C of `rows`: `input_ids`, `input_mask`, `segment_ids` [C,S].
 
-    def __init__(self, rows: TextFeatures, choices: int, extra: Mapping[str, np.ndarray]):
-        self.rows, self.choices, self.extra = rows, choices, dict(extra)
+    `choices` is C, or the number of rows of each example: C is then the largest, and missing rows hold 0, in `input_mask` too.
+    """
+
+    def __init__(self, rows: TextFeatures, choices: int | Sequence[int], extra: Mapping[str, np.ndarray]):
+        counts = [choices] * (len(rows) // choices) if isinstance(choices, int) else list(choices)
+        self.rows, self.choices, self.extra = rows, max(counts, default=0), dict(extra)
+        self.starts = np.cumsum([0, *counts])
 
     def __len__(self) -> int:
-        return len(self.rows) // self.choices
+        return len(self.starts) - 1
 
     def __getitem__(self, index):
         if not 0 <= index < len(self):
             raise IndexError(index)
-        first = int(index) * self.choices
-        rows = [self.rows[number] for number in range(first, first + self.choices)]
+        rows = [self.rows[number] for number in range(self.starts[index], self.starts[index + 1])]
         length = max(len(row["input_ids"]) for row in rows)
         stacked = {name: np.zeros((self.choices, length), np.int32) for name in rows[0]}
         for choice, row in enumerate(rows):

@@ -38,7 +38,8 @@ class Classifier(EncoderWithHeads):
 class ChoiceClassifier(Classifier):
     """One vector that scores each of C choices by itself; a softmax over them is left to the loss (paper 4.4, SWAG).
 
-    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,C,S]. Outputs: `logits` [B,C], float32.
+    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,C,S]. Outputs: `logits` [B,C], float32. A choice without
+    any token (`input_mask` 0) is none, so that texts with different numbers of choices share a batch: its logit is -1e9.
     """
 
     def __init__(self, encoder: BertEncoder, dropout=0.1, **kwargs):
@@ -48,4 +49,5 @@ class ChoiceClassifier(Classifier):
     def call(self, inputs, training=None):
         _, choices, length = ops.shape(inputs["input_ids"])
         rows = {name: ops.reshape(inputs[name], (-1, length)) for name in ("input_ids", "input_mask", "segment_ids")}
-        return {"logits": ops.reshape(super().call(rows, training=training)["logits"], (-1, choices))}
+        logits = ops.reshape(super().call(rows, training=training)["logits"], (-1, choices))
+        return {"logits": ops.where(ops.max(inputs["input_mask"], axis=-1) > 0, logits, -1e9)}

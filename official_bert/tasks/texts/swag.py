@@ -1,4 +1,7 @@
-"""SWAG: the right one of four endings of a sentence (paper 4.4). An ending's score is a vector's product with [CLS]."""
+"""Multiple choice: the right one of four endings of a sentence (SWAG, paper 4.4), or of any number of answers to a question (RACE).
+
+The score of a choice is a vector's product with [CLS].
+"""
 
 import csv
 import dataclasses
@@ -19,25 +22,44 @@ from official_bert.tasks.texts.base import ROWS, TextClassification, TextOptions
 from official_bert.tasks.texts.served import ServedChoice
 from official_bert.training.task import DataFiles
 
-CHOICES = 4
-ENDINGS = tuple(f"ending{number}" for number in range(CHOICES))
-COLUMNS = ("sent1", "sent2", *ENDINGS)  # a sentence, the beginning of the next one, its possible endings
+ENDINGS = tuple(f"ending{number}" for number in range(4))
 FILES = {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}  # of a --data_dir
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions):
-    """The options of all tasks on texts."""
+    """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and its possible endings."""
+
+    text_column: str = "sent1"
+    begin_column: str = "sent2"  # of every choice, as a question; "" with choices_column: choices stand alone
+    choice_columns: tuple[str, ...] = ENDINGS
+    choices_column: str = ""  # instead of choice_columns: lists in JSON or Parquet, of any lengths
+    label_column: str = "label"  # the number of the right choice, from 0, or its letter, from A
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not (self.choices_column or (self.begin_column and len(self.choice_columns) > 1)):
+            raise ValueError("config.options.choices_column: expected a column of lists, or begin_column and two or more choice_columns")
+
+    @property
+    def choice_parts(self) -> tuple[str, ...]:
+        """The columns of the choices: that of their beginning first, if there is one."""
+        choices = (self.choices_column,) if self.choices_column else self.choice_columns
+        return (self.begin_column, *choices) if self.begin_column else choices
 
 
 class Task(TextClassification):
-    """Rows [B,4,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending."""
+    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C is the most choices of a row of the file."""
 
     Options = Options
     head = "choice"
     served_classes = (ServedChoice,)
     metrics = ("accuracy",)
-    num_outputs = CHOICES
+
+    @property
+    def num_outputs(self):
+        """Choices of a text, if they stand in columns."""
+        return len(self.options.choice_columns)
 
     def build_model(self):
         """Builds encoder, pooler and one vector."""
@@ -47,7 +69,7 @@ class Task(TextClassification):
         return {"train": [_path("train", files.train_file, files)], "eval": [_path("dev", files.eval_file, files)]}
 
     def input_columns(self):
-        return {"text": COLUMNS[:1], "choices": COLUMNS[1:]}
+        return {"text": (self.options.text_column,), "choices": self.options.choice_parts}
 
     def read_train(self, files):
         """Reads `--train_file`, or `train.csv` in `--data_dir`."""
@@ -66,21 +88,38 @@ class Task(TextClassification):
         return [TextSet("predictions", self._read(path, labelled=False))] if path else []
 
     def _read(self, path: Source, labelled: bool) -> LabelledTexts:
-        table = read_table(path, [*COLUMNS, *(["label"] if labelled else [])])
-        table = labelled_texts.without_empty(table, ("sent1", *ENDINGS), "keep", logging.warning)
-        targets = labelled_texts.label_ids(table, "label", [str(number) for number in range(CHOICES)]) if labelled else None
-        return LabelledTexts(str(path), labelled_texts.texts(table, "sent1"), None, targets, _endings(table))
+        options = self.options
+        table = read_table(path, [options.text_column, *options.choice_parts, *([options.label_column] if labelled else [])])
+        columns = (options.text_column, *(() if options.choices_column else options.choice_columns))
+        table = labelled_texts.without_empty(table, columns, "keep", logging.warning)
+        choices = self._choices(table)
+        targets = _right_ones(table, options.label_column, choices) if labelled else None
+        return LabelledTexts(str(path), labelled_texts.texts(table, options.text_column), None, targets, choices)
+
+    def _choices(self, table: Table) -> list[tuple[str, ...]]:
+        """The choices of each row: the beginning with each ending. Raises ValueError, naming the line, for fewer than two or no texts."""
+        options = self.options
+        begins = labelled_texts.texts(table, options.begin_column) if options.begin_column else [""] * len(table)
+        if not options.choices_column:
+            columns = [labelled_texts.texts(table, name) for name in options.choice_columns]
+            return [tuple(f"{begin} {ending}".strip() for ending in endings) for begin, *endings in zip(begins, *columns)]
+        for row, value in enumerate(table.columns[options.choices_column]):
+            if not isinstance(value, list) or len(value) < 2 or not all(isinstance(one, str) for one in value):
+                raise ValueError(f"{table.place(row)}: column {options.choices_column!r}: expected a list of two or more texts, "
+                                 f"got {str(value)[:60]!r}")
+        return [tuple(f"{begin} {ending}".strip() for ending in endings)
+                for begin, endings in zip(begins, table.columns[options.choices_column])]
 
     def make_features(self, data, targets, cache_dir=""):
-        """Four rows for each text."""
-        first = [text for text in data.text for _ in range(CHOICES)]
+        """A row for each choice of each text."""
+        first = [text for text, choices in zip(data.text, data.choices) for _ in choices]
         second = [choice for choices in data.choices for choice in choices]
         arrays = make_features(first, second, self.tokenizer, self.options.max_seq_length, cache_dir)
-        return ChoiceFeatures(TextFeatures(arrays), CHOICES, targets)
+        return ChoiceFeatures(TextFeatures(arrays), [len(choices) for choices in data.choices], targets)
 
     def batch_spec(self, batch_size):
         """Rows at their full length."""
-        rows = {name: tf.TensorSpec((batch_size, CHOICES, self.options.max_seq_length), tf.int32) for name in ROWS}
+        rows = {name: tf.TensorSpec((batch_size, self.num_outputs, self.options.max_seq_length), tf.int32) for name in ROWS}
         return rows | {"label_ids": tf.TensorSpec((batch_size,), tf.int32),
                        "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
@@ -92,11 +131,12 @@ class Task(TextClassification):
         return {"choice": int(np.argmax(logits)), "probabilities": scipy.special.softmax(logits).tolist()}
 
     def write_set(self, name, logits, output_dir):
-        """Writes `predictions.csv`: the number of the ending, and the probability of each."""
+        """Writes `predictions.csv`: the number of the choice, and the probability of each."""
+        names = range(logits.shape[-1]) if self.options.choices_column else self.options.choice_columns
         path = os.path.join(output_dir, f"{name}.csv")
         with written_whole(path) as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["index", "prediction", *(f"probability:{ending}" for ending in ENDINGS)])
+            writer.writerow(["index", "prediction", *(f"probability:{name}" for name in names)])
             for index, answer in enumerate(map(self.answer, logits)):
                 writer.writerow([index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])])
         return path
@@ -106,7 +146,14 @@ def _path(which: str, given: Source, files: DataFiles) -> Source:
     return given or (os.path.join(files.data_dir, FILES[which]) if files.data_dir else "")
 
 
-def _endings(table: Table) -> list[tuple[str, ...]]:
-    """The possible next sentences: the beginning with each ending."""
-    columns = [labelled_texts.texts(table, name) for name in COLUMNS[1:]]
-    return [tuple(f"{begins} {ending}".strip() for ending in endings) for begins, *endings in zip(*columns)]
+def _right_ones(table: Table, column: str, choices: list[tuple[str, ...]]) -> np.ndarray:
+    """Returns the number of each row's right choice, int32 [N]. Raises ValueError, naming the line, for one that the row lacks."""
+    letters = {chr(ord("A") + number): number for number in range(26)}
+    found = np.zeros(len(table), np.int32)
+    for row, (value, some) in enumerate(zip(table.columns[column], choices)):
+        known = [str(number) for number in range(len(some))]
+        number = letters.get(labelled_texts.label_text(value), labelled_texts.numbers_of(known)(value))
+        if not 0 <= number < len(some):
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected one of {known}, got {value!r}")
+        found[row] = number
+    return found

@@ -1,6 +1,7 @@
 """SWAG: four endings, one vector."""
 
 import csv
+import json
 import pathlib
 
 import numpy as np
@@ -82,3 +83,48 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["prediction"] for row in rows] == ["3", "2"]
     assert float(rows[0]["probability:ending3"]) == pytest.approx(0.475367, abs=1e-6)
+
+
+RACE = {"text_column": "article", "begin_column": "question", "choices_column": "options", "label_column": "answer", "max_seq_length": 64}
+ROWS = [{"article": "It rained.", "question": "What fell?", "options": ["water", "books", "a king"], "answer": "A"},
+        {"article": "It rained again.", "question": "Where?", "options": ["here", "there"], "answer": 1}]
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_lists_of_any_length_share_a_batch_and_a_missing_choice_is_never_chosen(tmp_path):
+    config = make_config("swag", options=RACE, training={"batch_size": 2, "eval_batch_size": 2})
+    data = resolve(config, Steps(train=False), eval_file=write_rows(tmp_path / "dev.jsonl", ROWS))
+    source = data.held_out.source
+    assert [int(row["label_ids"]) for row in source.examples] == [0, 1] and data.task.head == "choice"
+    batch = source.batch(0)
+    assert batch["input_ids"].shape[:2] == (2, 3)
+    short = int(np.concatenate(source.plan(0)).tolist().index(1))
+    logits = data.model(batch)["logits"].numpy()
+    assert logits[short, 2] == np.float32(-1e9) and np.all(np.abs(logits[1 - short]) < 100)
+    # The row with two choices alone has the same logits.
+    alone = {name: value[short:short + 1, :2] for name, value in batch.items() if value.ndim == 3}
+    np.testing.assert_allclose(data.model(alone)["logits"].numpy()[0], logits[short, :2], atol=1e-6)
+    task, tokenizer = data.task, data.task.tokenizer
+    length = int(batch["input_mask"][1 - short, 2].sum())
+    assert tokenizer.convert_ids_to_tokens(batch["input_ids"][1 - short, 2, :length]) == [
+        "[CLS]", *tokenizer.tokenize("It rained."), "[SEP]", *tokenizer.tokenize("What fell? a king"), "[SEP]"]
+    (path,) = [task.write_set("predictions", logits[[1 - short, short]], str(tmp_path))]
+    rows = list(csv.DictReader(pathlib.Path(path).read_text().splitlines()))
+    assert rows[1]["probability:2"] == "0.000000" and len(rows) == 2
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    ({"answer": "C"}, r"dev\.jsonl:2: column 'answer': expected one of \['0', '1'\], got 'C'"),
+    ({"answer": 2}, r"dev\.jsonl:2: column 'answer': expected one of"),
+    ({"options": ["here"]}, r"dev\.jsonl:2: column 'options': expected a list of two or more texts"),
+    ({"options": "here"}, r"dev\.jsonl:2: column 'options': expected a list")])
+def test_wrong_lists_are_told_with_their_line(tmp_path, change, told):
+    path = write_rows(tmp_path / "dev.jsonl", [ROWS[0], ROWS[1] | change])
+    with pytest.raises(ValueError, match=told):
+        resolve(make_config("swag", options=RACE), Steps(train=False), eval_file=path)
+    with pytest.raises(ValueError, match="choices_column: expected a column of lists, or begin_column"):
+        load_task(make_config("swag", options={"begin_column": ""}))
