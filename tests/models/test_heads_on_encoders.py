@@ -1,10 +1,11 @@
-"""Classifier, choices, tagger, span predictor: against the whole encoder and a product worked out in NumPy."""
+"""Classifier, choices, tagger, span predictor, bi-encoder: against the whole encoder and a product worked out in NumPy."""
 
 import keras
 import numpy as np
 import pytest
 
 from official_bert.config import ModelConfig
+from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.span_predictor import SpanPredictor
@@ -15,7 +16,9 @@ SMALL = ModelConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_atte
 MAKERS = {"classifier": lambda **more: Classifier.make(SMALL, {"num_classes": 3}, **more),
           "choice": lambda **more: ChoiceClassifier.make(SMALL, **more),
           "tagger": lambda **more: Tagger.make(SMALL, {"num_tags": 5}, **more),
-          "span": lambda **more: SpanPredictor.make(SMALL, **more)}
+          "embeddings": lambda **more: BiEncoder.make(SMALL, **more),
+         "embeddings of [CLS]": lambda **more: BiEncoder.make(SMALL, {"pooling": "cls"}, **more),
+         "span": lambda **more: SpanPredictor.make(SMALL, **more)}
 RNG = np.random.default_rng(0)
 MASK = (np.arange(9) < np.array([[9], [6], [4], [7]])).astype("int32")
 ROWS = {"input_ids": RNG.integers(1, 50, (4, 9)).astype("int32") * MASK, "input_mask": MASK,
@@ -66,9 +69,18 @@ def test_a_span_predictor_gives_start_and_end_of_every_row():
     np.testing.assert_allclose(outputs["end_logits"], wanted[:, :, 1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_bi_encoder_gives_each_text_its_own_vector_of_length_1(pooling):
+    model = BiEncoder.make(SMALL, {"pooling": pooling})
+    rows = model.encoder(ROWS)["sequence_output"].numpy()
+    wanted = rows[:, 0] if pooling == "cls" else (rows * MASK[:, :, None]).sum(axis=1) / MASK.sum(axis=1, keepdims=True)
+    wanted /= np.linalg.norm(wanted, axis=-1, keepdims=True)
+    np.testing.assert_allclose(model(CHOICES)["embedding"], wanted.reshape(2, 2, -1), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", MAKERS)
 def test_models_save_load_and_run_in_training_mode_and_bfloat16(kind, tmp_path):
-    inputs = CHOICES if kind == "choice" else ROWS
+    inputs = CHOICES if kind == "choice" or kind.startswith("embeddings") else ROWS
     model = MAKERS[kind]()
     outputs = model(inputs)
     model.save(tmp_path / "model.keras")

@@ -6,9 +6,12 @@ import pathlib
 
 import numpy as np
 import pytest
+import yaml
+from commands import run_here
 from made_finetuning import SWAG, data_files, make_config, resolve
 from oracles import texts as oracle
 
+from official_bert.config import to_dict
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
@@ -128,3 +131,27 @@ def test_wrong_lists_are_told_with_their_line(tmp_path, change, told):
         resolve(make_config("swag", options=RACE), Steps(train=False), eval_file=path)
     with pytest.raises(ValueError, match="choices_column: expected a column of lists, or begin_column"):
         load_task(make_config("swag", options={"begin_column": ""}))
+
+
+@pytest.mark.slow
+def test_lists_of_choices_go_through_the_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["air", "water", "road", "river", "music", "film"]
+    rows = [{"article": f"the {word}", "question": "Which?", "options": [other, word], "answer": "B"}
+            for word in words for other in words if other != word]
+    write_rows(tmp_path / "train.jsonl", rows)
+    write_rows(tmp_path / "dev.jsonl", [row | {"article": f"a {row['article'][4:]}", "options": [*row["options"], "king"][:2 + number % 2]}
+                                        for number, row in enumerate(rows)])
+    (tmp_path / "race.yaml").write_text(yaml.safe_dump(to_dict(make_config("swag", options=RACE))))
+    done = run_here("-m", "official_bert.run_finetuning", "--config=race.yaml", "--train_file=train.jsonl", "--eval_file=dev.jsonl",
+                    "--predict_file=dev.jsonl", "--output_dir=run", "--cache_dir=")
+    assert done.returncode == 0, done.stderr
+    written = list(csv.DictReader((tmp_path / "run/predictions.csv").read_text().splitlines()))
+    asked = run_here("-m", "official_bert.run_predict", "--task=swag", "--model=run", "--input_file=dev.jsonl", "--output_file=out.jsonl")
+    assert asked.returncode == 0, asked.stderr
+    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert {len(answer["probabilities"]) for answer in answers} == {2, 3} and len(answers) == len(written)
+    for answer, row in zip(answers, written):
+        assert answer["choice"] == int(row["prediction"]) and answer["choices"][1].startswith("Which? ")
+        found = [float(row[f"probability:{number}"]) for number in range(3)]
+        np.testing.assert_allclose(found, [*answer["probabilities"], 0.0][:3], atol=1e-4)
