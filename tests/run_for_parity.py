@@ -1,6 +1,8 @@
 """A process of the parity tests: the same 20 steps on several arrangements of devices; writes losses and weights of each.
 
-    run_for_parity.py RECORDS OUTPUT_FOLDER
+    run_for_parity.py RECORDS OUTPUT_FOLDER ARRANGEMENT...
+
+An arrangement is REPLICAS-ACCUMULATION, such as 2-1.
 """
 
 import sys
@@ -17,7 +19,6 @@ from official_bert.training.step import fold_seeds
 from official_bert.training.trainer import Trainer
 
 NO_DROPOUT = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-ARRANGEMENTS = ((1, 1), (1, 4), (2, 1), (4, 1), (2, 2))  # replicas, accumulation steps
 
 
 def replicas_of(count):
@@ -61,11 +62,12 @@ def dropped_outputs(records, strategy):
             for name, function in (("keras_seeds", keras_seeds), ("our_seeds", our_seeds))}
 
 
-def main(records, folder):
-    """Writes REPLICAS-ACCUMULATION.npz for every arrangement, and dropout.npz."""
+def main(records, folder, *arrangements):
+    """Writes ARRANGEMENT.npz for each, and dropout.npz."""
     distribution.make_strategy(Placement(strategy="mirrored", num_cpu_devices=4))
-    for replicas, accumulation in ARRANGEMENTS:
-        np.savez(f"{folder}/{replicas}-{accumulation}.npz", **train(records, replicas_of(replicas), accumulation))
+    for arrangement in arrangements:
+        replicas, accumulation = map(int, arrangement.split("-"))
+        np.savez(f"{folder}/{arrangement}.npz", **train(records, replicas_of(replicas), accumulation))
     np.savez(f"{folder}/dropout.npz", **dropped_outputs(records, replicas_of(2)))
 
 

@@ -137,8 +137,7 @@ class CheckpointFolder:
             for path in (*_files_of(prefix), self.folder):
                 _flush(path)
         except (tf.errors.OpError, OSError) as error:
-            for leftover in _files_of(prefix):
-                shutil.rmtree(leftover) if os.path.isdir(leftover) else os.remove(leftover)
+            _remove(prefix)
             raise OSError(f"{self.folder}: the checkpoint of step {step} could not be written, those before it are intact: "
                           f"{' '.join(str(error).split())[:200]}") from None
         self._remove_all_but_the_last(step)
@@ -154,13 +153,18 @@ class CheckpointFolder:
             file.write(f'model_checkpoint_path: "{names[-1]}"\n')
             file.writelines(f'all_model_checkpoint_paths: "{name}"\n' for name in names)
         for step in set(found) - set(kept):
-            for path in _files_of(found[step]):
-                os.remove(path)
+            _remove(found[step])
 
 
 def _files_of(prefix: str) -> list[str]:
     """The files of a checkpoint, and the temporary folder of one that was not finished; the index first."""
     return sorted(glob.glob(f"{glob.escape(prefix)}[._]*"), key=lambda path: not path.endswith(".index"))
+
+
+def _remove(prefix: str) -> None:
+    """Removes what there is of a checkpoint."""
+    for path in _files_of(prefix):
+        shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
 def _flush(path: str) -> None:

@@ -64,6 +64,14 @@ def make(golden):
     return of
 
 
+@pytest.fixture(scope="module", params=CASES)
+def case(make, request):
+    """Returns a case's task, model and rows, its served model, and the function that answers; traced once for several tests."""
+    task, model, rows = make(request.param)
+    served = make_served_model(task, model, ServingOptions())
+    return task, model, rows, served, function_of(served)
+
+
 def check_equal(found, wanted):
     """Compares two answers; the graph's lists are padded."""
     shared = [key for key in wanted if key in found]
@@ -79,11 +87,8 @@ def check_equal(found, wanted):
             assert found[key] == value, key
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_graph_answers_as_the_steps_in_plain_python_do(make, name):
-    task, model, rows = make(name)
-    served = make_served_model(task, model, ServingOptions())
-    answer = function_of(served)
+def test_the_graph_answers_as_the_steps_in_plain_python_do(case):
+    task, model, rows, served, answer = case
     assert isinstance(served, task.served_classes) and sorted(answer.outputs) == sorted(served.outputs)
     batch = answer(**{name: [row[name] for row in rows] for name in rows[0]})
     wanted = answers_of(task, model, rows)
@@ -95,12 +100,9 @@ def test_the_graph_answers_as_the_steps_in_plain_python_do(make, name):
         assert {bool(answer["answer"]) for answer in wanted} == {False, True}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_row_has_the_same_answer_alone_and_in_any_batch(make, name):
+def test_a_row_has_the_same_answer_alone_and_in_any_batch(case):
     """Allows 2e-6: padded rows have other sizes, and a product of another size adds in another order."""
-    task, model, rows = make(name)
-    served = make_served_model(task, model, ServingOptions())
-    answer = function_of(served)
+    _, _, rows, _, answer = case
 
     def answers(chosen):
         outputs = answer(**{name: [row[name] for row in chosen] for name in rows[0]})

@@ -62,7 +62,9 @@ def in_phases(records, tmp_path_factory):
     return task, losses
 
 
-@pytest.mark.parametrize("stop", [4, 6, 9], ids=["in the first phase", "between the phases", "in the second phase"])
+@pytest.mark.parametrize("stop", [
+    pytest.param(4, marks=pytest.mark.slow, id="in the first phase"), pytest.param(6, id="between the phases"),
+    pytest.param(9, id="in the second phase")])
 def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_path, monkeypatch, stop):
     task, wanted = in_phases
     log = loop.Run._log

@@ -96,6 +96,14 @@ def test_a_truncated_checkpoint_gives_way_and_is_removed_once_the_run_has_gone_o
                                                             for part in ("data-00000-of-00001", "index"))]
 
 
+def test_what_a_killed_write_left_goes_with_its_checkpoint(saved, tmp_path):
+    folder, _ = saved
+    (tmp_path / "ckpt-8_temp").mkdir()
+    (tmp_path / "ckpt-8_temp/part-00000-of-00001.index").write_bytes(b"half")
+    folder.save(12)  # ckpt-8 is one too many now
+    assert sorted(int(path.stem[5:]) for path in tmp_path.glob("*.index")) == [9, 10, 11, 12] and not list(tmp_path.glob("ckpt-8*"))
+
+
 def test_a_folder_with_checkpoints_of_several_names_is_decided_by_its_state_file(saved, tmp_path):
     (tmp_path / "checkpoint").unlink()
     for path in tmp_path.glob("ckpt-11.*"):
