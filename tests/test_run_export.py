@@ -67,6 +67,7 @@ def test_what_is_no_run_is_named(run_folder, tmp_path):
         restore_for_inference(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_another_keras_backend_is_refused(run_folder, tmp_path):
     finished = subprocess.run([sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run_folder[0]}",
                                f"--output={tmp_path / 'x'}"], capture_output=True, text=True, check=False,

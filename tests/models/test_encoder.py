@@ -158,6 +158,7 @@ np.savez(sys.argv[1] + "/outputs.npz", **{name: np.asarray(value) for name, valu
 """
 
 
+@pytest.mark.slow
 def test_a_model_gives_the_same_on_another_keras_backend(tmp_path):
     _, wanted = save_small(tmp_path)
     done = subprocess.run([sys.executable, "-c", OTHER_BACKEND, str(tmp_path)], check=False, capture_output=True, text=True,

@@ -17,6 +17,7 @@ import grpc
 import made_serving
 import pytest
 import tensorflow as tf
+from commands import run_here
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
@@ -81,10 +82,10 @@ def test_mistakes_give_one_line(demo_root, arguments, message):
         for word, value in places.items():
             arguments = [argument.replace(word, value) for argument in arguments]
             message = message.replace(word, value)
-        finished = subprocess.run([sys.executable, "-m", "official_bert.serve", "--port=0", *arguments], capture_output=True,
-                                  text=True, timeout=300, check=False)
+        finished = run_here("-m", "official_bert.serve", "--port=0", *arguments)
     lines = finished.stderr.strip().split("\n")
-    assert finished.returncode == 1 and lines[-1].startswith("error: ") and message in lines[-1], finished.stderr
+    told = [line for line in lines if line.startswith("error: ")]
+    assert finished.returncode == 1 and len(told) == 1 and message in told[0], finished.stderr
     assert "Traceback" not in finished.stderr
 
 

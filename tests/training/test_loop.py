@@ -110,6 +110,7 @@ def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_o
     assert list(followed) == [3, 6, 9] and followed == pytest.approx(own, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_profiled_steps_leave_a_profile(records, tmp_path):
     config = make_config(training={"steps": 6})
     loop.train(*given(config, records), str(tmp_path), Placement(), profile_steps="2:4", report=lambda _: None)

@@ -44,6 +44,7 @@ def test_beam_writes_the_files_of_the_sharded_order(tmp_path, golden, compress, 
     assert_same_files(tmp_path, golden, config, shards, compress, IN_PROCESS)
 
 
+@pytest.mark.slow
 def test_two_worker_processes_write_the_files_of_the_sharded_order(tmp_path, golden):
     config = InstanceConfig(max_seq_length=64, max_predictions_per_seq=10, dupe_factor=3)
     assert_same_files(tmp_path, golden, config, 4, False, TWO_WORKERS)
