@@ -107,6 +107,7 @@ def test_a_run_killed_ten_times_has_the_losses_of_the_uninterrupted_one(files, u
     assert losses_by_step(files / "killed_ten_times") == losses_by_step(uninterrupted[1])
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_says_so_by_its_status(files, uninterrupted):
     output = files / "terminated"
     process = start(files, output, "--set=training.save_every=1000")

@@ -133,7 +133,7 @@ def check(served_models, exported, heads, form):
 QUICK = ["question_answering", "crf"]
 
 
-@pytest.mark.parametrize("form", ["text", "ids"])
+@pytest.mark.parametrize("form", ["text", pytest.param("ids", marks=pytest.mark.slow)])
 def test_saved_models_answer_without_us_as_the_models_do(served_models, exported, form):
     check(served_models, exported, QUICK, form)
 

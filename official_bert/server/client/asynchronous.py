@@ -177,6 +177,9 @@ def _read_answer(url: str, status: int, headers: Mapping[str, str], content: byt
     return answer
 
 
+STATE_SECONDS = 0.2
+
+
 class AsyncGrpcClient(AsyncModelClient):
     """Over gRPC with the official stubs. `target` is the server's address, as 127.0.0.1:8500.
 
@@ -258,6 +261,15 @@ class AsyncGrpcClient(AsyncModelClient):
         except self._grpc.aio.AioRpcError as error:
             is_refused = is_lost = False
             if error.code() == self._grpc.StatusCode.UNAVAILABLE:
-                is_lost = channel.get_state() != states.READY
+                is_lost = await self._is_broken(channel)
                 is_refused = not is_lost
             raise ServingError(error.code().name, error.details() or "", is_refused=is_refused, is_lost=is_lost) from None
+
+    async def _is_broken(self, channel: Any) -> bool:
+        """Whether the connection has broken: gRPC tells its calls, and some milliseconds later the channel's state shows it."""
+        try:
+            async with asyncio.timeout(STATE_SECONDS):
+                await channel.wait_for_state_change(self._grpc.ChannelConnectivity.READY)
+            return True
+        except TimeoutError:
+            return False
