@@ -250,7 +250,7 @@ def test_many_open_connections_give_way_to_one_that_asks(impatient):
 
 def test_large_bodies_that_stay_unfinished_give_way(impatient):
     with innocent(impatient), contextlib.ExitStack() as stack:
-        for _ in range(6):
+        for _ in range(3):  # more bytes than are allowed, and fewer connections
             connection = stack.enter_context(connect(impatient))
             with contextlib.suppress(OSError):
                 connection.sendall(header(700_000) + b" " * 600_000)
