@@ -1,7 +1,7 @@
 """Stores the settings of record files in a hidden file beside each: `.train.tfrecord.made_with.json` beside `train.tfrecord`.
 
-The records themselves equal those of 2018 byte for byte and do not say what their labels mean. The same file beside a text that
-prepare_corpus has written says that documents stand in it several times.
+The records themselves equal those of 2018 byte for byte and do not say what their labels mean. Beside a text of prepare_corpus,
+the same file says that the text holds copies of documents.
 """
 
 import json

@@ -185,8 +185,7 @@ class BestCheckpoint:
         self.record: dict = {}
         path = os.path.join(self.folder, METRIC_FILE)
         if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                self.record = json.load(file)
+            self.record = read_json(path)
 
     def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float], phase: int = 0) -> bool:
         """Writes the weights, then the metric, if it beats the best so far; returns whether it does.

@@ -23,6 +23,7 @@ from official_bert.server.client.messages import (
 from official_bert.server.statuses import HTTP_STATUS
 
 KEEP_ALIVE = 2.0  # seconds that an idle connection is kept: less than servers keep theirs, so none is found closed
+STATE_SECONDS = 0.2  # until the state of a channel shows that its connection has broken
 # Of the codes that share a status, the commonest.
 CODES = {**{status: code for code, status in HTTP_STATUS.items()}, 400: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED",
          500: "INTERNAL"}
@@ -175,9 +176,6 @@ def _read_answer(url: str, status: int, headers: Mapping[str, str], content: byt
         message = answer.get("error", answer) if isinstance(answer, dict) else answer
         raise ServingError(code, str(message), is_refused=is_refused, retry_after=retry_after)
     return answer
-
-
-STATE_SECONDS = 0.2
 
 
 class AsyncGrpcClient(AsyncModelClient):
