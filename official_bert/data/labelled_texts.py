@@ -33,6 +33,13 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.text)
 
+    def rows(self, keep: np.ndarray) -> "LabelledTexts":
+        """Returns only some of the rows."""
+        def chosen(values):
+            return None if values is None else [values[row] for row in keep]
+        return dataclasses.replace(self, text=[self.text[row] for row in keep], text_pair=chosen(self.text_pair),
+                                   targets=None if self.targets is None else self.targets[keep], choices=chosen(self.choices))
+
     def pairs(self) -> Iterator[tuple[str, Any]]:
         """Both texts of each row; the second is "" if there is only one."""
         return zip(self.text, self.text_pair or self.choices or [""] * len(self.text))

@@ -17,6 +17,7 @@ from official_bert.text.compiling import compiled
 CRC32C_POLYNOMIAL = np.uint32(0x82F63B78)  # reflected Castagnoli polynomial
 CRC_MASK_DELTA = np.uint64(0xA282EAD8)  # TFRecord stores rotated CRCs, so that a CRC of CRCs stays useful
 FRAME_BYTES = 16  # length (8), its CRC (4), the record's CRC (4)
+FRAME_HEADER_BYTES, FRAME_FOOTER_BYTES = 12, 4
 MAP_ENTRY, KEY, VALUE, VALUES = 0x0A, 0x0A, 0x12, 0x0A  # protobuf tags: field number and "length follows"
 FLOAT_LIST, INT64_LIST = 0x12, 0x1A
 
@@ -55,6 +56,52 @@ def masked_crc(data, start, stop, tables):
     crc ^= np.uint64(0xFFFFFFFF)
     rotated = crc >> np.uint64(15) | crc << np.uint64(17)
     return rotated + CRC_MASK_DELTA & np.uint64(0xFFFFFFFF)
+
+
+@njit(forceinline=True)
+def _little_endian(data, position, size):
+    value = np.uint64(0)
+    for place in range(size):
+        value |= np.uint64(data[position + place]) << np.uint64(8 * place)
+    return value
+
+
+@compiled(nogil=True)
+def find_frames(data, first, size, tables, starts):
+    """Walks over the records of a file of `size` bytes, whose bytes from `first` on are in `data` (uint8).
+
+    Writes the places of records to `starts` and returns (their number, the place after the last of them). It ends before the
+    first record whose header is not wholly in `data`, has a wrong checksum, or whose end is beyond the file.
+    """
+    position, count = np.int64(first), 0
+    while position - first + FRAME_HEADER_BYTES <= len(data):
+        header = position - first
+        length = _little_endian(data, header, 8)
+        if masked_crc(data, header, header + 8, tables) != _little_endian(data, header + 8, 4):
+            break
+        if length > np.uint64(size - position) or position + FRAME_BYTES + np.int64(length) > size:
+            break
+        starts[count] = position
+        position += FRAME_BYTES + np.int64(length)
+        count += 1
+    return count, position
+
+
+@compiled(nogil=True)
+def first_broken_frame(data, bounds, tables):
+    """Checks whole frames, the k-th in `data[bounds[k]:bounds[k + 1]]` (uint8).
+
+    Returns (k, 0) for the first whose length is wrong, (k, 1) for the first with other bytes than its checksum says, and (-1, 0)
+    if all are right.
+    """
+    for k in range(len(bounds) - 1):
+        start, stop = bounds[k], bounds[k + 1]
+        if _little_endian(data, start, 8) != np.uint64(stop - start - FRAME_BYTES):
+            return k, 0
+        if masked_crc(data, start + FRAME_HEADER_BYTES, stop - FRAME_FOOTER_BYTES, tables) != _little_endian(
+                data, stop - FRAME_FOOTER_BYTES, FRAME_FOOTER_BYTES):
+            return k, 1
+    return -1, 0
 
 
 @njit(forceinline=True)

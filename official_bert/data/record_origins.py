@@ -43,12 +43,15 @@ def read_origin(path: str) -> Mapping[str, Any]:
     return facts if facts.get(SIZE) == size_of(path) else {}
 
 
-def note_copies(path: str, holds: bool) -> None:
-    """Notes whether a text holds copies of documents."""
-    if holds:
-        write_origin(path, {COPIES: True})
-    else:
-        remove(origin_file(path))
+def note_copies(path: str, size: int) -> None:
+    """Notes that the text of `size` bytes that is or will be at `path` holds copies of documents."""
+    with written_whole(origin_file(path)) as file:
+        file.write(to_text(size, {COPIES: True}))
+
+
+def forget(path: str) -> None:
+    """Removes the settings of the file that was at `path` before."""
+    remove(origin_file(path))
 
 
 def holds_copies(path: str) -> bool:

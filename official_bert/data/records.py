@@ -7,19 +7,19 @@ import dataclasses
 import gzip
 import os
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from official_bert.data.record_encoding import ExampleEncoder, crc_tables, masked_crc
-from official_bert.files import open_bytes, size_of
+from official_bert.data.record_encoding import FRAME_FOOTER_BYTES, FRAME_HEADER_BYTES, ExampleEncoder, crc_tables, masked_crc
+from official_bert.files import open_bytes
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 SCHEMA_VERSION = 1  # of the unmasked records, in each of them
-HEADER_BYTES, FOOTER_BYTES = 12, 4
 GZIP_MAGIC = b"\x1f\x8b\x08"  # a plain file that begins so would have a record longer than half a megabyte
 
 
@@ -157,20 +157,20 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
     """
     with _open_any(path) as file:
         number = 0
-        while header := _read(file, HEADER_BYTES, path, number):
+        while header := _read(file, FRAME_HEADER_BYTES, path, number):
             where = f"{path}: record {number}"
-            if len(header) < HEADER_BYTES:
+            if len(header) < FRAME_HEADER_BYTES:
                 raise ValueError(f"{where} is truncated: {len(header)} bytes of its header are left")
             length, crc = struct.unpack("<QI", header)
             if crc != _crc(header[:8]):
                 raise ValueError(f"{where} is corrupted: its length does not match its checksum (is it a TFRecord?)")
             if number % every:
-                file.seek(length + FOOTER_BYTES, os.SEEK_CUR)
+                file.seek(length + FRAME_FOOTER_BYTES, os.SEEK_CUR)
                 number += 1
                 continue
-            body = _read(file, length + FOOTER_BYTES, path, number)
-            if len(body) < length + FOOTER_BYTES:
-                raise ValueError(f"{where} is truncated: expected {length + FOOTER_BYTES} bytes, {len(body)} are left")
+            body = _read(file, length + FRAME_FOOTER_BYTES, path, number)
+            if len(body) < length + FRAME_FOOTER_BYTES:
+                raise ValueError(f"{where} is truncated: expected {length + FRAME_FOOTER_BYTES} bytes, {len(body)} are left")
             if struct.unpack_from("<I", body, length)[0] != _crc(body[:length]):
                 raise ValueError(f"{where} is corrupted: its bytes do not match their checksum")
             yield body[:length]
@@ -191,29 +191,9 @@ def _read(file, size: int, path: str, number: int) -> bytes:
     """Reads up to `size` bytes. Raises ValueError, naming the record, for a broken gzip stream."""
     try:
         return file.read(size)
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path}: record {number} is truncated or corrupted: {error}") from None
 
 
 def _crc(data: bytes) -> int:
     return int(masked_crc(np.frombuffer(data, np.uint8), 0, len(data), crc_tables()))
-
-
-def count_records(path: str) -> int:
-    """Counts the records of a file; raises what `read_records` raises, but does not check the content of plain files."""
-    with _open_any(path) as file:
-        if isinstance(file, gzip.GzipFile):
-            return sum(1 for _ in read_records(path))
-        size, position, number = size_of(path), 0, 0
-        while position < size:
-            header = file.read(HEADER_BYTES)
-            if len(header) < HEADER_BYTES or struct.unpack_from("<I", header, 8)[0] != _crc(header[:8]):
-                break
-            position += HEADER_BYTES + struct.unpack_from("<Q", header)[0] + FOOTER_BYTES
-            if position > size:
-                break
-            file.seek(position)
-            number += 1
-    if position != size:
-        raise ValueError(f"{path}: record {number} is truncated or corrupted")
-    return number

@@ -14,79 +14,73 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data import records
+from official_bert.data.indexed_records import BrokenRecordError, IndexedRecords
+from official_bert.data.record_order import RecordOrder
 from official_bert.files import size_of
 
-SHUFFLE_BUFFER = 20_000  # records; the order of files is shuffled too
-READ_FILES = 8  # at once
 T = TypeVar("T")
 ParseFunction = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
 class RecordSource:
-    """Batches of TFRecord files, plain or gzip.
+    """Batches of TFRecord files, plain or gzip, on this machine or elsewhere.
 
     `parse(serialized [B], indices [B])` makes the batch; `indices` are epoch * records + the record's number, for masks that
-    change every epoch. Training shuffles files and records every epoch and drops the remainder of an epoch; evaluation
-    (`shuffle=False`) keeps the order and fills the last batch up with rows of `example_weights` 0.
+    change every epoch. Training (`shuffle`) takes the records of every epoch in the order of `RecordOrder` and drops the remainder
+    of an epoch; evaluation keeps the order of the files and fills the last batch up with rows of `example_weights` 0. A batch is read
+    in the same time wherever it is, and a worker reads its own rows alone. `cache_dir` is that of `IndexedRecords`.
 
     Raises ValueError for files that are broken or hold no record.
     """
 
+    order = "blocks of 256, 128 at a time"  # the rule of `RecordOrder`; a run records it
+
     def __init__(self, paths: Sequence[str], batch_size: int, parse: ParseFunction, seed: int = 0, shuffle: bool = True,
-                 shuffle_buffer: int = SHUFFLE_BUFFER):
-        self.paths, self.batch_size, self.parse = list(paths), batch_size, parse
-        self.seed, self.shuffle, self.shuffle_buffer = seed, shuffle, shuffle_buffer
-        self.counts = [records.count_records(path) for path in self.paths]
-        self._kinds = ["GZIP" if records.is_gzip(path) else "" for path in self.paths]
+                 cache_dir: str = ""):
+        self.paths, self.batch_size, self.parse, self.shuffle = list(paths), batch_size, parse, shuffle
+        self.records = IndexedRecords(self.paths, cache_dir)
+        self.counts = self.records.counts
         self.size = sum(self.counts)
         if not self.size:
             raise ValueError(f"{', '.join(self.paths)}: no record in these files")
-        self.keeps_remainder = not shuffle or self.size < batch_size
-        self.batches_per_epoch = -(-self.size // batch_size) if self.keeps_remainder else self.size // batch_size
+        self._order = order = RecordOrder(self.counts, seed, shuffle)
+        self._places = functools.lru_cache(maxsize=4)(lambda *window, records=self.records: records.places(order.window(*window)))
+        keeps_remainder = not shuffle or self.size < batch_size
+        self.batches_per_epoch = -(-self.size // batch_size) if keeps_remainder else self.size // batch_size
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
         """Batches start, start + 1, ...: endless if shuffled, else one epoch."""
-        epoch, skipped = divmod(start, self.batches_per_epoch)
-        epochs = tf.data.Dataset.counter(epoch, 1) if self.shuffle else tf.data.Dataset.from_tensors(np.int64(epoch))
-        stream = epochs.flat_map(lambda number: self._epoch(number, tf.where(number == epoch, skipped, 0)))
+        numbers = tf.data.Dataset.counter(start) if self.shuffle else tf.data.Dataset.range(start, self.batches_per_epoch)
         rows = self.batch_size // num_shards
 
-        def make_batch(serialized, indices, weights):
-            part = slice(shard * rows, (shard + 1) * rows)
-            batch = self.parse(serialized[part], indices[part])
-            return batch | {"example_weights": weights[part]}
+        def make_batch(number):
+            values = tf.numpy_function(lambda batch: self._rows(int(batch), shard * rows, rows), [number],
+                                       [tf.string, tf.int64, tf.float32, tf.string], stateful=False)
+            with tf.control_dependencies([tf.debugging.Assert(tf.equal(values[3], ""), [values[3]])]):
+                serialized, indices, weights = (tf.ensure_shape(value, [rows]) for value in values[:3])
+            return self.parse(serialized, indices) | {"example_weights": weights}
 
-        return _prefetched(stream.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
+        return _prefetched(numbers.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
 
-    def _epoch(self, epoch: tf.Tensor, skipped_batches: tf.Tensor) -> tf.data.Dataset:
-        """Batches (serialized, indices, weights) of the epoch from `skipped_batches` on."""
-        # TensorFlow would mix its global seed into the order, and cannot shuffle if that is 0. This sets it for this graph only.
-        tf.compat.v1.set_random_seed(1)
-        starts = np.cumsum([0, *self.counts[:-1]])
-        files = tf.data.Dataset.from_tensor_slices((self.paths, self._kinds, starts))
-        if self.shuffle:
-            seed = [self.seed, tf.cast(epoch, tf.int32)]
-            order = tf.random.experimental.stateless_shuffle(tf.range(len(self.paths)), seed=seed)
-            files = tf.data.Dataset.from_tensor_slices(order).map(
-                lambda index: tuple(tf.gather(values, index) for values in (self.paths, self._kinds, starts)))
-
-        def numbered(path, kind, first):
-            file = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=1 << 20)
-            return tf.data.Dataset.zip((file, tf.data.Dataset.counter(first)))
-
-        rows = files.interleave(numbered, cycle_length=min(READ_FILES, len(self.paths)) if self.shuffle else 1, block_length=16,
-                                num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        if self.shuffle:
-            rows = rows.shuffle(min(self.shuffle_buffer, self.size), seed=tf.cast(epoch, tf.int64) * 1_000_003 + self.seed,
-                                reshuffle_each_iteration=False)
-        rows = rows.map(lambda serialized, index: (serialized, tf.cast(epoch, tf.int64) * self.size + index, tf.constant(1.0)))
-        rows = rows.skip(tf.cast(skipped_batches, tf.int64) * self.batch_size)
-        if self.keeps_remainder:
-            filler = rows.take(1).map(lambda serialized, index, weight: (serialized, index, 0.0)).repeat()
-            missing = self.batches_per_epoch * self.batch_size - self.size
-            rows = rows.concatenate(filler.take(missing))
-        return rows.batch(self.batch_size, drop_remainder=True)
+    def _rows(self, batch: int, skipped: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes]:
+        """Reads `count` rows of a batch after the first `skipped`: records, indices, weights, and what is wrong with a record or ""."""
+        epoch, number = divmod(batch, self.batches_per_epoch)
+        begin = number * self.batch_size
+        first, last = (min(begin + row, self.size) for row in (skipped, skipped + count))
+        parts = self._order.windows(epoch, first, last) if last > first else []
+        filler = self._order.windows(epoch, begin, begin + 1) if last - first < count else []
+        numbers = np.concatenate([self._order.window(epoch, window)[part] for window, part in parts + filler])
+        indices = np.full(count, epoch * self.size + numbers[-1], np.int64)
+        indices[:len(numbers)] = epoch * self.size + numbers
+        weights = (np.arange(count) < last - first).astype(np.float32)
+        serialized = np.full(count, b"", object)
+        try:
+            places = [self._places(epoch, window)[:, part] for window, part in parts + filler]
+            found = self.records.read(numbers, np.concatenate(places, axis=1))
+        except BrokenRecordError as error:
+            return serialized, indices, weights, f"[bad row {error.number} {error.reason}]".encode()
+        serialized[:] = found + found[-1:] * (count - len(found))
+        return serialized, indices, weights, b""
 
     @property
     def content(self) -> list[list]:
@@ -95,23 +89,12 @@ class RecordSource:
 
     def locate(self, index: int) -> str:
         """Returns `file: record number` of the row with this index."""
-        number = index % self.size
-        for path, count in zip(self.paths, self.counts):
-            if number < count:
-                return f"{path}: record {number}"
-            number -= count
-        raise AssertionError(index)
+        return self.records.locate(index % self.size)
 
     def explain(self, message: str) -> str | None:
         """Names the file and record that caused an error of the pipeline; None if no record did."""
-        if refused := re.search(r"\[bad row (\d+): (.+?)\]", message):
-            return f"{self.locate(int(refused[1]))}: {refused[2]}"
-        try:
-            for path in self.paths:
-                for _ in records.read_records(path):
-                    pass
-        except ValueError as error:
-            return str(error)
+        if refused := re.search(r"\[bad row (\d+)(.+?)\]", message):
+            return f"{self.locate(int(refused[1]))}{refused[2]}"
         return None
 
 

@@ -5,28 +5,32 @@ A row is packed and cut as in 2018 (`convert_single_example`); batches pad it.
 
 import array
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from official_bert.data.cache import cached, file_digest, text_digest
 from official_bert.text.fast_tokenization import FastTokenizer
-from official_bert.text.packing import pack_pair, truncate_pair
+from official_bert.text.packing import keep, pack_pair, sliding_windows, truncate_pair
 from official_bert.text.tokenization import FullTokenizer
 
 LARGE = 5_000_000  # characters; for more, building the compiled tokenizer and using it is quicker than the plain one
 LAYOUT = 1  # version of the cached arrays
+Truncate = Literal["head", "tail", "head_tail", "windows"]
 
 
 class TextFeatures(Sequence):
     """`features[i]` is the dict of row i: `input_ids`, `input_mask`, `segment_ids` int32 [S], and its values in `extra`.
 
     `ids` holds all rows one after another; row i begins at `starts[i]`, and its segment 0 has `first_lengths[i]` tokens.
+    `extra` has a value for each text.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], extra: Mapping[str, np.ndarray] | None = None):
         self.ids, self.starts, self.first_lengths = arrays["ids"], arrays["starts"], arrays["first_lengths"]
         self.cut = int(arrays["cut"])  # rows that were longer than the limit
-        self.extra = dict(extra or {})
+        self.texts = arrays.get("texts")  # the number of each row's text, if a text has several; they are in order
+        self.extra = {name: values if self.texts is None else values[self.texts] for name, values in (extra or {}).items()}
 
     def __len__(self) -> int:
         return len(self.first_lengths)
@@ -73,20 +77,22 @@ class ChoiceFeatures(Sequence):
 
 
 def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: FullTokenizer, max_seq_length: int,
-                  cache_dir: str = "") -> Mapping[str, np.ndarray]:
+                  cache_dir: str = "", truncate: Truncate = "head", doc_stride: int = 64) -> Mapping[str, np.ndarray]:
     """Makes the arrays of `TextFeatures`; keeps them between runs in `cache_dir`, if given.
 
-    Raises ValueError if `max_seq_length` leaves no room for the special tokens.
+    `truncate` says which part of a text that is too long makes its row, or that single texts are cut into `windows` `doc_stride`
+    tokens apart, each of which is a row. Raises ValueError if `max_seq_length` leaves no room for the special tokens.
     """
     special = 2 if text_pair is None else 3
     if max_seq_length < special:
         raise ValueError(f"max_seq_length: expected at least {special} for the special tokens, got {max_seq_length}")
     if not cache_dir:  # spares the digests
-        return _pack_all(text, text_pair, tokenizer, max_seq_length)
+        return _pack_all(text, text_pair, tokenizer, max_seq_length, truncate, doc_stride)
     depends_on = {"layout": LAYOUT, "texts": [text_digest(text), text_digest(text_pair or [])], "pairs": text_pair is not None,
                   "vocab": file_digest(tokenizer.vocab_file), "do_lower_case": tokenizer.do_lower_case,
                   "max_seq_length": max_seq_length}
-    return cached(cache_dir, depends_on, lambda: _pack_all(text, text_pair, tokenizer, max_seq_length))
+    depends_on |= {} if truncate == "head" else {"truncate": truncate, "doc_stride": doc_stride}
+    return cached(cache_dir, depends_on, lambda: _pack_all(text, text_pair, tokenizer, max_seq_length, truncate, doc_stride))
 
 
 def tokenize_all(tokenizer: FullTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
@@ -98,7 +104,9 @@ def tokenize_all(tokenizer: FullTokenizer, texts: Sequence[str]) -> list[np.ndar
 
 
 def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: FullTokenizer,
-              max_seq_length: int) -> dict[str, np.ndarray]:
+              max_seq_length: int, truncate: Truncate, doc_stride: int) -> dict[str, np.ndarray]:
+    if truncate == "windows":
+        return _pack_windows(tokenize_all(tokenizer, text), tokenizer, max_seq_length - 2, doc_stride)
     first = tokenize_all(tokenizer, text)
     second = [np.zeros(0, np.int32)] * len(first) if text_pair is None else tokenize_all(tokenizer, text_pair)
     cls_id, sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
@@ -107,9 +115,23 @@ def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: F
     for a, b in zip(first, second):
         room = max_seq_length - (3 if len(b) else 2)
         cut += len(a) + len(b) > room
-        a, b = truncate_pair(a.tolist(), b.tolist(), room)
-        ids.extend(pack_pair(a, b, cls_id, sep_id)[0])
-        first_lengths.append(len(a) + 2)
+        head_a, head_b = truncate_pair(a.tolist(), b.tolist(), room)
+        kept_a, kept_b = keep(a.tolist(), len(head_a), truncate), keep(b.tolist(), len(head_b), truncate)
+        ids.extend(pack_pair(kept_a, kept_b, cls_id, sep_id)[0])
+        first_lengths.append(len(kept_a) + 2)
         starts.append(len(ids))
     return {"ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.array(first_lengths, np.int32),
             "cut": np.array(cut)}
+
+
+def _pack_windows(texts: Sequence[np.ndarray], tokenizer: FullTokenizer, room: int, stride: int) -> dict[str, np.ndarray]:
+    """A row for each window over a text; a text without tokens has one row."""
+    cls_id, sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
+    rows, owners = [], []
+    for number, tokens in enumerate(texts):
+        for start, length in sliding_windows(len(tokens), room, stride) or [(0, 0)]:
+            rows.append(np.array([cls_id, *tokens[start:start + length], sep_id], np.int32))
+            owners.append(number)
+    lengths = np.array([len(row) for row in rows], np.int32)
+    return {"ids": np.concatenate(rows), "starts": np.cumsum([0, *lengths]), "first_lengths": lengths, "cut": np.array(0),
+            "texts": np.array(owners)}

@@ -7,6 +7,7 @@ The exceptions are capital sigmas, whose lower-case form depends on the word, an
 accents, which canonical ordering may move: the text between spaces around one goes through `FullTokenizer`.
 """
 
+import itertools
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ BOUNDARY = 2  # nothing on one side of it depends on the other side
 VISIBLE = 4  # a line with it is not blank (str.strip keeps it)
 UNCHANGED = -1
 LINE_SEPARATOR = "\u2028"
+ASSIGNED = (range(0x40000), range(0xE0000, 0xF0000))  # code points; Unicode assigns no others, private use apart
 SPACE, NEWLINE, HASH_SIGN = 0x20, 0x0A, 0x23
 FIRST_ACCENT = 0xCC  # U+0300 begins with it in UTF-8
 HASH_START, HASH_SHIFT = -0x340D631B7BDDDCDB, 40  # FNV-1a; the slot number is the hash's higher bits
@@ -154,10 +156,10 @@ def _deleted_accents(table: CharacterTable) -> np.ndarray:
 
 def _characters_that_matter() -> list[str]:
     """All characters that Unicode assigns and the whole CJK blocks, without U+2028: no other character changes."""
-    everything = list(map(chr, range(sys.maxunicode + 1)))
+    candidates = list(map(chr, itertools.chain(*ASSIGNED)))
     unassigned = {"Cn", "Co", "Cs"}
-    chars = {char for char, kind in zip(everything, map(unicodedata.category, everything)) if kind not in unassigned}
-    chars.update(*(everything[first:last + 1] for first, last in CJK_RANGES))
+    chars = {char for char, kind in zip(candidates, map(unicodedata.category, candidates)) if kind not in unassigned}
+    chars.update(*(map(chr, range(first, last + 1)) for first, last in CJK_RANGES))
     return sorted(chars - {LINE_SEPARATOR})
 
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from official_bert.text.packing import Part
+
 
 class Slices(NamedTuple):
     """The tokens of each row: `length` [R] of `values` [T] from `start` [R] on."""
@@ -60,6 +62,16 @@ def truncate(a: Slices, max_tokens: int) -> tuple[Slices, tf.Tensor]:
     return a._replace(length=tf.minimum(a.length, max_tokens)), a.length > max_tokens
 
 
+def keep(a: Slices, length: tf.Tensor, part: Part) -> Slices:
+    """`packing.keep`: slices of `length` [R] tokens from each slice, which may be longer."""
+    if part == "head":
+        return a._replace(length=length)
+    last = tf.where(a.length > length, length if part == "tail" else length // 2, 0)
+    end = a.start + a.length
+    places = tf.concat([tf.ragged.range(a.start, a.start + length - last), tf.ragged.range(end - last, end)], 1)
+    return Slices(tf.gather(a.values, places.values), tf.cast(places.row_starts(), tf.int32), length)
+
+
 def lay_out(a: Slices, b: Slices | None, cls_id: int, sep_id: int, pad_id: int = 0) -> Layout:
     """Makes rows of one text or two: [CLS] a [SEP] in segment 0, b [SEP] in segment 1; an empty b gets no [SEP]."""
     if b is None:
@@ -80,16 +92,16 @@ def lay_out(a: Slices, b: Slices | None, cls_id: int, sep_id: int, pad_id: int =
 
 
 def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, cls_id: int, sep_id: int, max_seq_length: int,
-               pad_id: int = 0) -> tuple[Layout, tf.Tensor]:
-    """Packs examples of a classifier, truncated as in 2018; returns whether each was cut [B], too."""
+               pad_id: int = 0, part: Part = "head") -> tuple[Layout, tf.Tensor]:
+    """Packs examples of a classifier, cut to lengths as in 2018, keeping a part of each text; returns whether each was cut [B], too."""
     a = whole(ids_a)
     if ids_b is None:
-        a, truncated = truncate(a, max_seq_length - 2)
-        return lay_out(a, None, cls_id, sep_id, pad_id), truncated
+        cut_a, truncated = truncate(a, max_seq_length - 2)
+        return lay_out(keep(a, cut_a.length, part), None, cls_id, sep_id, pad_id), truncated
     b = whole(ids_b)
     room = max_seq_length - tf.where(b.length > 0, 3, 2)
-    a, b, truncated = truncate_pair(a, b, room)
-    return lay_out(a, b, cls_id, sep_id, pad_id), truncated
+    cut_a, cut_b, truncated = truncate_pair(a, b, room)
+    return lay_out(keep(a, cut_a.length, part), keep(b, cut_b.length, part), cls_id, sep_id, pad_id), truncated
 
 
 def sliding_windows(lengths: tf.Tensor, window: tf.Tensor | int, stride: int) -> Windows:

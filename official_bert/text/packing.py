@@ -2,9 +2,10 @@
 
 import bisect
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T", bound=Sequence)
+Part = Literal["head", "tail", "head_tail"]  # of a text that is too long: what the model sees
 
 
 def truncate_pair(tokens_a: T, tokens_b: T, max_tokens: int) -> tuple[T, T]:
@@ -22,6 +23,17 @@ def truncate_pair(tokens_a: T, tokens_b: T, max_tokens: int) -> tuple[T, T]:
         else:
             length_b -= 1
     return tokens_a[:length_a], tokens_b[:length_b]  # type: ignore[return-value]
+
+
+def keep(tokens: T, count: int, part: Part) -> T:
+    """Returns the `count` tokens of a sequence that is too long which lie at its head, at its tail, or half at each (Sun et al. 2019).
+
+    Of an odd number, the head has one more.
+    """
+    if part == "head" or len(tokens) <= count:
+        return tokens[:count]  # type: ignore[return-value]
+    last = count if part == "tail" else count // 2
+    return [*tokens[:count - last], *tokens[len(tokens) - last:]]  # type: ignore[return-value]
 
 
 def pack_pair(ids_a: Sequence[int], ids_b: Sequence[int] | None, cls_id: int, sep_id: int) -> tuple[list[int], list[int]]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from official_bert.files import read_lines
 
+CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -31,6 +32,19 @@ def check_size(path: str, entries: int, vocab_size: int) -> None:
     """Raises ValueError if a vocabulary of so many `entries` has ids without an embedding in the model."""
     if entries > vocab_size:
         raise ValueError(f"{path}: expected at most model.vocab_size = {vocab_size} entries, got {entries}")
+
+
+def has_capitals(vocab: Iterable[str]) -> bool:
+    """Tells whether more than 1 % of a vocabulary's entries, without special tokens, have capital letters."""
+    words = [entry for entry in vocab if not re.fullmatch(r"\[.*\]", entry)]
+    return sum(entry != entry.lower() for entry in words) > CASED_SHARE * len(words)
+
+
+def check_casing(path: str, vocab: Iterable[str], do_lower_case: bool) -> None:
+    """Raises ValueError if text is to be lower-cased for a vocabulary with capitals, whose words would never occur."""
+    if do_lower_case and has_capitals(vocab):
+        raise ValueError(f"--vocab_file={path}: more than 1 % of its entries have capital letters, but text is lower-cased; "
+                         "expected --do_lower_case=False beside it, or a lower-cased vocabulary")
 
 
 def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = True) -> tuple[list[str], dict[str, int]]:

@@ -10,12 +10,13 @@ from official_bert.files import BadText, read_lines
 def read_vectors(path: str, wanted: Collection[str], lower: bool = False, on_bad_text: BadText = "error") -> dict[str, np.ndarray]:
     """Reads the vectors of the `wanted` words that are in a file, float64 [W] each; word2vec's first line (words, numbers) may be there.
 
-    With `lower`, words are lower-cased first; of several the first one counts, which is the most frequent in the published files.
+    The file may be packed (`.gz`). With `lower`, words are lower-cased first; of several the first one counts, which is the most
+    frequent in the published files.
     Raises ValueError, naming the line, for a line with fewer numbers than the first, or with something else.
     """
     found: dict[str, np.ndarray] = {}
     width = 0
-    for number, line in enumerate(read_lines(path, "file of word vectors", on_bad_text=on_bad_text), 1):
+    for number, line in enumerate(read_lines(path, "file of word vectors", on_bad_text=on_bad_text, unzip=True), 1):
         parts = line.rstrip().replace("\t", " ").split(" ")
         if parts == [""] or (number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts)):
             continue

@@ -1,5 +1,7 @@
 """Word vectors as people publish them."""
 
+import gzip
+
 import pytest
 
 from official_bert.text.word_vectors import read_vectors
@@ -17,6 +19,17 @@ def test_the_published_forms_are_read(tmp_path):
     word2vec = write(tmp_path / "word2vec.txt", "2 3\nThe\t1\t2\t3\nthe 4 5 6\n")
     assert read_vectors(word2vec, {"the"}, lower=True)["the"].tolist() == [1.0, 2.0, 3.0]
     assert read_vectors(word2vec, {"the"})["the"].tolist() == [4.0, 5.0, 6.0]
+
+
+def test_packed_files_are_read_and_broken_ones_refused(tmp_path):
+    packed = gzip.compress(b"the 1 2 3\nof 4 5 6\n" * 100)
+    (tmp_path / "vectors.txt.gz").write_bytes(gzip.compress("the 1 2\nété 4 5\n".encode()))
+    found = read_vectors(str(tmp_path / "vectors.txt.gz"), {"the", "été"})
+    assert {word: vector.tolist() for word, vector in found.items()} == {"the": [1.0, 2.0], "été": [4.0, 5.0]}
+    for name, content in (("cut.gz", packed[:-9]), ("text.gz", b"the 1 2\n"), ("changed.gz", packed[:-8] + bytes(8))):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name}: not a whole gzip file"):
+            read_vectors(str(tmp_path / name), {"the"})
 
 
 @pytest.mark.parametrize(("text", "told"), [

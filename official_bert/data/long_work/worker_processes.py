@@ -18,12 +18,13 @@ def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExec
     with concurrent.futures.ProcessPoolExecutor(num_workers, context, _begin) as pool:
         # Elsewhere than in the main thread no signal cuts off the start of a process, which would then be known to nobody.
         starter = threading.Thread(target=lambda: [pool.submit(os.getpid) for _ in range(num_workers)])
-        starter.start()
         try:
+            starter.start()
             starter.join()
             yield pool
         except BaseException:
-            starter.join()
+            with contextlib.suppress(RuntimeError):  # a signal came before it began
+                starter.join()
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(multiprocessing.active_children()) - others:
                 process.kill()  # one that is still importing would outlive this process and complain about its end

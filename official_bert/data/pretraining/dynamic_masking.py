@@ -17,6 +17,13 @@ ORDER, MASK, KEEP, REPLACEMENT, LENGTH, FIRST = range(6)  # kinds of draws
 Batch = dict[str, tf.Tensor]
 
 
+def of_this_schema(batch: Mapping[str, tf.Tensor]) -> Batch:
+    """Returns a batch of `records.unmasked_features`; raises InvalidArgumentError for records of another schema version."""
+    with tf.control_dependencies([tf.debugging.assert_equal(
+            batch["schema_version"], records.SCHEMA_VERSION, "records of another schema version: make them anew")]):
+        return {**batch, "input_ids": tf.identity(batch["input_ids"])}
+
+
 class DynamicMasking:
     """Masks batches of records without masks; B rows of S tokens, W = S + 1 words at most, P predictions at most."""
 
@@ -34,9 +41,8 @@ class DynamicMasking:
         The masks of a row depend on the seed and on its number in `examples` (int64 [B]): epoch * size of the data + the record's
         number, for masks that change each epoch. Raises InvalidArgumentError for records of another schema version.
         """
-        with tf.control_dependencies([tf.debugging.assert_equal(
-                batch["schema_version"], records.SCHEMA_VERSION, "records of another schema version: make them anew")]):
-            ids, input_mask = tf.identity(batch["input_ids"]), batch["input_mask"]
+        batch = of_this_schema(batch)
+        ids, input_mask = batch["input_ids"], batch["input_mask"]
         special = (ids == self.facts.cls_id) | (ids == self.facts.sep_id)
         candidates = (input_mask == 1) & ~special                                          # [B,S]
         budgets = tf.gather(self._budgets, tf.reduce_sum(input_mask, axis=1))              # [B]

@@ -6,6 +6,7 @@ Unreadable text (bytes that are not UTF-8, a row without text) is an error, or i
 import bz2
 import contextlib
 import dataclasses
+import functools
 import gzip
 import io
 import lzma
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 from official_bert.copies import local_copy
 from official_bert.data.pretraining.yield_report import YieldReport
-from official_bert.files import folder_of
+from official_bert.files import folder_of, size_of
 from official_bert.files import open_bytes as store_bytes
 
 OnBadText = Literal["error", "skip", "replace"]
@@ -31,9 +32,10 @@ _DATASET_FILES = ("state.json", "dataset_info.json", "dataset_dict.json")  # bes
 
 @dataclasses.dataclass
 class BadText:
-    """The policy for text that cannot be read, and the report that counts it."""
+    """The policy for text that cannot be read, the report that counts it, and the bytes of the open file that were read."""
     policy: OnBadText = "error"
     report: YieldReport = dataclasses.field(default_factory=YieldReport)
+    bytes_read: Callable[[], int] = int  # 0 if no file is open
 
     def skip(self, place: str, problem: str, **amounts: int) -> None:
         """Counts text that is left out. Raises ValueError with place and problem if the policy is "error"."""
@@ -69,9 +71,10 @@ def without_dataset_files(paths: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def open_bytes(path: str) -> Iterator[BinaryIO]:
+def open_bytes(path: str, bad: BadText) -> Iterator[BinaryIO]:
     """Opens a file, decompressed if its first bytes say that it is compressed; `-` is standard input.
 
+    While it is open, `bad.bytes_read` tells how many bytes were read, compressed ones if it is.
     Raises ValueError for archives, and for `zstd` if the package zstandard is not installed.
     """
     with contextlib.ExitStack() as stack:
@@ -80,6 +83,9 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
         kind = kind_of(path) if path != STANDARD_INPUT else _kind_of_stream(cast(io.BufferedReader, start))
         if kind in ("zip", "parquet", "arrow"):
             raise ValueError(f"{path}: expected lines of text, plain or compressed, got a {kind} file")
+        if path != STANDARD_INPUT:
+            bad.bytes_read = start.tell
+            stack.callback(setattr, bad, "bytes_read", int)
         yield _OPENERS[kind](start) if kind in _OPENERS else start
 
 
@@ -148,7 +154,7 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
     Raises ValueError naming file, line and byte for text that is not UTF-8 or a damaged file, unless `bad` says otherwise.
     """
     number = offset = 0
-    with open_bytes(path) as file:
+    with open_bytes(path, bad) as file:
         while True:
             try:
                 line = file.readline()
@@ -183,7 +189,7 @@ def read_text_column(path: str, text_key: str, bad: BadText) -> Iterator[str]:
     import pyarrow
     row = 0
     try:
-        for column in _columns(path, text_key):
+        for column in _columns(path, text_key, bad):
             for data in column.cast(pyarrow.large_binary()).to_pylist():
                 row += 1
                 if data is None:
@@ -193,15 +199,18 @@ def read_text_column(path: str, text_key: str, bad: BadText) -> Iterator[str]:
         bad.skip(f"{path}:{row + 1}", f"damaged or not a table of texts ({str(error).splitlines()[0]})", files=1)
 
 
-def _columns(path: str, text_key: str) -> Iterator[Any]:
-    """Gives the text column of a table in parts of about a thousand rows."""
+def _columns(path: str, text_key: str, bad: BadText) -> Iterator[Any]:
+    """Gives the text column of a table in parts of about a thousand rows; `bad.bytes_read` is their share of the file."""
     import pyarrow
     import pyarrow.parquet
     if kind_of(path) == "parquet":
         with pyarrow.parquet.ParquetFile(local_copy(path)) as table:
             _check_column(path, table.schema_arrow, text_key)
-            for batch in table.iter_batches(ROWS_AT_ONCE, columns=[text_key]):
+            size, rows = size_of(path), table.metadata.num_rows
+            for number, batch in enumerate(table.iter_batches(ROWS_AT_ONCE, columns=[text_key]), 1):
+                bad.bytes_read = functools.partial(min, size, size * ROWS_AT_ONCE * number // rows)
                 yield batch.column(0)
+        bad.bytes_read = int
         return
     with pyarrow.memory_map(local_copy(path)) as file:
         try:
@@ -212,7 +221,9 @@ def _columns(path: str, text_key: str) -> Iterator[Any]:
             reader = batches = pyarrow.ipc.open_stream(file)
         _check_column(path, reader.schema, text_key)
         for batch in batches:
+            bad.bytes_read = functools.partial(int, file.tell())
             yield batch.column(batch.schema.get_field_index(text_key))
+    bad.bytes_read = int
 
 
 def _check_column(path: str, schema: Any, text_key: str) -> None:

@@ -22,6 +22,7 @@ ROWS_OF_BAND = 4  # two documents are compared if four numbers of their signatur
 BANDS = PERMUTATIONS // ROWS_OF_BAND
 RECENT = 1 << 16  # entries in a Python dict before they become a sorted array
 KINDS = ("paragraphs", "documents", "near")
+HASH_PARTS, HASHES_AT_ONCE = 64, 1 << 16  # of lines
 
 
 @dataclasses.dataclass
@@ -165,3 +166,34 @@ class Deduplicator:
     def _signature(self, entry: int) -> np.ndarray:
         """Returns the signature of an earlier document."""
         return np.fromfile(self._path, np.uint32, PERMUTATIONS, offset=4 * PERMUTATIONS * entry)
+
+
+class LineCounter:
+    """Counts exact duplicates of lines, with hashes on disk: memory does not grow with the corpus."""
+
+    def __init__(self, folder: str):
+        self.paths = [os.path.join(folder, f"hashes-{part}") for part in range(HASH_PARTS)]
+        self.lines = 0
+        self._waiting: list[int] = []
+
+    def add(self, lines: list[str]) -> None:
+        """Adds `lines`."""
+        self.lines += len(lines)
+        self._waiting.extend(map(hash, lines))
+        if len(self._waiting) >= HASHES_AT_ONCE:
+            self._write()
+
+    def _write(self) -> None:
+        """Adds the hashes that wait to the files."""
+        hashes = np.array(self._waiting, np.int64).view(np.uint64)
+        parts = hashes % HASH_PARTS
+        for part in np.unique(parts):
+            with open(self.paths[part], "ab") as file:
+                hashes[parts == part].tofile(file)
+        self._waiting = []
+
+    def duplicates(self) -> int:
+        """Returns how many lines are copies of earlier ones."""
+        self._write()
+        return self.lines - sum(len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths
+                                if os.path.exists(path))

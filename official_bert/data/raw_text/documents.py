@@ -185,7 +185,7 @@ class Cleaner:
                  limits: QualityLimits | None = None):
         self.language, self.shortest, self.keep_everything = language, shortest, keep_everything
         self.limits = limits or QualityLimits()
-        self._filters = {headings: running_text.ParagraphFilter(headings) for headings in (False, True)}
+        self._filters = {headings: running_text.ParagraphFilter(headings, language) for headings in (False, True)}
         self._count_words = WordCounter()
 
     def clean(self, document: Document, report: YieldReport) -> list[str]:

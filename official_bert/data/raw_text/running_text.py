@@ -8,13 +8,14 @@ item. WikiExtractor gives headings a full stop, so its paragraphs must also be a
 import re
 import unicodedata
 
-from official_bert.data.raw_text import scripts
+from official_bert.data.raw_text import finite_verbs, scripts
 
 # Sentence marks of the scripts that have them, with the brackets and quotation marks that may follow.
 _CLOSING = r"(?:['\"”’»›)\]}＂」』】）\s]|\[\d+\])*$"
 _SENTENCE_END = re.compile(rf"[.!?…。！？．｡।॥؟۔։።᙮၊။។៕།༎᱾꯫:;：；]{_CLOSING}")
 _OWN_FULL_STOP = re.compile(rf"[。！？｡।॥۔։።᙮၊။។៕།༎᱾꯫]{_CLOSING}")  # WikiExtractor's headings get an ASCII one
-_INNER_END = re.compile(r"\w{3}[.!?][\"'”’»)]*\s+\S.*\S\s+\S")
+_INNER_END = re.compile(r"[^\s.!?]{3}[.!?][\"'”’»)]*\s+\S.*\S\s+\S")
+_ADDED_FULL_STOP = re.compile(r"[.:;,]\.$")  # no sentence ends so: WikiExtractor gave a heading its full stop
 _LIST_MARK = re.compile(r"^\s*(BULLET::::|[*#•·▪◦‣–—-]\s|[(（]?\d{1,3}[.)）]\s|\d{1,3}、|[①-⑳㈠-㈩]|\|)")
 _SECTION_NUMBER = re.compile(r"\d+(\.\d+)+\.?\s[^.!?]*\.?$")
 _ASCII_OTHERS = bytes(code for code in range(128) if not chr(code).isalpha())
@@ -37,10 +38,11 @@ NOT_RUNNING_TEXT = (HEADING, LIST_ITEM, MARKUP, NO_LETTERS, SHORT)  # reasons th
 
 
 class ParagraphFilter:
-    """Decides which paragraphs are kept; `headings`: the file may have headings with full stops."""
+    """Decides which paragraphs of a language are kept; `headings`: the file may have headings with full stops."""
 
-    def __init__(self, headings: bool = False):
+    def __init__(self, headings: bool = False, language: str = "en"):
         self._headings = headings
+        self._language = language
         self._count_words = scripts.WordCounter()
 
     def reason_to_drop(self, paragraph: str) -> str:
@@ -61,10 +63,11 @@ class ParagraphFilter:
 
     def _is_heading(self, text: str, script: scripts.Script) -> bool:
         """Tells whether a line of WikiExtractor's output is shorter than a sentence."""
-        if _SECTION_NUMBER.match(text):
+        if _SECTION_NUMBER.match(text) or (_ADDED_FULL_STOP.search(text) and not text.endswith("...")):
             return True
         own_full_stop = _OWN_FULL_STOP.search(text[-_TAIL:])
-        least = (_HEADING_WITH_FULL_STOP if own_full_stop else _HEADING)[script]
+        by_form = None if own_full_stop else finite_verbs.least_words(text, self._language)
+        least = by_form["phrase"] if by_form else (_HEADING_WITH_FULL_STOP if own_full_stop else _HEADING)[script]
         if script != "spaced":
             return _count_letters(text) < least
         beginning = text[:_BEGINNING]
@@ -72,6 +75,8 @@ class ParagraphFilter:
             return False
         rest, ideographs = (text, 0) if own_full_stop else scripts.without_ideographs(text)
         words = self._count_words(rest) + ideographs / _IDEOGRAPHS_OF_A_WORD
+        if by_form and words < least:
+            least = by_form[finite_verbs.form_of(text, self._language)]
         return words < least and not (words >= _WORDS_WITH_INNER_END and _INNER_END.search(text))
 
 

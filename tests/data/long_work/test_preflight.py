@@ -2,7 +2,6 @@
 
 import collections
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -69,11 +68,11 @@ def test_needed_room_is_compared_with_the_disk_once_for_all_folders_on_it(monkey
 
 def reserve(count, soft, hard):
     """Runs `reserve_handles` in a process with these limits; returns its limit afterwards, or the error."""
-    code = ("import resource, sys; from official_bert.data.long_work import preflight\n"
+    code = (f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+            "from official_bert.data.long_work import preflight\n"
             f"try: preflight.reserve_handles({count})\nexcept ValueError as error: print(error)\n"
             "else: print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])")
-    return subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True, preexec_fn=lambda: (
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)))).stdout
+    return subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True).stdout
 
 
 def test_file_handles_are_reserved_within_the_hard_limit():

@@ -120,3 +120,24 @@ def test_a_heading_of_two_scripts_is_measured_by_both():
     assert is_dropped("experimental からのパッケージと共に、unstable を追いかける.") == running_text.HEADING
     assert is_dropped("The experimental distribution and " + "からのパッケージと共に" * 2 + ".") == ""
     assert is_dropped("bash(1) を参照。") == ""  # its own full stop ends no heading
+
+
+@pytest.mark.parametrize(("language", "sentences", "phrases"), [
+    ("de", ["Der Hafen ist seit dem Krieg geschlossen.", "Lesen Sie dazu bitte auch das Handbuch des Herstellers.",
+            "Wenn es regnet, bleibt der Markt im Sommer geschlossen.", "Es gibt Häfen, die im Winter zugefroren sind."],
+     ["Gründung der ersten Siedlungen am Ufer des Flusses durch Kaufleute.", "Wie der Hafen im Winter vom Eis befreit wird.",
+      "Bau eines Hafens, der im Winter vom Eis befreit wird.", "Ein Schiff ohne Hilfe fremder Lotsen in den Hafen bringen.",
+      "Eine kurze Einleitung:."]),
+    ("hi", ["यह शहर बड़ा है.", "नया पुल अगले साल बनाया जाएगा.", "पुल की चौड़ाई है 20 मीटर.", "नदी पार करने के लिए पुल पर चलें."],
+     ["नदी पार करने के लिए नाव का इस्तेमाल करना.", "शहर के सभी पुलों और सड़कों के निर्माण के बारे में.", "नदी के पास की बस्तियों के लिए.",
+      "शहर और नदी के बीच की सड़कों की योजनाएं और उनकी मरम्मत."]),
+])
+def test_sentences_are_told_from_long_headings_by_their_verbs(language, sentences, phrases):
+    reason = running_text.ParagraphFilter(headings=True, language=language).reason_to_drop
+    assert [line for line in sentences if reason(line)] == []
+    assert [line for line in phrases if reason(line) != running_text.HEADING] == []
+
+
+def test_a_line_of_another_script_in_a_hindi_file_is_measured_as_in_other_languages():
+    line = "The harbour of the old town is closed in winter."
+    assert running_text.ParagraphFilter(headings=True, language="hi").reason_to_drop(line) == ""

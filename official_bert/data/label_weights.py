@@ -1,0 +1,72 @@
+"""Weights of the classes of a training set in the loss: given, or such that rare classes count as much as frequent ones."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from official_bert.data.labelled_texts import numbers_of
+
+Weights = Literal["", "balanced"] | tuple[float, ...] | dict[str, float]  # "": every class counts 1
+
+
+def check_weights(given: Weights, where: str) -> None:
+    """Raises ValueError, naming `where`, for weights that are not above 0."""
+    values = {} if isinstance(given, str) else given if isinstance(given, Mapping) else dict(enumerate(given))
+    if wrong := [f"{value} for {key}" for key, value in values.items() if not 0.0 < value < math.inf]:
+        raise ValueError(f"{where}: expected weights above 0, got {wrong[0]}")
+
+
+def check_smoothing(smoothing: float, where: str) -> None:
+    """Raises ValueError, naming `where`, for a share of the labels that is not from 0 to below 1."""
+    if not 0.0 <= smoothing < 1.0:
+        raise ValueError(f"{where}: expected a share from 0 to below 1, got {smoothing}")
+
+
+def class_weights(given: Weights, labels: Sequence[str], counts: np.ndarray, where: str) -> np.ndarray:
+    """Returns the weight of each label, float32 [K]; `counts` [K] are its training rows.
+
+    `balanced` is scikit-learn's: all rows / (labels that have rows * rows of the label); a label without rows gets 1. A mapping gives the
+    weights of some labels, 1 for the others.
+
+    Raises ValueError, naming `where`, for a list of another length and for unknown labels.
+    """
+    if given == "balanced":
+        used = counts > 0
+        return np.where(used, counts.sum() / (used.sum() * np.maximum(counts, 1)), 1.0).astype(np.float32)
+    return _given(given, labels, where)
+
+
+def positive_weights(given: Weights, labels: Sequence[str], matrix: np.ndarray, where: str) -> np.ndarray:
+    """Returns the weight of each label's positive rows, float32 [K]; `matrix` [N,K] holds 0 and 1.
+
+    `balanced` is rows without the label / rows with it; a label that all rows have, or none, gets 1. Otherwise as `class_weights`.
+    """
+    if given == "balanced":
+        positive = matrix.sum(axis=0)
+        negative = len(matrix) - positive
+        return np.where((positive > 0) & (negative > 0), negative / np.maximum(positive, 1.0), 1.0).astype(np.float32)
+    return _given(given, labels, where)
+
+
+def _given(given: Weights, labels: Sequence[str], where: str) -> np.ndarray:
+    weights = np.ones(len(labels), np.float32)
+    if isinstance(given, Mapping):
+        number_of = numbers_of(labels)
+        for label, weight in given.items():
+            if (number := number_of(label)) < 0:
+                hint = " (in YAML, yes and no are truth values: write them in quotes)" if label in ("true", "false") else ""
+                raise ValueError(f"{where}: expected labels of {list(labels)}, got {label!r}{hint}")
+            weights[number] = weight
+    elif given:
+        if len(given) != len(labels):
+            raise ValueError(f"{where}: expected a weight for each of the {len(labels)} labels, {list(labels)}, got {len(given)}")
+        weights[:] = given  # type: ignore[arg-type]
+    return weights
+
+
+def describe(weights: np.ndarray, labels: Sequence[str], most: int = 12) -> str:
+    """The weights in a line: `no 0.6, yes 3.2`."""
+    named = [f"{label} {weight:.4g}" for label, weight in zip(labels, weights)]
+    return ", ".join(named[:most]) + (f" and {len(named) - most} more" if len(named) > most else "")

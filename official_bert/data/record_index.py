@@ -1,0 +1,126 @@
+"""An index of a TFRecord file: the place of each record, in a file that is made once and mapped into memory.
+
+`.train.tfrecord.record_index` lies beside `train.tfrecord`, or in a cache if that folder cannot be written. It is used as long as
+the name, size and time of the record file are those in it; an index that is damaged or too old is made again.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+from absl import logging
+
+from official_bert.data.record_encoding import FRAME_BYTES, crc_tables, find_frames
+from official_bert.files import absolute, folder_of, make_folder, modified, size_of, written_beside
+
+SUFFIX = ".record_index"
+FORMAT = 1
+HEADER_BYTES = 512  # a line of JSON, filled up with spaces
+CHUNK = 1 << 24  # bytes of records read at once
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordIndex:
+    """Where the records of the file at `path` are; `size` and `modified` are the file's when the index was made."""
+
+    path: str
+    index_path: str
+    count: int
+    size: int
+    modified: int
+
+    def bounds(self) -> np.ndarray:
+        """Maps into memory the place of each record and the end of the last one: int64 [count + 1]."""
+        return np.memmap(self.index_path, np.dtype("<i8"), "r", HEADER_BYTES, (self.count + 1,))
+
+
+def paths_of_index(path: str, folder: str) -> list[str]:
+    """Returns the places of a file's index: beside the file, and in `folder`."""
+    name = os.path.basename(path)
+    known_by = hashlib.sha256(absolute(path).encode()).hexdigest()[:16]
+    return [os.path.join(folder_of(path), f".{name}{SUFFIX}"), os.path.join(folder, f"{name}-{known_by}{SUFFIX}")]
+
+
+def find_index(path: str, folder: str) -> RecordIndex | None:
+    """Returns the index of a file if there is one beside it or in `folder`; warns of one that is damaged or too old."""
+    for index_path in paths_of_index(path, folder):
+        try:
+            return _read(path, index_path)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            logging.warning("%s: %s; a new index of its records is made", path, error)
+    return None
+
+
+def make_index(path: str, folder: str, called: str = "", show: Callable[[float], None] = lambda _: None) -> RecordIndex:
+    """Makes the index of a file beside it, or in `folder` if that cannot be written. `show` gets the share that is done.
+
+    Raises ValueError for a record that is truncated or whose length does not match its checksum; `called` is the user's name of the
+    file. Other bytes of records are not checked.
+    """
+    beside, cached = paths_of_index(path, folder)
+    with contextlib.suppress(OSError):
+        return _write(path, beside, called or path, show)
+    make_folder(folder)
+    return _write(path, cached, called or path, show)
+
+
+def _write(path: str, index_path: str, called: str, show: Callable[[float], None]) -> RecordIndex:
+    key, checksum, count = _key(path), 0, -1
+    with written_beside(index_path) as temporary, open(temporary, "wb") as file:
+        file.write(b" " * HEADER_BYTES)
+        with open(path, "rb", buffering=0) as records:
+            for bounds in _all_bounds(records, key["size"], called):
+                data = bounds.astype("<i8").tobytes()
+                file.write(data)
+                checksum, count = zlib.crc32(data, checksum), count + len(bounds)
+                show(int(bounds[-1]) / max(key["size"], 1))
+        file.seek(0)
+        file.write(json.dumps({"format": FORMAT, **key, "count": count, "checksum": checksum}).encode())
+        file.flush()
+    return RecordIndex(path, index_path, count, key["size"], key["modified"])
+
+
+def _all_bounds(file: BinaryIO, size: int, called: str) -> Iterator[np.ndarray]:
+    """Yields the places of the records of a file, part by part, and at last its end."""
+    starts = np.empty(CHUNK // FRAME_BYTES + 1, np.int64)
+    position, number = 0, 0
+    while position < size:
+        file.seek(position)
+        data = np.frombuffer(file.read(CHUNK), np.uint8)
+        count, position = find_frames(data, position, size, crc_tables(), starts)
+        if not count:
+            raise ValueError(f"{called}: record {number} is truncated or corrupted")
+        yield starts[:count]
+        number += count
+    yield np.array([size])
+
+
+def _read(path: str, index_path: str) -> RecordIndex:
+    """Reads an index. Raises ValueError if it is damaged or its record file has changed, OSError if it cannot be read."""
+    with open(index_path, "rb") as file:
+        header = file.read(HEADER_BYTES)
+        try:
+            found: dict[str, Any] = json.loads(header)
+            count, checksum, known = found["count"], found["checksum"], found["format"] == FORMAT
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f"{index_path} is damaged") from None
+        if not known or {name: found.get(name) for name in ("name", "size", "modified")} != _key(path):
+            raise ValueError(f"{index_path} is that of other records")
+        seen = bytes_left = 0
+        while data := file.read(CHUNK):
+            seen, bytes_left = zlib.crc32(data, seen), bytes_left + len(data)
+    if seen != checksum or bytes_left != 8 * (count + 1):
+        raise ValueError(f"{index_path} is damaged")
+    return RecordIndex(path, index_path, count, found["size"], found["modified"])
+
+
+def _key(path: str) -> dict[str, Any]:
+    return {"name": os.path.basename(path), "size": size_of(path), "modified": modified(path)}

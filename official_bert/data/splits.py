@@ -1,0 +1,123 @@
+"""Parts of a data set: a share of the training rows, rows held out for evaluation, the folds of a cross-validation.
+
+Rows are divided in units which stay together, such as rows of the same text or questions of one article. Strata, such as labels, have
+about the same share of every part.
+"""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+BINS = 10  # strata of numbers
+FEW = 10  # documents or articles; fewer are divided by what they consist of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitOptions:
+    """The rows to train and to evaluate on, if they come from one file. The parts do not depend on a run's seed."""
+
+    train_share: float = 1.0  # of the rows left for training
+    dev_share: float = 0.1  # of the training file, held out if evaluation is asked for without evaluation data; 0.0: nothing
+    folds: int = 0  # parts of the training file, one of which is held out; 0: no cross-validation
+    fold: int = 0  # the part held out, from 0
+    split_seed: int = 0  # another seed makes other parts
+
+    def __post_init__(self):
+        if not 0.0 < self.train_share <= 1.0:
+            raise ValueError(f"config.options.train_share: expected a share above 0, at most 1, got {self.train_share}")
+        if not 0.0 <= self.dev_share < 1.0:
+            raise ValueError(f"config.options.dev_share: expected a share from 0 to below 1, got {self.dev_share}")
+        if self.folds < 0 or self.folds == 1:
+            raise ValueError(f"config.options.folds: expected 0 or at least 2, got {self.folds}")
+        if not 0 <= self.fold < max(self.folds, 1):
+            raise ValueError(f"config.options.fold: expected a number from 0 to below options.folds = {self.folds}, got {self.fold}")
+        if self.split_seed < 0:
+            raise ValueError(f"config.options.split_seed: expected at least 0, got {self.split_seed}")
+
+    def divides(self, hold_out: bool) -> bool:
+        """Whether some rows of the training file are not trained on; `hold_out`: evaluation is asked for without data of its own."""
+        return self.train_share < 1.0 or self.folds > 0 or (hold_out and self.dev_share > 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Numbers of rows, in their order, and lines for the user about how they were divided."""
+
+    train: np.ndarray
+    held_out: np.ndarray
+    notes: tuple[str, ...]
+
+
+def check_eval_file(options: SplitOptions, eval_file: object) -> None:
+    """Raises ValueError for an evaluation file of its own beside folds."""
+    if options.folds and eval_file:
+        raise ValueError("--eval_file: expected none beside options.folds (--folds), which hold out a part of the training data")
+
+
+def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Hashable], hold_out: bool, where: str, rows: str = "rows",
+           unit: str = "") -> Parts:
+    """Divides rows, each with its unit and the stratum of it, into those to train on and those held out.
+
+    Rows are held out with `options.folds`, or with `hold_out` if there are enough for `options.dev_share`. `where` names the data, `rows`
+    and `unit` what they consist of, in the notes; without `unit`, units are equal texts.
+
+    Raises ValueError if there are fewer units than parts.
+    """
+    first: dict[Hashable, int] = {}  # the first row of each unit
+    for row, key in enumerate(units):
+        first.setdefault(key, row)
+    number_of = {key: number for number, key in enumerate(first)}
+    numbers = np.array([number_of[key] for key in units], np.int64)
+    order = stratified_order([strata[row] for row in first.values()], options.split_seed)
+    count = len(order)
+    if options.folds > count:
+        raise ValueError(f"{where}: expected at least options.folds = {options.folds} {unit or 'different texts'}, got {count}")
+    if options.folds:
+        low, high = (count * number // options.folds for number in (options.fold, options.fold + 1))
+    else:
+        low, high = count - (round(options.dev_share * count) if hold_out else 0), count
+    held_out, rest = order[low:high], np.concatenate([order[:low], order[high:]])
+    kept = rest[:round(options.train_share * len(rest))]
+    if not len(kept):
+        raise ValueError(f"{where}: options.train_share = {options.train_share:g} leaves nothing to train on of {len(rest)} "
+                         f"{unit or 'texts'}")
+    train, out = (np.flatnonzero(np.isin(numbers, part)) for part in (kept, held_out))
+    of_unit = f" of {len(held_out)} {unit}" if unit else ""
+    notes = []
+    if options.folds:
+        notes.append(f"{where}: fold {options.fold + 1} of {options.folds}: {len(out)} of its {len(units)} {rows}{of_unit} are held out")
+    elif len(held_out):
+        notes.append(f"{where}: no evaluation data given, so {len(out)} of its {len(units)} {rows}{of_unit} are held out "
+                     f"(options.dev_share={options.dev_share:g})")
+    elif hold_out and options.dev_share:
+        notes.append(f"{where}: no evaluation data given, and {count} {unit or 'texts'} are too few to hold some out; nothing is evaluated")
+    if len(kept) < len(rest):
+        notes.append(f"{where}: trains on {len(train)} of {len(units) - len(out)} {rows} (options.train_share={options.train_share:g})")
+    if notes and not unit and count < len(units):
+        notes.append(f"{where}: {len(units) - count} {rows} have the text of an earlier one; equal texts stay together")
+    return Parts(train, out, tuple(notes))
+
+
+def stratified_order(strata: Sequence[Hashable], seed: int) -> np.ndarray:
+    """Returns an order of units [N], a function of the seed, every stretch of which has nearly the same share of each stratum.
+
+    A unit's place is (rank + offset) / size in its stratum: its rank is random, the offset is one random number for the stratum. So a
+    longer beginning contains a shorter one.
+    """
+    number_of: dict[Hashable, int] = {}
+    numbers = np.array([number_of.setdefault(key, len(number_of)) for key in strata], np.int64)
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(numbers))
+    grouped = shuffled[np.argsort(numbers[shuffled], kind="stable")]  # stratum after stratum
+    sizes = np.bincount(numbers, minlength=len(number_of))
+    ranks = np.arange(len(numbers)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    places = (ranks + np.repeat(rng.random(len(sizes)), sizes)) / np.repeat(sizes, sizes)
+    return grouped[np.argsort(places, kind="stable")]
+
+
+def bins(values: np.ndarray) -> list[int]:
+    """Returns strata of numbers [N]: tenths of them by rank."""
+    ranks = np.empty(len(values), np.int64)
+    ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
+    return (ranks * BINS // max(len(values), 1)).tolist()
