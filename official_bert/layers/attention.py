@@ -16,12 +16,16 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
-def make_attention_mask(input_mask, instance_ids=None):
-    """Makes the mask of visible rows: input_mask [B,S] -> [B,1,1,S]; with instance_ids [B,S] -> [B,1,S,S], true = visible.
+def make_attention_mask(input_mask, instance_ids=None, left_to_right=False):
+    """Makes the mask of visible rows: input_mask [B,S] -> [B,1,1,S]; with instance_ids [B,S] or left to right [B,1,S,S]; true = visible.
 
-    Rows of packed instances see their own instance only. What padding rows see does not matter.
+    Rows of packed instances see their own instance only; left to right, a row sees itself and the rows before it. What padding rows
+    see does not matter.
     """
     mask = ops.cast(input_mask, "bool")[:, None, None, :]                             # [B,1,1,S]
+    if left_to_right:
+        places = ops.arange(ops.shape(input_mask)[1])
+        mask = ops.logical_and(mask, places[:, None] >= places[None, :])              # [B,1,S,S]
     if instance_ids is None:
         return mask
     return ops.logical_and(mask, (instance_ids[:, :, None] == instance_ids[:, None, :])[:, None])

@@ -1,7 +1,8 @@
 """A linear-chain conditional random field over tags (Lafferty et al., 2001; for tagging Lample et al., 2016, section 2.2).
 
 B batch, S positions, T tags. A mask [B,S] is true for the positions in the chain (first pieces of words). The others are
-skipped: the tags of two consecutive words are neighbours in the chain. Scores are float32.
+skipped: the tags of two consecutive words are neighbours in the chain. `begins` [B,S] is true for the positions of the mask at which
+another chain begins, as a document's sentences do; without it, a row is one chain. Scores are float32.
 """
 
 from typing import NamedTuple
@@ -20,12 +21,12 @@ class Scores(NamedTuple):
     end: object  # [T]
 
 
-def log_likelihood(emissions, tags, mask, scores: Scores):
-    """Log-likelihood of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for a chain without a position."""
-    return path_score(emissions, tags, mask, scores) - log_partition(emissions, mask, scores)
+def log_likelihood(emissions, tags, mask, scores: Scores, begins=None):
+    """Log-likelihood of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for a row without a position."""
+    return path_score(emissions, tags, mask, scores, begins) - log_partition(emissions, mask, scores, begins)
 
 
-def path_score(emissions, tags, mask, scores: Scores):
+def path_score(emissions, tags, mask, scores: Scores, begins=None):
     """The sum of emissions, transitions, start and end scores of given tags: -> [B]."""
     emissions, mask, tags = ops.cast(emissions, "float32"), ops.cast(mask, "bool"), ops.cast(tags, "int32")
     chosen = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]         # [B,S]
@@ -34,6 +35,9 @@ def path_score(emissions, tags, mask, scores: Scores):
     length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)                  # [B,1]
     pairs = chain[:, :-1] * scores.transitions.shape[1] + chain[:, 1:]
     between = ops.take(ops.reshape(scores.transitions, (-1,)), pairs)                 # [B,S-1]
+    if begins is not None:
+        anew = ops.take_along_axis(ops.cast(begins, "bool"), order, axis=1)[:, 1:]
+        between = ops.where(anew, ops.take(scores.end, chain[:, :-1]) + ops.take(scores.start, chain[:, 1:]), between)
     inside = ops.cast(ops.arange(1, ops.shape(tags)[1]), "int32")[None] < length
     last = ops.take_along_axis(chain, ops.maximum(length - 1, 0), axis=1)[:, 0]
     ends = ops.take(scores.start, chain[:, 0]) + ops.take(scores.end, last)
@@ -49,32 +53,37 @@ def chain_first(mask):
 
 
 class Marginals(NamedTuple):
-    """Probabilities under a chain's distribution over paths, and the logarithm of its partition function."""
+    """Probabilities under a row's distribution over paths, and the logarithm of its partition function."""
 
-    log_partition: object  # [B], 0 for a chain without a position
+    log_partition: object  # [B], 0 for a row without a position
     tags: object  # [B,S,T], 0 outside the chain
     transitions: object  # [B,T,T], expected counts
-    start: object  # [B,T]
+    start: object  # [B,T], expected counts over the row's chains
     end: object  # [B,T]
 
 
-def marginals(emissions, mask, scores: Scores) -> Marginals:
+def marginals(emissions, mask, scores: Scores, begins=None) -> Marginals:
     """Computes the marginals by the forward and the backward algorithm."""
     def forward_step(carry, row):
         carry = _advance(carry, row, scores, ops.logsumexp)
         return carry, carry
 
-    def backward_step(after, row):
-        emission, here = _unpack(row)
-        reached = ops.logsumexp(scores.transitions + (emission + after)[:, None, :], axis=2)
-        return ops.where(here, reached, after), after
+    def anew(emission, after):
+        """Of ending a chain in each tag and beginning another one here: [...,T]."""
+        return scores.end + ops.logsumexp(scores.start + emission + after, axis=-1, keepdims=True)
 
-    rows = _pack(emissions, mask)
-    first = ops.zeros_like(rows[0])
+    def backward_step(after, row):
+        emission, here, opens = _unpack(row, 2)
+        reached = ops.logsumexp(scores.transitions + (emission + after)[:, None, :], axis=2)
+        return ops.where(here, ops.where(opens, anew(emission, after), reached), after), after
+
+    rows = _pack(emissions, mask, begins)
+    first = ops.zeros_like(rows[0, :, :-1])
     last, reached = ops.scan(forward_step, first, rows)                               # [B,T+1], [S,B,T+1]
     final, any_here = _unpack(last)
     before, begun = _unpack(ops.concatenate([first[None], reached], axis=0)[:-1])     # [S,B,T], [S,B,1]
-    emission, here = _unpack(rows)
+    emission, here, opens = _unpack(rows, 2)
+    opens = ops.logical_or(opens, ops.logical_not(begun))
     _, after = ops.scan(backward_step, ops.zeros_like(final) + scores.end, rows, reverse=True)  # [B,T], [S,B,T]
     total = ops.where(any_here[:, 0], ops.logsumexp(final + scores.end, axis=1), 0.0)
 
@@ -82,19 +91,20 @@ def marginals(emissions, mask, scores: Scores) -> Marginals:
         return ops.exp(ops.where(possible, logarithm, IMPOSSIBLE))
     tags = probability(reached[:, :, :-1] + after - total[:, None], here)
     pairs = before[:, :, :, None] + scores.transitions + (emission + after - total[:, None])[:, :, None, :]  # [S,B,T,T]
-    pairs = probability(pairs, ops.logical_and(here, begun)[..., None])
-    start = ops.where(ops.logical_and(here, ops.logical_not(begun)), tags, 0.0)
+    pairs = probability(pairs, ops.logical_and(here, ops.logical_not(opens))[..., None])
+    start = ops.where(ops.logical_and(here, opens), tags, 0.0)
+    ends = probability(before + anew(emission, after) - total[:, None], ops.logical_and(here, ops.logical_and(opens, begun)))
     return Marginals(total, ops.transpose(tags, (1, 0, 2)), ops.sum(pairs, axis=0), ops.sum(start, axis=0),
-                     probability(final + scores.end - total[:, None], any_here))
+                     probability(final + scores.end - total[:, None], any_here) + ops.sum(ends, axis=0))
 
 
-def log_partition(emissions, mask, scores: Scores):
-    """Logarithm of the sum over all paths of exp(path score): -> [B]; 0 for a chain without a position.
+def log_partition(emissions, mask, scores: Scores, begins=None):
+    """Logarithm of the sum over all paths of exp(path score): -> [B]; 0 for a row without a position.
 
     Its gradients are the marginals, written here by hand: Keras' scan has no gradient under XLA.
     """
     fixed = Scores(*map(ops.stop_gradient, scores))
-    found = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed)))
+    found = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed, begins)))
     expected = (ops.sum(found.tags * ops.cast(emissions, "float32"), axis=(1, 2))
                 + ops.sum(found.transitions * scores.transitions, axis=(1, 2))  # type: ignore[operator]
                 + ops.sum(found.start * scores.start, axis=1) + ops.sum(found.end * scores.end, axis=1))  # type: ignore[operator]
@@ -102,7 +112,7 @@ def log_partition(emissions, mask, scores: Scores):
 
 
 def best_path(emissions, mask, scores: Scores):
-    """Highest-scoring tags by the Viterbi algorithm: -> int32 [B,S] (0 outside the chain), scores [B].
+    """Highest-scoring tags of one chain a row by the Viterbi algorithm: -> int32 [B,S] (0 outside the chain), scores [B].
 
     Of equally good paths, it chooses the one whose last tags have the lowest numbers.
     """
@@ -111,7 +121,7 @@ def best_path(emissions, mask, scores: Scores):
         return carry, carry
 
     rows = _pack(emissions, mask)
-    first = ops.zeros_like(rows[0])
+    first = ops.zeros_like(rows[0, :, :-1])
     last, reached = ops.scan(forward_step, first, rows)                               # [B,T+1], [S,B,T+1]
     final, begun = _unpack(last)
     before = ops.concatenate([first[None], reached], axis=0)[:-1, :, :-1]             # [S,B,T], the scores before each position
@@ -123,30 +133,34 @@ def best_path(emissions, mask, scores: Scores):
         return ops.where(here[:, 0], previous, tag), ops.where(here[:, 0], tag, 0)
 
     tag = ops.cast(ops.argmax(final + scores.end, axis=1), "int32")
-    _, tags = ops.scan(backward_step, tag, ops.concatenate([before, rows[:, :, -1:]], axis=2), reverse=True)
+    _, tags = ops.scan(backward_step, tag, ops.concatenate([before, rows[:, :, -2:-1]], axis=2), reverse=True)
     return ops.transpose(tags), ops.where(begun[:, 0], ops.max(final + scores.end, axis=1), 0.0)
 
 
 def _advance(carry, row, scores: Scores, combine):
-    """Scores of the tags at the next position, by `combine` over the tags before it. Carry and row are [B,T+1]."""
-    (before, begun), (emission, here) = _unpack(carry), _unpack(row)
-    reached = emission + ops.where(begun, combine(before[:, :, None] + scores.transitions, axis=1), scores.start)
+    """Scores of the tags at the next position, by `combine` over the tags before it. Carry [B,T+1], row [B,T+2]."""
+    (before, begun), (emission, here, opens) = _unpack(carry), _unpack(row, 2)
+    anew = scores.start + ops.where(begun, combine(before + scores.end, axis=1)[:, None], 0.0)
+    inside = ops.logical_and(begun, ops.logical_not(opens))
+    reached = emission + ops.where(inside, combine(before[:, :, None] + scores.transitions, axis=1), anew)
     begun = ops.cast(ops.logical_or(begun, here), "float32")
     return ops.concatenate([ops.where(here, reached, before), begun], axis=1)
 
 
-def _pack(values, mask):
-    """Appends the mask to the values: [S,B,T+1].
+def _pack(values, mask, begins=None):
+    """Appends the mask and the beginnings of chains to the values: [S,B,T+2].
 
     Keras' scan on TensorFlow takes several arrays only if S is static, and returns only arrays shaped like the carry.
     """
-    packed = ops.concatenate([ops.cast(values, "float32"), ops.cast(mask, "float32")[:, :, None]], axis=2)
+    flags = [ops.cast(mask, "float32"), ops.zeros_like(mask, "float32") if begins is None else ops.cast(begins, "float32")]
+    packed = ops.concatenate([ops.cast(values, "float32"), *(flag[:, :, None] for flag in flags)], axis=2)
     return ops.transpose(packed, (1, 0, 2))
 
 
-def _unpack(row):
-    """Parts [...,T+1] into values [...,T] and mask [...,1]."""
-    return row[..., :-1], row[..., -1:] > 0
+def _unpack(row, flags=1):
+    """Parts [...,T+flags] into values [...,T] and truth values [...,1]."""
+    size = row.shape[-1] - flags
+    return (row[..., :size], *(row[..., place:place + 1] > 0 for place in range(size, size + flags)))
 
 
 def constrain(scores: Scores, legal) -> Scores:

@@ -14,10 +14,12 @@ Pooling = Literal["cls", "mean"]
 
 
 def text_vectors(encoder, inputs, pooling: Pooling = "mean", training=None):
-    """Returns a vector for each text, float32 [B,D]: the mean of the real tokens' rows, or the row of [CLS]. Inputs are the encoder's."""
+    """Returns a vector for each text, float32 [B,D]: the mean of the real tokens' rows, or the row of [CLS] (left to right, of
+    the last token). Inputs are the encoder's.
+    """
     if pooling == "cls":
-        first = ops.zeros_like(inputs["input_ids"][:, :1])
-        return ops.cast(encoder({**inputs, "output_positions": first}, training=training)["sequence_output"][:, 0], "float32")
+        place = encoder.pooled_places(inputs["input_mask"])
+        return ops.cast(encoder({**inputs, "output_positions": place}, training=training)["sequence_output"][:, 0], "float32")
     rows = ops.cast(encoder(inputs, training=training)["sequence_output"], "float32")     # [B,S,D]
     weights = ops.cast(inputs["input_mask"], "float32")[:, :, None]
     return ops.sum(rows * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)

@@ -10,12 +10,11 @@ from official_bert import config
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import classes, formats, tf1
 from official_bert.models.interchange.classes import Classes
-from official_bert.models.interchange.formats import find_prefix as newest_checkpoint
+from official_bert.models.interchange.formats import find_prefix as checkpoint_at
 from official_bert.models.interchange.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel
 
-__all__ = ["Initialization", "initialize_from", "named_weights", "newest_checkpoint",
-           "weights_checkpoint"]
+__all__ = ["Initialization", "checkpoint_at", "initialize_from", "named_weights", "weights_checkpoint"]
 # Heads with a row for each class of a task: one of another size is re-initialised.
 TASK_HEADS = ("classifier/", "tagger/", "span/")
 
@@ -76,7 +75,7 @@ def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: S
     """Raises ValueError if the checkpoint holds a model of another size, or no BERT model."""
     where = f"--init_checkpoint={found.origin}"
     encoder = getattr(model, "encoder", model)
-    inside = [name for name in weights_by_name(encoder) if not name.startswith("pooler/")]
+    inside = [name for name in weights_by_name(encoder) if not name.startswith(("pooler/", "bilstm_"))]
     if not taken:
         raise ValueError(f"{where}: holds no variable of this model; it has {sorted(found.weights)[:5]}")
     if wrong:

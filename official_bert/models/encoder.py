@@ -8,15 +8,23 @@ from keras import ops
 
 from official_bert.config import BERT_BASE, ModelConfig
 from official_bert.layers.attention import make_attention_mask, truncated_normal
+from official_bert.layers.bilstm import last_states, make_bilstm, run_bilstm
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.transformer import TransformerLayer
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
+ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/")  # of the names of its weights
 
 
 def gather_rows(x, positions):
     """Gathers the rows `positions` [B,P] of x [B,S,D] -> [B,P,D]."""
     return ops.take_along_axis(x, ops.cast(positions, "int32")[:, :, None], axis=1)
+
+
+def last_real_places(input_mask):
+    """Returns the place of the last real token of each row: input_mask [B,S] -> [B,1], 0 for a row without any."""
+    places = ops.arange(ops.shape(input_mask)[1], dtype="int32")
+    return ops.max(ops.cast(input_mask, "int32") * places, axis=1, keepdims=True)
 
 
 def run_recomputed(layer, x, mask):
@@ -42,10 +50,14 @@ class BertEncoder(keras.Model):
 
     Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S], `instance_ids` [B,S] (packed
     rows: tokens attend within their instance only) and `output_positions` [B,P] (only these rows are returned; the last layer
-    computes only them and row 0). Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D] (from row 0),
+    computes only them and the pooled row). Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D],
     `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`: L times [B,S,D]; the last is `sequence_output`.
 
-    Raises ValueError for a sequence longer than the position table.
+    The pooler reads row 0, [CLS]; with `attention="left_to_right"` the last real row, which alone has seen the others. With
+    `bilstm_layers`, `sequence_output` is that of the last BiLSTM, `layer_outputs` are those of the transformer, and the pooler reads
+    the last state of each direction.
+
+    Raises ValueError for a sequence longer than the position table, and for packed rows under a BiLSTM.
     """
 
     def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size,
@@ -55,7 +67,7 @@ class BertEncoder(keras.Model):
                  attention_probs_dropout_prob=BERT_BASE.attention_probs_dropout_prob,
                  max_position_embeddings=BERT_BASE.max_position_embeddings, type_vocab_size=BERT_BASE.type_vocab_size,
                  initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon,
-                 return_layers=False, recompute=False, **kwargs):
+                 attention=BERT_BASE.attention, bilstm_layers=BERT_BASE.bilstm_layers, return_layers=False, recompute=False, **kwargs):
         super().__init__(**kwargs)
         self.settings = {
             "vocab_size": vocab_size, "hidden_size": hidden_size, "num_hidden_layers": num_hidden_layers,
@@ -63,7 +75,7 @@ class BertEncoder(keras.Model):
             "hidden_dropout_prob": hidden_dropout_prob, "attention_probs_dropout_prob": attention_probs_dropout_prob,
             "max_position_embeddings": max_position_embeddings, "type_vocab_size": type_vocab_size,
             "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,
-            "return_layers": return_layers, "recompute": recompute}
+            "attention": attention, "bilstm_layers": bilstm_layers, "return_layers": return_layers, "recompute": recompute}
         policy = self.dtype_policy
         self.embeddings = Embeddings(vocab_size, hidden_size, max_position_embeddings, type_vocab_size,
                                      hidden_dropout_prob, initializer_range, layer_norm_epsilon, name="embeddings",
@@ -72,6 +84,7 @@ class BertEncoder(keras.Model):
             TransformerLayer(num_attention_heads, hidden_size, intermediate_size, hidden_act, hidden_dropout_prob,
                              attention_probs_dropout_prob, initializer_range, layer_norm_epsilon, name=f"layer_{index}",
                              dtype=policy) for index in range(num_hidden_layers)]
+        self.bilstms = [make_bilstm(hidden_size, f"bilstm_{index}", policy) for index in range(bilstm_layers)]
         self.pooler = keras.layers.Dense(hidden_size, "tanh", kernel_initializer=truncated_normal(initializer_range),
                                          name="pooler", dtype=policy)
         self.built = False
@@ -79,29 +92,47 @@ class BertEncoder(keras.Model):
     def build(self, *_):
         width = self.settings["hidden_size"]
         self.embeddings.build(None)
-        for layer in self.transformer_layers:
+        for layer in (*self.transformer_layers, *self.bilstms):
             layer.build((None, None, width))
         self.pooler.build((None, width))
         self.built = True
 
     def call(self, inputs, training=None):
-        mask = make_attention_mask(inputs["input_mask"], inputs.get("instance_ids"))
-        positions = inputs.get("output_positions")
+        mask = make_attention_mask(inputs["input_mask"], inputs.get("instance_ids"), self.settings["attention"] == "left_to_right")
+        positions, pooled_places = inputs.get("output_positions"), self.pooled_places(inputs["input_mask"])
+        if self.bilstms and "instance_ids" in inputs:
+            raise ValueError("instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
         x = embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
                                        training=training)                             # [B,S,D]
-        layer_outputs = []
+        layer_outputs, prunes = [], positions is not None and not self.bilstms and bool(self.transformer_layers)
         for index, layer in enumerate(self.transformer_layers):
-            if positions is not None and index == len(self.transformer_layers) - 1:
-                x = self._last_rows(layer, x, mask, positions, training)              # [B,1+P,D]
+            if prunes and index == len(self.transformer_layers) - 1:
+                x = self._last_rows(layer, x, mask, ops.concatenate([pooled_places, ops.cast(positions, "int32")], axis=1), training)
             else:
                 x = self._run(layer, x, mask, training)                               # [B,S,D]
             layer_outputs.append(x)
-        pooled = self.pooler(x[:, 0])                                                 # [B,D]
-        pruned = positions is not None and self.transformer_layers
-        outputs = {"sequence_output": x[:, 1:] if pruned else x, "pooled_output": pooled, "embedding_output": embedded}
+        if self.bilstms:
+            x, pooled = self._run_bilstms(x, inputs["input_mask"], positions, training)
+        elif prunes:
+            pooled, x = x[:, 0], x[:, 1:]                                             # [B,D], [B,P,D]
+        else:
+            pooled = x[:, 0] if self.settings["attention"] == "bidirectional" else gather_rows(x, pooled_places)[:, 0]
+        outputs = {"sequence_output": x, "pooled_output": self.pooler(pooled), "embedding_output": embedded}
         if self.settings["return_layers"]:
-            outputs["layer_outputs"] = [*layer_outputs[:-1], outputs["sequence_output"]]
+            outputs["layer_outputs"] = layer_outputs if self.bilstms else [*layer_outputs[:-1], x]
         return outputs
+
+    def pooled_places(self, input_mask):
+        """Returns the places [B,1] of the rows that stand for whole texts: that of [CLS] or, left to right, of the last real token."""
+        if self.settings["attention"] == "bidirectional":
+            return ops.zeros_like(input_mask[:, :1], dtype="int32")
+        return last_real_places(input_mask)
+
+    def _run_bilstms(self, x, input_mask, positions, training):
+        """Runs the BiLSTMs over the real rows of x [B,S,D]; returns the wanted rows, or all, and the last states [B,D]."""
+        for bilstm in self.bilstms:
+            x = run_bilstm(bilstm, x, ops.cast(input_mask, "bool"), training)         # [B,S,D]
+        return x if positions is None else gather_rows(x, positions), last_states(x, last_real_places(input_mask))
 
     def _run(self, layer, x, mask, training):
         """Runs a whole layer; with `recompute`, the backward pass computes its activations again."""
@@ -110,10 +141,8 @@ class BertEncoder(keras.Model):
         return layer(x, mask, training=training)
 
     @staticmethod
-    def _last_rows(layer, x, mask, positions, training):
-        """Runs the last layer for row 0 and the wanted positions [B,P] only -> [B,1+P,D]; keys and values come from all rows."""
-        first = ops.zeros_like(mask[:, 0, 0, :1], dtype="int32")                      # [B,1]
-        wanted = ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
+    def _last_rows(layer, x, mask, wanted, training):
+        """Runs the last layer for the rows `wanted` [B,1+P] only -> [B,1+P,D]; keys and values come from all rows."""
         if mask.shape[2] != 1:
             mask = ops.take_along_axis(mask, wanted[:, None, :, None], axis=2)        # [B,1,1+P,S]
         return layer(x, mask, queries=gather_rows(x, wanted), training=training)

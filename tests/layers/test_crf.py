@@ -148,6 +148,41 @@ def test_the_layer_learns_a_tag_that_must_follow_another(boundary):
     assert before == pytest.approx(-4 * np.log(2), abs=1e-5) and after == pytest.approx(-np.log(2), abs=0.15)
 
 
+def test_two_chains_of_a_word_each_are_scored_apart():
+    # No emissions; e to the scores: transitions 1 2 / 1 1, start 3 1, end 1 5. Alone, a word's tags weigh 3 and 5: 8 in all.
+    scores = Scores(np.log([[1.0, 2.0], [1.0, 1.0]]).astype("f4"), np.log([3.0, 1.0]).astype("f4"), np.log([1.0, 5.0]).astype("f4"))
+    emissions, tags, mask = np.zeros((1, 3, 2), "f4"), np.array([[0, 1, 1]]), np.array([[True, False, True]])
+    together, apart = (float(crf.log_likelihood(emissions, tags, mask, scores, begins)[0])
+                       for begins in (None, np.array([[False, False, True]])))
+    assert together == pytest.approx(np.log(30 / 39), abs=1e-6)  # paths weigh 3, 30, 1, 5
+    assert apart == pytest.approx(np.log(3 / 8 * 5 / 8), abs=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["graph", "XLA"])
+def test_likelihood_and_gradients_of_a_rows_chains_are_those_of_single_chains(compiled):
+    emissions, tags, mask, scores = made(5, batch=6, size=9)
+    begins = mask & (np.random.default_rng(6).random(mask.shape) < 0.4)
+    numbers = np.cumsum(begins, axis=1)
+    values = [tf.constant(part) for part in (emissions, *scores)]
+
+    def several(emissions, *scores):
+        return crf.log_likelihood(emissions, tags, mask, Scores(*scores), begins)
+
+    def single(emissions, *scores):
+        return tf.add_n([crf.log_likelihood(emissions, tags, mask & (numbers == number), Scores(*scores)) for number in range(10)])
+
+    @tf.function(jit_compile=compiled)
+    def likelihood_and_gradients(function, *values):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            found = function(*values)
+        return found, *tape.gradient(found, values)
+
+    assert numbers.max() > 2
+    for found, wanted in zip(likelihood_and_gradients(several, *values), likelihood_and_gradients(single, *values)):
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
 def test_a_faster_rate_moves_the_scores_so_many_times_further():
     layer = CRF(2, rate=100.0)
     layer.build()

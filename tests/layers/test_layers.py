@@ -133,3 +133,19 @@ def test_an_unknown_activation_is_refused():
     with pytest.raises(ValueError, match="expected one of .*gelu"):
         get_activation("swish")
     assert set(ACTIVATIONS) == {"gelu", "gelu_erf", "relu", "tanh", "linear"}
+
+
+def test_bfloat16_runs_add_embeddings_in_float32():
+    layer = Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S, dropout=0.0, dtype="mixed_bfloat16")
+    layer.build()
+    rng = np.random.default_rng(0)
+    # Segments cancel words but for the last bits, which bfloat16 does not have.
+    words = rng.normal(size=(V, D)).astype("float32")
+    layer.word_embeddings.assign(words)
+    layer.token_type_embeddings.assign(np.stack([-words[1] + rng.normal(scale=1e-3, size=D), words[0]]))
+    layer.position_embeddings.assign(np.zeros((S, D), "float32"))
+    summed = words[1] + layer.token_type_embeddings.numpy()[0]
+    wanted = (summed - summed.mean()) / np.sqrt(summed.var() + 1e-12)
+    found = ops.convert_to_numpy(ops.cast(layer(np.array([[1]]), np.array([[0]])), "float32"))[0, 0]
+    assert np.abs(wanted).max() > 1
+    np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)

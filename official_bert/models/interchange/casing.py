@@ -6,17 +6,10 @@ import re
 from collections.abc import Iterable
 
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.text.vocab import read_entries
+from official_bert.text.vocab import has_capitals, read_entries
 
-SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
 # Published names that do not say it (2018 `validate_case_matches_checkpoint`).
 PUBLISHED = {"multilingual_L-12_H-768_A-12": True, "chinese_L-12_H-768_A-12": True}
-
-
-def has_capitals(vocab: Iterable[str]) -> bool:
-    """Tells whether more than 1 % of a vocabulary's entries, without special tokens, have capital letters."""
-    words = [entry for entry in vocab if not re.fullmatch(r"\[.*\]", entry)]
-    return sum(entry != entry.lower() for entry in words) > SHARE * len(words)
 
 
 def by_name(prefix: str) -> bool | None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from official_bert.files import written_folder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
-from official_bert.models.encoder import BertEncoder, encoder_settings, weights_by_name
+from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, weights_by_name
 from official_bert.models.interchange import ours, prefixes, stored_models, tf_models
 from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.stored_models import Head, StoredModel
@@ -58,8 +58,11 @@ def module_of(name: str) -> Format:
 
 
 def find_prefix(path: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder (its newest whole one)."""
-    path = prefixes.local_checkpoint(path)
+    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder.
+
+    Of a folder it is the newest whole checkpoint; of a run that answers with its best one, the best.
+    """
+    path = prefixes.local_checkpoint(prefixes.answering_folder(path))
     if os.path.isdir(path):
         return prefixes.newest_whole(path)
     prefix = prefixes.PART.sub("", path)
@@ -131,7 +134,7 @@ def vocab_file_of(path: str, model: StoredModel) -> str:
     """
     path = prefixes.local_checkpoint(path)
     folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
-    for place in [folder, os.path.dirname(folder)] if os.path.basename(folder) == "best" else [folder]:
+    for place in [folder, os.path.dirname(folder)] if os.path.basename(folder) == prefixes.BEST_FOLDER else [folder]:
         if os.path.isfile(file := os.path.join(place, stored_models.VOCAB_FILE)):
             return file
     if model.vocab is None:
@@ -160,7 +163,7 @@ def as_head(model: StoredModel, head: Head) -> StoredModel:
 
 def encoder_of(model: StoredModel) -> StoredModel:
     """Returns only the encoder of a stored model, without heads and without weights that are not BERT's."""
-    weights = {name: weight for name, weight in model.weights.items() if name.startswith(("embeddings/", "layer_", "pooler/"))}
+    weights = {name: weight for name, weight in model.weights.items() if name.startswith(ENCODER_PREFIXES)}
     return dataclasses.replace(model, weights=weights, head="", unknown=(), labels=())
 
 

@@ -176,6 +176,7 @@ def _drop_copies(named: dict[str, np.ndarray], folder: str) -> None:
 def write(stored: StoredModel, folder: str) -> list[str]:
     """Writes the files of `save_pretrained`; returns our names of the weights that their class does not have."""
     config, architecture = stored_models.require_config(stored), architecture_of(stored)
+    stored_models.refuse_architecture(config, "Hugging Face's BERT")
     left_out = [] if stored_models.needs_pooler(stored) else [name for name in stored.weights if name.startswith("pooler/")]
     tensors = {}
     for ours, theirs in TABLE.all_theirs(stored.weights, "a Hugging Face model").items():

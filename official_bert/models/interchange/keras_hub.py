@@ -81,6 +81,7 @@ def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.
 def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
     """Makes a live backbone with the model's weights. Raises ValueError for numerics that keras-hub lacks, or without pooler."""
     config = stored_models.require_config(stored)
+    stored_models.refuse_architecture(config, "keras-hub's BertBackbone")
     stored_models.refuse_numerics(config, "keras-hub's BertBackbone", ("gelu",))
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         raise ValueError(f"keras-hub's BertBackbone has one dropout rate, the model {config.hidden_dropout_prob} and "

@@ -10,9 +10,11 @@ import re
 import tensorflow as tf
 from absl import logging
 
+from official_bert.config import load_config
 from official_bert.copies import local_copy
 from official_bert.files import folder_of, is_file, is_folder, is_remote, list_names, normal
 
+CONFIG_FILE, BEST_FOLDER, METRIC_FILE = "config.yaml", "best", "metric.json"  # in the folder of a run
 NUMBERED = re.compile(r"(.+)-(\d+)")
 PART = re.compile(r"\.(index|data-\d+-of-\d+|meta)$")  # of the files of a checkpoint
 UNREADABLE = (tf.errors.OpError, ValueError, IndexError, RuntimeError)
@@ -26,12 +28,20 @@ def local_checkpoint(path: str) -> str:
     if not is_remote(path):
         return path
     folder = normal(path if is_folder(path) else folder_of(path))
-    for place in [folder, folder_of(folder)] if os.path.basename(folder) == "best" else [folder]:
+    for place in [folder, folder_of(folder)] if os.path.basename(folder) == BEST_FOLDER else [folder]:
         for name in list_names(place):
             if not PART.search(name) and is_file(beside := os.path.join(place, name)):
                 local_copy(beside)
     local_copy(PART.sub("", path))
     return local_copy(path)
+
+
+def answering_folder(path: str) -> str:
+    """Returns the `best/` of a run's folder if the run answers with its best checkpoint and has one, any other path unchanged."""
+    best = os.path.join(path, BEST_FOLDER)
+    if not is_file(os.path.join(best, METRIC_FILE)) or not is_file(config := os.path.join(path, CONFIG_FILE)):
+        return path
+    return best if load_config(config).training.answer_with == "best" else path
 
 
 def step_of(prefix: str) -> int:

@@ -108,6 +108,15 @@ def require_config(stored: StoredModel) -> ModelConfig:
     return stored.config
 
 
+def refuse_architecture(config: ModelConfig, what: str) -> None:
+    """Raises ValueError for a model with layers, or with a direction of attention, that other implementations of BERT lack."""
+    if config.attention != "bidirectional":
+        raise ValueError(f"{what} attends in both directions, the model {config.attention} (model.attention): its outputs there would be "
+                         "others; only --to=ours can hold it")
+    if config.bilstm_layers:
+        raise ValueError(f"{what} has no BiLSTM, the model {config.bilstm_layers} (model.bilstm_layers); only --to=ours can hold it")
+
+
 def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
     """Raises ValueError for an activation or epsilon that another implementation lacks."""
     if config.hidden_act not in hidden_acts:

@@ -40,7 +40,8 @@ TABLE = NameTable([
 ])
 # Variables of a training run: moments of Adam and LAMB under their 2018 and Keras names, counters.
 NO_WEIGHTS = re.compile(r"(.*/)?((adam|lamb)_[mv]|Adam(_1)?|global_step|beta[12]_power)")
-CONFIG_KEYS = [field.name for field in dataclasses.fields(ModelConfig) if field.name != "layer_norm_epsilon"]
+NOT_IN_2018 = ("layer_norm_epsilon", "attention", "bilstm_layers")
+CONFIG_KEYS = [field.name for field in dataclasses.fields(ModelConfig) if field.name not in NOT_IN_2018]
 
 
 def usual_name(name: str) -> str:
@@ -81,6 +82,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     Raises ValueError for a model that the 2018 code cannot compute.
     """
     config = stored_models.require_config(stored)
+    stored_models.refuse_architecture(config, "the 2018 code")
     stored_models.refuse_numerics(config, "the 2018 code", ("gelu", "relu", "tanh", "linear"))
     named = {theirs: as_matrix(ours, stored.weights[ours])
              for ours, theirs in TABLE.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
@@ -91,7 +93,9 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 
 
 def write_checkpoint(named: Mapping[str, np.ndarray], folder: str) -> None:
-    """Writes variables by name to `bert_model.ckpt`."""
-    tf.raw_ops.SaveV2(prefix=os.path.join(folder, "bert_model.ckpt"), tensor_names=list(named),
-                      shape_and_slices=[""] * len(named), tensors=list(named.values()))
-    tf.compat.v1.train.update_checkpoint_state(folder, "bert_model.ckpt")
+    """Writes variables by name to `bert_model.ckpt`, and its name to `checkpoint`."""
+    prefix = os.path.join(folder, "bert_model.ckpt")
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(named), shape_and_slices=[""] * len(named), tensors=list(named.values()))
+    # By hand: TensorFlow's own writer takes the name for one that is relative to the working folder.
+    with open(os.path.join(folder, "checkpoint"), "w", encoding="utf-8") as file:
+        file.write('model_checkpoint_path: "bert_model.ckpt"\nall_model_checkpoint_paths: "bert_model.ckpt"\n')

@@ -1,4 +1,4 @@
-"""Extends a checkpoint's rows for a vocabulary with new entries: word embeddings and the masked-LM head's bias."""
+"""Rows of a vocabulary: new entries' word embeddings and biases in a checkpoint, and a new model's embeddings from word vectors."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -6,13 +6,17 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import tensorflow as tf
 
-from official_bert.models.checkpoints import newest_checkpoint
-from official_bert.models.interchange import tf1
+from official_bert.config import ModelConfig
+from official_bert.models.checkpoints import checkpoint_at
+from official_bert.models.first_weights import draw_first_weights
+from official_bert.models.interchange import formats, ours, tf1
+from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.models.pretrainer import Pretrainer
 
 # Suffixes of the variables with a row or number for each entry, here and in 2018.
 EMBEDDINGS = "embeddings/word_embeddings"
 VOCABULARY_VARIABLES = (EMBEDDINGS, "masked_lm/output_bias", "cls/predictions/output_bias")
-OURS, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
+PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
 OPTIMIZER_VARIABLES = ("/adam_m", "/adam_v", "global_step")  # of 2018
 
 
@@ -26,7 +30,7 @@ def extend_checkpoint(path: str, folder: str, vocab_size: int, pieces: Mapping[i
 
     Raises ValueError if there is no checkpoint, if its tables do not have `vocab_size` rows, or if too few old entries have vectors.
     """
-    weights, ours = _read_weights(path)
+    weights, own = _read_weights(path)
     tables = [name for name in weights if name.endswith(VOCABULARY_VARIABLES)]
     if not any(name.endswith(EMBEDDINGS) for name in tables):
         raise ValueError(f"--init_checkpoint={path}: expected a BERT checkpoint with {EMBEDDINGS}, "
@@ -42,7 +46,7 @@ def extend_checkpoint(path: str, folder: str, vocab_size: int, pieces: Mapping[i
             rows, explained = map_vectors(weights[name], vectors, pieces)
             for index, row in rows.items():
                 weights[name][index] = row
-    _write_weights(weights, folder, ours)
+    _write_weights(weights, folder, own)
     return explained
 
 
@@ -77,22 +81,51 @@ def map_vectors(rows: np.ndarray, vectors: Mapping[int, np.ndarray], new: Collec
     return dict(zip(mapped, with_constant(mapped) @ fitted)), float(explained)
 
 
+def begin_with_vectors(config: ModelConfig, vectors: Mapping[int, np.ndarray], seed: int, folder: str, form: str) -> None:
+    """Writes to `folder` a model for pre-training whose weights are random but for the word embeddings of ids with `vectors` [W].
+
+    `form` is a format of `formats`. Raises ValueError if there are no vectors.
+    """
+    if not vectors:
+        raise ValueError("--vectors: expected vectors for some words of the vocabulary, got none")
+    model = Pretrainer.make(config, {})
+    draw_first_weights(model, seed)
+    weights = {name: np.array(value) for name, value in ours.named_weights(model).items()}
+    for index, row in project_vectors(vectors, config.hidden_size, config.initializer_range, seed).items():
+        weights[EMBEDDINGS][index] = row
+    stored = StoredModel(origin="word vectors", weights=weights, table=ours.TABLE, config=config, head="pretraining")
+    formats.module_of(form).write(stored, folder)
+
+
+def project_vectors(vectors: Mapping[int, np.ndarray], size: int, spread: float, seed: int) -> dict[int, np.ndarray]:
+    """Projects vectors [W] to rows [size], all scaled by one factor so that the root of the mean of their squared numbers is `spread`.
+
+    If W is not `size`, by a random matrix with orthonormal rows or columns: narrower vectors keep their angles exactly, wider ones about.
+    """
+    rows = np.array(list(vectors.values()), np.float64)                                   # [N,W]
+    if (width := rows.shape[1]) != size:
+        basis = np.linalg.qr(np.random.default_rng(seed).normal(size=(max(width, size), min(width, size))))[0]
+        rows = rows @ (basis.T if width < size else basis)                                # [N,size]
+    root = np.sqrt(np.mean(np.square(rows)))
+    return dict(zip(vectors, rows * (spread / root if root else 0.0)))
+
+
 def _read_weights(path: str) -> tuple[dict[str, np.ndarray], bool]:
     """Returns a checkpoint's weights by name, without optimizer and step, and whether the checkpoint is ours."""
-    prefix = newest_checkpoint(path)
+    prefix = checkpoint_at(path)
     if prefix is None:
         raise ValueError(f"--init_checkpoint={path}: no checkpoint found there")
     reader = tf.train.load_checkpoint(prefix)
     names = sorted(reader.get_variable_to_shape_map())
-    ours = [name for name in names if name.startswith(OURS)]
-    if ours:
-        return {name.removeprefix(OURS).removesuffix(VALUE).replace(".S", "/"): reader.get_tensor(name)
-                for name in ours}, True
+    own = [name for name in names if name.startswith(PREFIX)]
+    if own:
+        return {name.removeprefix(PREFIX).removesuffix(VALUE).replace(".S", "/"): reader.get_tensor(name)
+                for name in own}, True
     return {name: reader.get_tensor(name) for name in names if not name.endswith(OPTIMIZER_VARIABLES)}, False
 
 
-def _write_weights(weights: Mapping[str, np.ndarray], folder: str, ours: bool) -> None:
-    if not ours:
+def _write_weights(weights: Mapping[str, np.ndarray], folder: str, own: bool) -> None:
+    if not own:
         return tf1.write_checkpoint(weights, folder)
     variables = {name: tf.Variable(value) for name, value in weights.items()}
     tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 
 import numpy as np
@@ -129,6 +130,14 @@ def test_a_tagger_takes_its_head_from_a_tf1_checkpoint_of_one(tmp_path):
     again = Tagger.make(SMALL, {"num_tags": 5})
     assert "41 of 41 variables taken" in checkpoints.initialize_from(again, str(tmp_path / "tf1")).describe()
     np.testing.assert_array_equal(again.tagger.output_weights.numpy(), model.weights["tagger/output_weights"])
+
+
+def test_a_checkpoint_of_2018s_form_is_found_from_its_folder_wherever_it_is_written_and_moved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("bert")
+    formats.write(stored_small("pretraining"), "tf1", "bert")
+    os.rename("bert", "moved")
+    assert tf.train.latest_checkpoint("moved") == "moved/bert_model.ckpt"
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -1,0 +1,109 @@
+"""The parts of a model by depth: embeddings, layers, pooler, heads. Parts may be frozen, made anew, or learn at rates of their own."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import keras
+import numpy as np
+
+from official_bert.models.encoder import weights_by_name
+
+WHERE = "config.training.freeze"
+LAYERS = re.compile(r"layers? +(\d+)(?: *- *(\d+))?")
+LAYER = re.compile(r"layer_(\d+)/")
+PARTS = ("embeddings", "pooler", "encoder")  # besides layers
+
+
+def part_of(name: str) -> str:
+    """The part of a weight by its name in `weights_by_name`: `embeddings`, `layer_3`, `pooler`, `head`."""
+    first = name.partition("/")[0]
+    return first if first in PARTS or LAYER.match(name) else "head"
+
+
+def layers_of(model: keras.Model) -> int:
+    """The number of layers of a model's encoder. Raises ValueError for a model without one."""
+    settings = getattr(getattr(model, "encoder", model), "settings", {})
+    if "num_hidden_layers" not in settings:
+        raise ValueError(f"expected a model with a BertEncoder as its encoder, whose parts have names, got {type(model).__name__}")
+    return int(settings["num_hidden_layers"])
+
+
+def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:
+    """Returns the parts that `freeze` names, in a list or between commas: `embeddings`, `layers 0-5`, `layer 3`, `pooler`, `encoder`.
+
+    Raises ValueError for another name, and for a layer that a model of so many layers lacks.
+    """
+    found: set[str] = set()
+    every = [f"layer_{number}" for number in range(layers)]
+    for name in filter(None, (part.strip() for text in ([freeze] if isinstance(freeze, str) else freeze) for part in text.split(","))):
+        if name == "encoder":
+            found |= {"embeddings", *every, "pooler"}
+        elif name in PARTS:
+            found.add(name)
+        elif match := LAYERS.fullmatch(name):
+            first, last = int(match[1]), int(match[2] or match[1])
+            if not first <= last < layers:
+                raise ValueError(f"{WHERE}: {name}: expected layers from 0 to {layers - 1}, the last one not before the first")
+            found |= set(every[first:last + 1])
+        else:
+            raise ValueError(f"{WHERE}: expected embeddings, layers 0-{layers - 1} (or any of them), pooler, encoder, got {name!r}")
+    return found
+
+
+def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
+    """Makes all weights of some parts of a model fixed, and returns lines for the user; dropout goes on in them.
+
+    Raises ValueError if nothing is left to train, and as `frozen_parts` does.
+    """
+    wanted = frozen_parts(parts, layers_of(model)) if parts else set()
+    if not wanted:
+        return ()
+    before = sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
+    for name, weight in weights_by_name(model).items():
+        if part_of(name) in wanted:
+            weight.trainable = False
+    if not model.trainable_variables:
+        raise ValueError(f"{WHERE}: expected something left to train, got all parts of a model without a head")
+    after = sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
+    names = ", ".join(sorted(wanted, key=lambda part: (part == "pooler", part != "embeddings", len(part), part)))
+    return (f"frozen: {names}; {after:,} of {before:,} parameters are trained",)
+
+
+def first_values(model: keras.Model, count: int, frozen: str | Sequence[str] = ()) -> Mapping[str, np.ndarray]:
+    """Returns the weights of the last `count` layers and of the pooler, by name, to put back after a checkpoint is taken.
+
+    Raises ValueError for more layers than the model has, and for layers that are frozen.
+    """
+    if not count:
+        return {}
+    layers = layers_of(model)
+    if count > layers:
+        raise ValueError(f"config.training.reinitialize_layers: expected at most the {layers} layers of the model, got {count}")
+    anew = {"pooler", *(f"layer_{number}" for number in range(layers - count, layers))}
+    if both := sorted(anew & frozen_parts(frozen, layers)):
+        raise ValueError(f"config.training.reinitialize_layers: {both[0]} would be made anew and frozen ({WHERE}), and never learn")
+    return {name: np.array(weight.value) for name, weight in weights_by_name(model).items() if part_of(name) in anew}
+
+
+def put_back(model: keras.Model, values: Mapping[str, np.ndarray]) -> None:
+    """Gives weights, by name, these values."""
+    named = weights_by_name(model)
+    for name, value in values.items():
+        named[name].assign(value)
+
+
+def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> list[float]:
+    """Returns what the learning rate is multiplied by for each trained weight, in their order.
+
+    Layer l of L learns at layer_decay ** (L - 1 - l) of the rate, the embeddings at layer_decay ** L, the pooler at the whole rate, heads
+    at `head_rate` times it. Raises ValueError for a rate of heads of a model without one.
+    """
+    if layer_decay == head_rate == 1.0:
+        return [1.0] * len(model.trainable_variables)
+    layers = layers_of(model)
+    parts = {id(weight): part_of(name) for name, weight in weights_by_name(model).items()}
+    factors = {"embeddings": layer_decay ** layers, "pooler": 1.0, "head": head_rate}
+    factors |= {f"layer_{number}": layer_decay ** (layers - 1 - number) for number in range(layers)}
+    if head_rate != 1.0 and "head" not in parts.values():
+        raise ValueError(f"config.optimizer.head_rate: expected 1.0 for a model without a head, got {head_rate}")
+    return [factors[parts[id(weight)]] for weight in model.trainable_variables]
