@@ -1,14 +1,18 @@
 """What a run says about itself before its first step: devices, precision, parameters, memory."""
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from official_bert.config import Config, ModelConfig
+from official_bert.data.text_features import TextFeatures
+from official_bert.training.phases import Phase, evaluation_steps
+from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
 
 FLOAT32 = 4  # bytes
+BACKWARD = 0.25  # of the activations; fits the measured peaks on a CPU (docs/benchmarks/training.md)
 USUAL_LENGTH = 128  # tokens of a row, for tasks that do not say it
 
 
@@ -24,6 +28,32 @@ def announce(trainer: Trainer, config: Config) -> list[str]:
             f"{parameters:,} trained parameters",
             f"memory on each device, about {_size(sum(memory.values()))}: {each} of {rows} rows of {length} tokens",
             *missing_libraries()]
+
+
+def best_checkpoint(phases: Sequence[Phase]) -> str:
+    """Says what decides which checkpoint is the best, and which one answers; "" for a run of which neither is asked."""
+    first = phases[0].resolved
+    training, metric = first.task.config.training, first.task.best_metric()
+    if first.held_out is None:
+        return "none, there is no evaluation data: the last one answers, unless best/ has one" if training.answer_with == "best" else ""
+    count = sum(len(evaluation_steps(phase)) for phase in phases)
+    patience = f"; {training.patience} without a better value end the training" if training.patience else ""
+    return (f"by {metric.removeprefix('-')}, {'less' if metric.startswith('-') else 'more'} is better, of {count} "
+            f"evaluation{'s' * (count > 1)}{patience}; the {training.answer_with} one answers")
+
+
+def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
+    """Counts the rows that were longer than the model takes, and all rows, by kind of data; {} for tasks that do not cut."""
+    sources = {"training": resolved.train, "evaluation": resolved.held_out and resolved.held_out.source,
+               "prediction": resolved.tests and resolved.tests.source}
+    features = {kind: getattr(source, "examples", None) for kind, source in sources.items()}
+    return {kind: (rows.cut, len(rows)) for kind, rows in features.items() if isinstance(rows, TextFeatures)}
+
+
+def cut_lines(resolved: Resolved, config: Config) -> list[str]:
+    """Says how many rows were cut; [] if none were."""
+    found = [f"{cut:,} of {rows:,} {kind} rows" for kind, (cut, rows) in cut_rows(resolved).items() if cut]
+    return [f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(found)}; the model does not see the rest"] * bool(found)
 
 
 def devices(strategy: tf.distribute.Strategy) -> str:
@@ -55,9 +85,13 @@ def precision(config: Config) -> str:
 
 
 def memory_of(config: Config, parameters: int, rows: int, length: int) -> Mapping[str, int]:
-    """Estimates the bytes of a step on one device by kind; moments are two numbers a parameter."""
+    """Estimates the bytes of a step on one device by kind; moments are two numbers a parameter.
+
+    The backward pass holds gradients of some activations, and the gradient of the word table twice, once from each of its uses.
+    """
+    activations, table = activation_bytes(config, rows, length), config.model.vocab_size * config.model.hidden_size * FLOAT32
     return {"weights": parameters * FLOAT32, "moments": 2 * parameters * FLOAT32, "gradients": parameters * FLOAT32,
-            "activations": activation_bytes(config, rows, length)}
+            "activations": activations, "backward pass": int(BACKWARD * activations) + table}
 
 
 def activation_bytes(config: Config, rows: int, length: int) -> int:
@@ -72,7 +106,8 @@ def activation_bytes(config: Config, rows: int, length: int) -> int:
     tokens = rows * length
     layer = tokens * _numbers_of_a_token(model, length) * width
     kept = model.num_hidden_layers * (tokens * model.hidden_size * width if training.recompute else layer)
-    heads = rows * int(config.options.get("max_predictions_per_seq", 0)) * model.vocab_size * 2 * FLOAT32
+    predictions = length if config.options.get("objective") == "next_token" else int(config.options.get("max_predictions_per_seq", 0))
+    heads = rows * predictions * model.vocab_size * 2 * FLOAT32
     return int(kept + (layer if training.recompute else 0) + heads)
 
 

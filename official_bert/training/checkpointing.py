@@ -7,7 +7,9 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,10 +17,10 @@ from official_bert.config import Config, Difference, differences, load_config, m
 from official_bert.copies import copy_file
 from official_bert.files import absolute, read_json, written_beside, written_whole
 from official_bert.models.interchange import prefixes
+from official_bert.models.interchange.prefixes import BEST_FOLDER, CONFIG_FILE, METRIC_FILE
 
-CONFIG_FILE, VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "config.yaml", "vocab.txt", "log.jsonl", "eval_log.jsonl"
-TUNED_FILE = "tuned.json"
-BEST_FOLDER, METRIC_FILE, CHECKPOINT, STATE_FILE = "best", "metric.json", "ckpt", "checkpoint"
+VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE, TUNED_FILE = "vocab.txt", "log.jsonl", "eval_log.jsonl", "tuned.json"
+CHECKPOINT, STATE_FILE = "ckpt", "checkpoint"
 
 
 @contextlib.contextmanager
@@ -65,14 +67,14 @@ def _go_on(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bo
     return len(after) >= len(before) or first >= done
 
 
-def write_tuned(tuned: Mapping[str, float], folder: str) -> None:
+def write_tuned(tuned: Mapping[str, Any], folder: str) -> None:
     """Writes the options that an evaluation tuned beside the weights; nothing if there are none."""
     if tuned:
         with written_whole(os.path.join(folder, TUNED_FILE)) as file:
             json.dump(dict(tuned), file)
 
 
-def read_tuned(folder: str) -> dict[str, float]:
+def read_tuned(folder: str) -> dict[str, Any]:
     """Reads the options that an evaluation tuned; {} if there are none."""
     path = os.path.join(folder, TUNED_FILE)
     return read_json(path) if os.path.exists(path) else {}
@@ -100,19 +102,23 @@ def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
 class CheckpointFolder:
     """The checkpoints `ckpt-N` of a run, N the step: writes them, restores the newest, keeps the last `keep` (None: all).
 
-    Those of multiples of `keep_every` steps are kept for good.
+    Those of multiples of `keep_every` steps are kept for good. One at a time may be written in the background; whatever reads or
+    writes the folder's checkpoints then waits for it.
 
     TensorFlow's `checkpoint` state file is written for other tools, and not read.
     """
 
     def __init__(self, checkpoint: tf.train.Checkpoint, folder: str, keep: int | None = None, keep_every: int = 0):
         self.checkpoint, self.folder, self.keep, self.keep_every = checkpoint, folder, keep, keep_every
+        self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
+        self._unfinished: futures.Future | None = None
 
     def restore_newest(self) -> str | None:
         """Restores everything from the newest readable checkpoint and returns its prefix, None if there are no checkpoints.
 
         Warns of each unreadable checkpoint. Raises ValueError if all are unreadable.
         """
+        self.wait()
         found = prefixes.prefixes_in(self.folder)
         for prefix in found:
             if restore(self.checkpoint, prefix):
@@ -123,17 +129,35 @@ class CheckpointFolder:
 
     def newest(self) -> str:
         """The prefix of the newest checkpoint, readable or not; "" if there are none."""
+        self.wait()
         return next(iter(prefixes.prefixes_in(self.folder)), "")
 
-    def save(self, step: int) -> str:
+    def save(self, step: int, same: str = "") -> str:
         """Writes the checkpoint of a step and returns its name; then removes old ones, and unreadable ones of later steps.
 
-        Raises OSError if it cannot be written; earlier checkpoints stay intact.
+        `same` is the prefix of a checkpoint with the same content: its files are shared if the disk can do so. Raises OSError if the
+        checkpoint cannot be written; earlier ones stay intact.
         """
+        self.wait()
+        return self._write(self.checkpoint, step, same)
+
+    def save_in_background(self, snapshot: tf.train.Checkpoint, step: int, then: Callable[[str], None]) -> None:
+        """Begins to do what `save` does with a snapshot of the checkpoint; `then` is called with its name, in the same thread."""
+        self.wait()
+        self._unfinished = self._writer.submit(lambda: then(self._write(snapshot, step)))
+
+    def wait(self, only_if_done: bool = False) -> None:
+        """Waits until the checkpoint that is being written in the background is whole. Raises OSError if it could not be written."""
+        if (unfinished := self._unfinished) and (unfinished.done() or not only_if_done):
+            self._unfinished = None
+            unfinished.result()
+
+    def _write(self, checkpoint: tf.train.Checkpoint, step: int, same: str = "") -> str:
         prefix = os.path.join(self.folder, f"{CHECKPOINT}-{step}")
         try:
             os.makedirs(self.folder, exist_ok=True)
-            self.checkpoint.write(prefix)
+            if not (same and _share(same, prefix)):
+                checkpoint.write(prefix)
             for path in (*_files_of(prefix), self.folder):
                 _flush(path)
         except (tf.errors.OpError, OSError) as error:
@@ -167,6 +191,18 @@ def _remove(prefix: str) -> None:
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
+def _share(source: str, target: str) -> bool:
+    """Gives the files of a checkpoint a second name, the index last; returns whether the disk can do so."""
+    _remove(target)
+    try:
+        for path in reversed(_files_of(source)):
+            os.link(path, target + path.removeprefix(source))
+        return True
+    except OSError:
+        _remove(target)
+        return False
+
+
 def _flush(path: str) -> None:
     """Waits until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -187,11 +223,13 @@ class BestCheckpoint:
         if os.path.exists(path):
             self.record = read_json(path)
 
-    def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float], phase: int = 0) -> bool:
+    def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float], phase: int = 0,
+                       saved: str = "") -> bool:
         """Writes the weights, then the metric, if it beats the best so far; returns whether it does.
 
-        `phase` is the first phase that is measured like this one. The best of a phase measured otherwise, on other lengths say, is
-        not comparable, and gives way.
+        `saved` is the prefix of a checkpoint of this step, if the run has just written one: it is not stored twice. `phase` is the
+        first phase that is measured like this one. The best of a phase measured otherwise, on other lengths say, is not comparable,
+        and gives way.
         """
         if self.metric not in metrics:
             raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
@@ -199,7 +237,7 @@ class BestCheckpoint:
         comparable = self.record and self.record.get("phase", 0) == phase
         if not math.isfinite(value) or (comparable and self.sign * value <= self.sign * self.record["value"]):
             return False
-        CheckpointFolder(checkpoint, self.folder, keep=1).save(step)
+        CheckpointFolder(checkpoint, self.folder, keep=1).save(step, saved)
         self.record = {"metric": self.metric, "value": value, "step": step} | ({"phase": phase} if phase else {})
         with written_whole(os.path.join(self.folder, METRIC_FILE)) as file:
             json.dump(self.record, file)
@@ -208,3 +246,12 @@ class BestCheckpoint:
     def describe(self) -> str:
         """Metric, value, place."""
         return f"{self.record['metric']} {self.record['value']:.4f} at step {self.record['step']}, kept in {BEST_FOLDER}/"
+
+    def evaluations_without_better(self, evaluated: Iterable[int], step: int) -> int:
+        """The number of evaluations after the best one, up to `step`, among those of the steps `evaluated`."""
+        return sum(self.record.get("step", 0) < one <= step for one in set(evaluated))
+
+    def restore(self, checkpoint: tf.train.Checkpoint) -> None:
+        """Restores the best checkpoint. Raises ValueError if it cannot be read."""
+        if CheckpointFolder(checkpoint, self.folder).restore_newest() is None:
+            raise ValueError(f"{self.folder}: expected the best checkpoint of the run, found none")

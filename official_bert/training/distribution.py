@@ -1,9 +1,10 @@
 """Where a run computes: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, seeds. The only reader of the environment."""
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
@@ -12,6 +13,8 @@ from official_bert.config import STRATEGIES
 from official_bert.data.sources import ExampleSource
 from official_bert.training.task import BatchSource
 
+WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
+               tf.errors.DeadlineExceededError)
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
@@ -105,11 +108,20 @@ def _tpu(placement: Placement) -> tf.distribute.Strategy:
             tpu=placement.tpu_name, zone=placement.tpu_zone or None, project=placement.gcp_project or None)
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-        return tf.distribute.TPUStrategy(resolver)
+        strategy = tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"--strategy=tpu: no TPU could be reached with {where} (on a TPU VM: --tpu_name=local): "
                          f"{reason}") from None
+    check_hosts(strategy.extended.worker_devices, where)
+    return strategy
+
+
+def check_hosts(devices: Iterable[str], where: str) -> None:
+    """Raises ValueError for devices of other machines, which would make their batches without this process, where the records are read."""
+    if others := [name for name in devices if tf.DeviceSpec.from_string(name).job not in (None, "localhost")]:
+        raise ValueError(f"{where}: expected the TPU of this machine (on the TPU VM: --tpu_name=local; slices of several hosts are not "
+                         f"supported: batches are made by this process), got {others[0]}")
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -131,6 +143,19 @@ def set_precision(name: str, tf32: bool = True) -> None:
     """Sets Keras' policy, and on GPUs whether float32 products are rounded to TF32; variables are always float32."""
     keras.config.set_dtype_policy(POLICIES[name])
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
+
+
+@contextlib.contextmanager
+def lost_workers_told(strategy: tf.distribute.Strategy, when: Callable[[], str]) -> Iterator[None]:
+    """Raises OSError, with the cause, if TensorFlow fails because another worker has ended; `when` says at which step, for example."""
+    try:
+        yield
+    except WORKER_LOST as error:
+        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            raise
+        cause = " ".join(str(error.message).split())[:200]
+        raise OSError(f"{when()}: another worker no longer answers; start all of them again with the same command, and the run continues "
+                      f"from its newest checkpoint. That worker's own output says why it ended; here TensorFlow says: {cause}") from None
 
 
 def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1) -> int:
@@ -163,7 +188,19 @@ def gather_replicas(strategy: tf.distribute.Strategy, values: dict[str, tf.Tenso
             for name, value in values.items()}
 
 
-def on_each(strategy: tf.distribute.Strategy, function: Callable, variables: Iterable, values: Iterable) -> None:
-    """Calls `function(variable, value)` on every device with a copy of the variable."""
+def assign(strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable], values: Iterable) -> None:
+    """Assigns a value to a variable on every device with a copy of it."""
     for variable, value in zip(variables, values):
-        strategy.extended.update(variable, function, args=(value,), group=False)
+        strategy.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
+
+
+def update(strategy: tf.distribute.Strategy, function: Callable[..., None], variables: Sequence[tf.Variable], values: tuple) -> None:
+    """Calls `function` on every device with its copies of the variables and its part of the values, as `extended.update` does.
+
+    That would pass the first variable's copy only, and the others as a whole.
+    """
+    def update_copies(first: tf.Variable, *mine) -> None:
+        others = [next(copy for copy in strategy.experimental_local_results(variable) if copy.device == first.device)
+                  for variable in variables[1:]]
+        function(first, *others, *mine)
+    strategy.extended.update(variables[0], update_copies, args=values, group=False)

@@ -12,33 +12,38 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.copies import WorkingFolder, local_copy
-from official_bert.models import checkpoints
+from official_bert.models import checkpoints, parts
 from official_bert.models.interchange.prefixes import prefixes_in, step_of
 from official_bert.training import checkpointing, distribution, guards
-from official_bert.training.checkpointing import EVAL_LOG_FILE, CheckpointFolder
+from official_bert.training.checkpointing import EVAL_LOG_FILE, BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import task_at, total_steps
 from official_bert.training.run_log import BOARD_FOLDER, Watcher
-from official_bert.training.task import BatchSource, DataFiles, Steps, TaskBase
+from official_bert.training.task import BatchSource, DataFiles, Predictions, Resolved, Steps, TaskBase
 from official_bert.training.trainer import Trainer, real_rows
 
 POLL_SECONDS = 2.0
 
 
 def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-             report: Callable[[str], None] = print) -> dict[str, float]:
-    """Measures the newest readable checkpoint of a run's folder, or `init_checkpoint`, on the task's evaluation data.
+             report: Callable[[str], None] = print, best: bool = False,
+             examine: Callable[[Resolved, Predictions], None] = lambda *_: None) -> dict[str, float]:
+    """Measures the newest readable checkpoint of a run's folder, its `best` one, or `init_checkpoint`, on the task's evaluation data.
 
-    Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a weight of the model or has other classes.
+    `examine` gets the data and the predictions. Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a
+    weight of the model or has other classes.
     """
     output_dir = local_copy(output_dir)
     trainer = _prepare(task, output_dir, placement)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
-        return {name: value for name, value in _measure(trainer, task, files).items() if name != "step"}
-    if CheckpointFolder(trainer.checkpoint, output_dir).restore_newest() is None:
+        return {name: value for name, value in _measure(trainer, task, files, examine).items() if name != "step"}
+    kept = BestCheckpoint(output_dir, task.best_metric())
+    if best and kept.record:
+        kept.restore(trainer.checkpoint)
+    elif CheckpointFolder(trainer.checkpoint, output_dir).restore_newest() is None:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
-    return _measure(trainer, task, files)
+    return _measure(trainer, task, files, examine)
 
 
 def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
@@ -98,15 +103,19 @@ def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
     with strategy.scope():
         model = task.build_model()
+        parts.freeze(model, task.config.training.freeze)  # its checkpoints have no moments of frozen weights
     return Trainer(task, model, strategy, max(total_steps(task.config), 1))
 
 
-def _measure(trainer: Trainer, task: TaskBase, files: DataFiles) -> dict[str, float]:
+def _measure(trainer: Trainer, task: TaskBase, files: DataFiles,
+             examine: Callable[[Resolved, Predictions], None] = lambda *_: None) -> dict[str, float]:
     """Measures the restored weights on the data of their step's phase."""
     step = trainer.steps_done
-    held_out = task_at(task, step).resolve(files, Steps(train=False), trainer.model).held_out
+    resolved = task_at(task, step).resolve(files, Steps(train=False), trainer.model)
+    held_out = resolved.held_out
     assert held_out is not None
     metrics, rows = trainer.evaluate(held_out.source, task.config.training.eval_steps)
+    examine(resolved, rows)
     return {"step": float(step)} | metrics | held_out.evaluate(rows)
 
 

@@ -1,13 +1,14 @@
-"""Checks that stop a run early: a vocabulary that does not fit, numbers that are not finite."""
+"""Checks that stop a run early: a vocabulary or an option that does not fit, numbers that are not finite."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.text.vocab import check_size, load_vocab
+from official_bert.training.phases import Phase
 from official_bert.training.step import Step, Tensors, fold_seeds
 from official_bert.training.task import Batch
 
@@ -16,6 +17,21 @@ def check_vocabulary(config: Config) -> None:
     """Raises ValueError if there is a vocabulary, and it has ids without an embedding in the model."""
     if path := config.tokenizer.vocab_file:
         check_size(path, len(load_vocab(path)), config.model.vocab_size)
+
+
+def check_patience(phases: Sequence[Phase]) -> None:
+    """Raises ValueError if `training.patience` has no evaluations to count, or more than one phase to end."""
+    training = phases[0].resolved.task.config.training
+    if not training.patience:
+        return
+    where = f"config.training.patience: expected 0, got {training.patience}"
+    if phases[0].resolved.held_out is None:
+        raise ValueError(f"{where}: it counts evaluations, and there is no evaluation data")
+    if not (training.eval_every or training.eval_epochs):
+        raise ValueError(f"{where}: it counts evaluations, and only the last weights are measured; training.eval_every or eval_epochs "
+                         "says when others are")
+    if len(phases) > 1:
+        raise ValueError(f"{where}: config.phases says how many steps a run has")
 
 
 def is_finite(value: tf.Tensor) -> bool:

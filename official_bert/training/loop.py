@@ -1,7 +1,9 @@
 """Training from the first step to the last: phases, logs, evaluations, checkpoints, stops, resume."""
 
+import bisect
 import contextlib
 import dataclasses
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -13,31 +15,30 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.copies import WorkingFolder, original_paths
-from official_bert.models import checkpoints
+from official_bert.models import checkpoints, parts
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.prefixes import step_of
 from official_bert.training import checkpointing, distribution, guards, origins
-from official_bert.training.announcement import announce
-from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
+from official_bert.training.announcement import announce, best_checkpoint, cut_lines
+from official_bert.training.checkpointing import CHECKPOINT, BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
-from official_bert.training.phases import Phase, plan
+from official_bert.training.phases import Phase, evaluation_steps, plan
 from official_bert.training.run_log import Profile, Watcher, logged_steps
 from official_bert.training.spikes import MOST_REWINDS, Spikes
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps, TaskBase
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Predictions, Resolved, Steps, TaskBase
 from official_bert.training.trainer import Trainer
 
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)
 HOST_SECONDS = 10.0  # the host regains control at least this often
-WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
-               tf.errors.DeadlineExceededError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The result of a training: the metrics of its last evaluation, and its (last phase's) task, data and model."""
+    """The result of a training: the metrics and predictions of its last evaluation, and its (last phase's) task, data and model."""
 
     metrics: dict[str, float]
     resolved: Resolved
+    predictions: Predictions = ()  # on `resolved.held_out`
 
 
 def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
@@ -53,7 +54,8 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     guards.check_vocabulary(task.config)
     strategy = distribution.make_strategy(placement)
     chief = distribution.is_chief(strategy)
-    with checkpointing.locked(work.folder) if chief else contextlib.nullcontext():
+    with (checkpointing.locked(work.folder) if chief else contextlib.nullcontext(),
+          distribution.lost_workers_told(strategy, lambda: "before the first step")):
         digests = task.data_digests(files, steps)
         if not files.allow_changed_data:
             origins.check_unchanged(digests, work.folder)
@@ -61,7 +63,9 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
         keras.utils.set_random_seed(task.config.seed)
         with strategy.scope():
             phases = plan(task, files, steps)
+            guards.check_patience(phases)
             draw_first_weights(phases[0].resolved.model, task.config.seed)
+            frozen = parts.freeze(phases[0].resolved.model, task.config.training.freeze)
         # The run's own, with the labels found in its data.
         config = task.config if task.config.phases else phases[0].resolved.task.config
         origin = origins.origin_of(config, digests, phases)
@@ -69,17 +73,18 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
             origins.check_unchanged(origin, work.folder)
         tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
         try:
-            metrics = _train(phases, config, origin, work, strategy, init_checkpoint, profile, tell)
-            return Trained(metrics, phases[-1].resolved)
+            for line in frozen:
+                tell(line)
+            return _train(phases, config, origin, work, strategy, init_checkpoint, profile, tell)
         finally:
             if chief:
                 work.push()
 
 
 def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work: WorkingFolder, strategy: tf.distribute.Strategy,
-           init_checkpoint: str, profile: Profile, report: Callable[[str], None]) -> dict[str, float]:
+           init_checkpoint: str, profile: Profile, report: Callable[[str], None]) -> Trained:
     output_dir = work.folder
-    other_data = origins.changes(origin, output_dir)
+    other_data, other_order = origins.changes(origin, output_dir), origins.other_order(origin, output_dir)
     changed = checkpointing.check_same_run(config, output_dir)
     first = phases[0].resolved
     trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
@@ -94,12 +99,18 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
         report(f"resumed: {restored} at step {trainer.steps_done} of {phases[-1].last}; weights, optimizer, schedule, position in "
                "the data" + "".join(f"; {one.describe()}" for one in changed))
     elif init_checkpoint:
+        anew = parts.first_values(trainer.model, config.training.reinitialize_layers, config.training.freeze)
         found = checkpoints.initialize_from(trainer.model, init_checkpoint, first.task.classes)
+        parts.put_back(trainer.model, anew)
         origin = {**origin, "init_checkpoint": found.origin}
         report(f"initialised (weights only): {found.describe()}")
+        if anew:
+            report(f"made anew (seed {config.seed}): the last {config.training.reinitialize_layers} layers and the pooler")
+    elif config.training.reinitialize_layers:
+        raise ValueError("config.training.reinitialize_layers: expected --init_checkpoint beside it; without one, all weights are new")
     else:
         report(f"fresh: weights are random (seed {config.seed})")
-    for line in announce(trainer, config):
+    for line in (*first.notes, *announce(trainer, config), *cut_lines(first, config)):
         report(line)
     chief = distribution.is_chief(strategy)
     if chief:
@@ -108,7 +119,12 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
     with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
         if other_data:
             watcher.note(trainer.steps_done, "changed_data", "; ".join(other_data))
-        return Run(trainer, folder, watcher, phases, profile, work.push).go()
+        if restored and other_order:
+            watcher.note(trainer.steps_done, "changed_order", other_order)
+        if told := best_checkpoint(phases):
+            watcher.note(trainer.steps_done, "best_checkpoint", told)
+        run = Run(trainer, folder, watcher, phases, profile, work.push)
+        return Trained(run.go(), phases[-1].resolved, run.predictions)
 
 
 class Run:
@@ -120,6 +136,11 @@ class Run:
         self.settings = phases[0].resolved.task.config.training
         self.total = phases[-1].last
         self.best = BestCheckpoint(folder.folder, phases[0].resolved.task.best_metric())
+        self.due = [step for phase in phases for step in evaluation_steps(phase)]
+        self.evaluated = {step for step in logged_steps(folder.folder, "eval") if step <= trainer.steps_done}
+        self.measured: dict[int, dict[str, float]] = {}  # the metrics of the last evaluation, by its step
+        self.predictions: Predictions = ()  # of the last evaluation
+        self.saved_at = -1  # the step of the checkpoint that this process wrote last
         self.spikes = Spikes(folder.folder, self.settings.rewind_on_spike, trainer.steps_done, watcher.enabled)
         self.skipped_in_a_row = 0
         self.publish = publish  # called when there is something new in the run's folder
@@ -131,23 +152,23 @@ class Run:
         """Trains to the last step, with logs, evaluations and checkpoints; returns the last evaluation's metrics."""
         previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
         try:
-            self._make_up_evaluation()
-            if self.settings.rewind_on_spike and not self.folder.newest():
-                self.save()  # so that there is always somewhere to go back to
-            for phase in self.phases:
-                if self.trainer.steps_done < phase.last or phase is self.phases[-1]:
-                    self._enter(phase)
-                    self._steps(phase)
-            return self._evaluate(self.phases[-1], self.total)
-        except WORKER_LOST:
-            if not self.trainer.several_workers:
-                raise
-            raise OSError(f"step {self.trainer.steps_done}: another worker no longer answers; start all of them again with the "
-                          "same command, and the run continues from its newest checkpoint") from None
+            with distribution.lost_workers_told(self.trainer.strategy, lambda: f"step {self.trainer.steps_done}"):
+                self._make_up_evaluation()
+                if self.settings.rewind_on_spike and not self.folder.newest():
+                    self.save()  # so that there is always somewhere to go back to
+                for phase in self.phases:
+                    if self.trainer.steps_done < phase.last or phase is self.phases[-1]:
+                        self._enter(phase)
+                        self._steps(phase)
+                metrics = self._measure_answers()
+                self.folder.wait()
+                return metrics
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
             self.profile.stop()
+            with contextlib.suppress(OSError):  # raised above, unless there is another error
+                self.folder.wait()
 
     def _on_signal(self, number: int, _) -> None:
         """SIGUSR1 asks for a checkpoint, SIGTERM and SIGINT for a checkpoint and the end; a second SIGINT ends the run at once."""
@@ -171,11 +192,12 @@ class Run:
             return
         iterator = self._batches(phase, step)
         seconds_a_step, self.logged, self.logged_at = 0.0, step, time.monotonic()
-        while step < phase.last:
+        while step < phase.last and not self._out_of_patience(step):
             self.profile.at(step)
             count = self._steps_until_next_event(step, phase.last, seconds_a_step)
             began = time.monotonic()
             rows = self._run(phase, iterator, step, count)
+            self.folder.wait(only_if_done=True)
             seconds_a_step = (time.monotonic() - began) / len(rows)
             if (bad := self._first_bad(phase, step, rows)) is not None:
                 step = self._go_back(phase, step + bad, float(rows[bad, 0]))
@@ -203,33 +225,65 @@ class Run:
             self.save_wanted = False
             self.save()
         if stopping:
+            self.folder.wait()
             self.watcher.say(f"{self.stopped_by}: saved at step {step}; the same command continues from there")
             if self.stopped_by == "SIGINT":
                 raise KeyboardInterrupt
             raise SystemExit(STOPPED)
-        if self._evaluation_due(phase, step):
+        if self._evaluation_due(step):
             began = time.monotonic()
             self._evaluate(phase, step)
             self.logged_at += time.monotonic() - began
 
-    def _evaluation_due(self, phase: Phase, step: int) -> bool:
-        """Whether weights are measured after `step` steps; those after the last step always are."""
-        every = self.settings.eval_every
-        return 0 < step < self.total and (step == phase.last or (every > 0 and step % every == 0))
+    def _evaluation_due(self, step: int) -> bool:
+        """Whether weights are measured after `step` steps; those after the last step always are, at the end."""
+        return step < self.total and self.due[bisect.bisect_left(self.due, step)] == step
+
+    def _out_of_patience(self, step: int) -> bool:
+        """Whether so many evaluations up to `step` have not been better that training ends; saves the weights then."""
+        patience = self.settings.patience
+        if not patience or not self._evaluation_due(step) or not self.trainer.any_worker(
+                self.watcher.enabled and self.best.evaluations_without_better(self.evaluated, step) >= patience):
+            return False
+        if step_of(self.folder.newest()) != step:
+            self.save()
+        self.watcher.note(step, "stopped_early", f"at step {step} of {self.total}: {patience} evaluations without a better "
+                          f"{self.best.metric} (training.patience)")
+        return True
+
+    def _measure_answers(self) -> dict[str, float]:
+        """Returns the metrics of the weights that the run answers with, restored if they are the best ones."""
+        phase, step = self.phases[-1], self.trainer.steps_done
+        metrics = self.measured.get(step) or self._evaluate(phase, step)
+        if self.settings.answer_with == "last" or not self.trainer.any_worker(self.watcher.enabled and bool(self.best.record)):
+            return metrics
+        best = BestCheckpoint(self.folder.folder, self.phases[0].resolved.task.best_metric())  # as the chief has written it
+        self.watcher.say(f"the best checkpoint answers: {best.describe()}")
+        if best.record["step"] == step or phase.resolved.held_out is None:
+            return metrics
+        best.restore(self.trainer.checkpoint)
+        return self._measure(phase)
+
+    def _measure(self, phase: Phase) -> dict[str, float]:
+        """Returns the metrics of the weights on the held-out data."""
+        held_out = phase.resolved.held_out
+        assert held_out is not None
+        metrics, self.predictions = self.trainer.evaluate(held_out.source, self.settings.eval_steps)
+        return metrics | held_out.evaluate(self.predictions)
 
     def _make_up_evaluation(self) -> None:
         """Measures the restored weights if that was due when the run was stopped, and is not in its log."""
         step = self.trainer.steps_done
         for phase in self.phases:
-            if phase.first < step <= phase.last and self._evaluation_due(phase, step) and self.trainer.any_worker(
-                    step not in logged_steps(self.folder.folder, "eval")):
+            if phase.first < step <= phase.last and self._evaluation_due(step) and self.trainer.any_worker(step not in self.evaluated):
                 self.trainer.enter(phase.resolved.task)
                 self._evaluate(phase, step)
 
     def _steps_until_next_event(self, step: int, last: int, seconds_a_step: float) -> int:
-        events = [self.settings.log_every, self.settings.save_every, self.settings.keep_every, self.settings.eval_every]
+        events = [self.settings.log_every, self.settings.save_every, self.settings.keep_every]
         left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
         left += [edge - step for edge in (*self.profile.edges, *self.spikes.edges) if edge > step]
+        left += [self.due[bisect.bisect_right(self.due, step)] - step]
         bound = int(HOST_SECONDS / seconds_a_step) if seconds_a_step else 1
         return max(1, min(*left, bound))
 
@@ -299,18 +353,21 @@ class Run:
 
     def _evaluate(self, phase: Phase, step: int) -> dict[str, float]:
         """Measures on the held-out data, if there are any; keeps the best checkpoint so far."""
-        if (held_out := phase.resolved.held_out) is None:
+        if phase.resolved.held_out is None:
             return {}
-        metrics, rows = self.trainer.evaluate(held_out.source, self.settings.eval_steps)
-        metrics |= held_out.evaluate(rows)
+        metrics = self._measure(phase)
+        self.folder.wait()
         # In this order: an evaluation in the log is a finished one, which a resumed run does not make up.
+        saved = os.path.join(self.folder.folder, f"{CHECKPOINT}-{step}") if self.saved_at == step else ""
         better = self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics,
-                                                                   self._first_measured_like(phase))
+                                                                   self._first_measured_like(phase), saved)
         if self.watcher.enabled:
             tuned = phase.resolved.task.tuned_options(metrics)
             for place in [self.folder.folder] + [self.best.folder] * better:
                 checkpointing.write_tuned(tuned, place)
         self.watcher.evaluation(step, metrics)
+        self.evaluated.add(step)
+        self.measured = {step: metrics}
         if better:
             self.watcher.say(f"best so far: {self.best.describe()}")
         self._publish()
@@ -323,12 +380,16 @@ class Run:
         return next(one.number for one in self.phases if one is phase or measure(one.resolved) == measure(phase.resolved))
 
     def save(self) -> None:
-        """Writes a checkpoint, on the chief only."""
+        """Begins to write a checkpoint, on the chief only; the next steps do not wait for it."""
+        self.folder.wait()  # files that change while it copies the folder to a store would confuse it
         self.spikes.saving(self.trainer.steps_done)
         if self.watcher.enabled:
-            name = self.folder.save(self.trainer.steps_done)
-            self._publish()
-            self.watcher.say(f"saved {name}")
+            self.saved_at = self.trainer.steps_done
+            self.folder.save_in_background(self.trainer.snapshot(), self.trainer.steps_done, self._saved)
+
+    def _saved(self, name: str) -> None:
+        self._publish()
+        self.watcher.say(f"saved {name}")
 
     def _publish(self) -> None:
         if self.watcher.enabled:

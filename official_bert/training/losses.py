@@ -6,18 +6,34 @@ a shard with few masks counted more.)
 
 import tensorflow as tf
 
+ABSENT = -1e9  # the logit of a label, or a choice, that a row does not have
 
-def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Weighted sum of -log softmax(logits)[label] and the sum of weights, in float32: logits [...,K], labels and weights [...]."""
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.cast(logits, tf.float32))
+
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
+    """Weighted sum of -log softmax(logits)[label] and the sum of weights, in float32: logits [...,K], labels and weights [...].
+
+    With `smoothing` s, each of the K labels gets s / K of the target, and the row's own label the rest, 1 - s (Szegedy et al. 2016). A
+    logit of -1e9 stands for a label that the row does not have.
+    """
+    logits = tf.cast(logits, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    if smoothing:
+        possible = logits > ABSENT / 2
+        each = tf.where(possible, tf.nn.log_softmax(logits), 0.0)
+        mean = tf.reduce_sum(each, axis=-1) / tf.reduce_sum(tf.cast(possible, tf.float32), axis=-1)
+        losses = (1.0 - smoothing) * losses - smoothing * mean
     weights = tf.cast(weights, tf.float32)
     return tf.reduce_sum(losses * weights), tf.reduce_sum(weights)
 
 
-def binary_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean over K independent labels, weighted sum over examples: logits and labels [B,K], weights [B]."""
-    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32),
-                                                     logits=tf.cast(logits, tf.float32))
+def binary_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, label_weights: tf.Tensor | float = 1.0,
+                         smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean over K independent labels, weighted sum over examples: logits and labels [B,K], weights [B].
+
+    `label_weights` [B,K] multiply the losses of single labels. With `smoothing` s, the targets 0 and 1 are s / 2 and 1 - s / 2.
+    """
+    labels = tf.cast(labels, tf.float32) * (1.0 - smoothing) + 0.5 * smoothing
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=tf.cast(logits, tf.float32)) * label_weights
     weights = tf.cast(weights, tf.float32)
     return tf.reduce_sum(tf.reduce_mean(losses, axis=-1) * weights), tf.reduce_sum(weights)
 
@@ -50,6 +66,6 @@ def group_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group
     right = tf.reduce_any(mine == theirs, axis=-1) | (mine[..., 0] == theirs[..., 1])     # [B/G,G,G]
     filler = tf.reshape(weights, (-1, 1, group_size)) == 0.0
     out = (right | filler) & ~tf.eye(group_size, dtype=tf.bool)
-    logits = tf.where(out, -1e9, tf.einsum("bid,bjd->bij", first, second) / temperature)
+    logits = tf.where(out, ABSENT, tf.einsum("bid,bjd->bij", first, second) / temperature)
     places = tf.zeros_like(numbers[..., 0]) + tf.range(group_size)
     return tf.reshape(logits, (-1, group_size)), tf.reshape(places, [-1])

@@ -2,12 +2,15 @@
 
 `adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
 biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
-2020, algorithm 2): with bias correction, and with the decay inside the trust ratio.
+2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. Compiled by XLA, an update reads and writes
+a weight's numbers once instead of many times; it is compiled once in a process for all weights of a shape, in every training.
 """
 
 import dataclasses
+import functools
 import math
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
@@ -15,6 +18,7 @@ import tensorflow as tf
 
 from official_bert.config import OptimizerConfig
 
+READ_BY_UPDATE = ("name", "beta_1", "beta_2", "epsilon", "weight_decay_rate")  # fields of OptimizerConfig
 NOT_DECAYED = re.compile(r"(LayerNorm|layer_norm|/bias$|_bias$)")  # 2018: ["LayerNorm", "layer_norm", "bias"]
 
 
@@ -83,6 +87,55 @@ def clip_scale(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
     return clip_norm / tf.maximum(norm, clip_norm) if clip_norm else tf.constant(1.0)
 
 
+class Decision(NamedTuple):
+    """What the update of every weight needs beside its gradient: scalars."""
+
+    gradient_scale: tf.Tensor
+    rate: tf.Tensor
+    step: tf.Tensor
+    taken: tf.Tensor  # False leaves everything as it is
+
+
+def pure_update(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """`update`, compiled: a function of tensors (weight, first, second, gradient, decision) -> (weight, first, second)."""
+    return _compiled(_updated, _read_fields(rule), shape, decayed)
+
+
+def update_in_place(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable[..., None]:
+    """`update`, compiled: a function of variables (weight, first, second, gradient, decision), the first three of which it overwrites.
+
+    The variables are plain ones. A compiled function takes a `DistributedVariable` of the same shape for the one that it was traced
+    with (TensorFlow's `DistributedVariableTraceType`): pass the copy of one device.
+    """
+    return _compiled(_overwrite, _read_fields(rule), shape, decayed)
+
+
+def _read_fields(rule: OptimizerConfig) -> OptimizerConfig:
+    """The rule without what no update reads, so that trainings with other rates and schedules share a compiled function."""
+    return OptimizerConfig(**{name: getattr(rule, name) for name in READ_BY_UPDATE})
+
+
+@functools.cache
+def _compiled(function: Callable, rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable:
+    del shape  # a function for each: TensorFlow warns of one that is traced for many shapes
+    return tf.function(functools.partial(function, rule, decayed), jit_compile=True, autograph=False)
+
+
+def _updated(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient: tf.Tensor,
+             decision: Decision) -> tuple[tf.Tensor, ...]:
+    """Returns a weight and its moments after the step, unchanged if it is not taken."""
+    new, moments = update(rule, weight, gradient * decision.gradient_scale, Moments(first, second), decision.rate, decision.step, decayed)
+    return tuple(tf.where(decision.taken, after, before) for after, before in zip((new, *moments), (weight, first, second)))
+
+
+def _overwrite(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first: tf.Variable, second: tf.Variable, gradient: tf.Tensor,
+               decision: Decision) -> None:
+    """Writes what `_updated` returns over a weight and its moments: compiled, its results lie in the memory of its inputs."""
+    new = _updated(rule, decayed, weight.read_value(), first.read_value(), second.read_value(), gradient, decision)
+    for variable, value in zip((weight, first, second), new):
+        variable.assign(value, read_value=False)
+
+
 @keras.saving.register_keras_serializable("official_bert")
 class BertOptimizer(keras.optimizers.Optimizer):
     """The optimizers above as a Keras optimizer, for `compile` or a loop of your own.
@@ -130,5 +183,6 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def get_config(self):
         rule = dataclasses.asdict(self.rule)
         renamed = {"optimizer": rule.pop("name"), "peak_learning_rate": rule.pop("learning_rate")}
-        rule.pop("warmup_proportion")
+        for key in ("warmup_proportion", "layer_decay", "head_rate"):  # of whole trainings
+            rule.pop(key)
         return super().get_config() | {"total_steps": self.total_steps} | renamed | rule

@@ -13,6 +13,7 @@ from official_bert.training.phases import Phase
 
 DATA_FILE = "data.json"
 FLAGS = {"train": "--train_file", "eval": "--eval_file"}
+ORDER = "order"
 NAMED = 3  # files of a kind in a message
 
 
@@ -20,11 +21,12 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
     """Returns what a run is made of, as JSON types.
 
     Its keys are `train` and `eval`, the digests of the task's files; without them `train_content` and `eval_content`, those of the
-    sources of batches; and `vocabulary`, the digest of the vocabulary's content.
+    sources of batches; `order`, the rule that shuffles records; and `vocabulary`, the digest of the vocabulary's content.
     """
     origin: dict[str, Any] = dict(digests)
     if "train" not in digests:
         origin["train_content"] = _all([phase.source.content for phase in phases])
+        origin[ORDER] = getattr(phases[0].source, ORDER, "")
     if "eval" not in digests:
         origin["eval_content"] = _all([phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
     if config.tokenizer.vocab_file:
@@ -41,7 +43,15 @@ def _all(contents: Sequence[list]) -> list:
 def changes(origin: Mapping[str, Any], output_dir: str) -> list[str]:
     """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
     before = _recorded(output_dir)
-    return [_describe(key, before[key], value) for key, value in origin.items() if before.get(key, value) != value]
+    return [_describe(key, before[key], value) for key, value in origin.items() if key != ORDER and before.get(key, value) != value]
+
+
+def other_order(origin: Mapping[str, Any], output_dir: str) -> str:
+    """Says that the run in the folder began with another order of its records, as an earlier version did; "" if it did not."""
+    if _recorded(output_dir).get(ORDER, "") == origin.get(ORDER, ""):
+        return ""
+    return ("the run began with a version that shuffled records in another way; it continues with the same data in the new order, so "
+            "in this epoch some records are read twice and others not at all")
 
 
 def check_unchanged(origin: Mapping[str, Any], output_dir: str) -> None:

@@ -4,6 +4,8 @@ A phase continues in the data at the end of the last phase with the same data.
 """
 
 import dataclasses
+import itertools
+from collections.abc import Iterable
 
 from official_bert.config import Config, PhaseConfig, TrainingConfig, merge
 from official_bert.training.task import BatchSource, DataFiles, Resolved, Steps, TaskBase
@@ -66,12 +68,27 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
     return phases
 
 
-def epoch_steps(training: TrainingConfig, source: BatchSource) -> int:
-    """The steps of `training.epochs`; rounded down they count rows as 2018 did: for SQuAD questions, not windows."""
+def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | None = None) -> int:
+    """The steps of `epochs` (default: `training.epochs`); rounded down they count rows as 2018 did: for SQuAD questions, not windows."""
+    epochs = training.epochs if epochs is None else epochs
     if training.epoch_rounding == "up":
-        return int(training.epochs * source.batches_per_epoch)
+        return int(epochs * source.batches_per_epoch)
     rows = getattr(source, "rows", source.batches_per_epoch * source.batch_size)
-    return int(rows / training.batch_size * training.epochs)
+    return int(rows / training.batch_size * epochs)
+
+
+def evaluation_steps(phase: Phase) -> list[int]:
+    """The steps of a phase after which weights are measured, in order: by `eval_every`, or else by `eval_epochs`, and its last one."""
+    training = phase.resolved.task.config.training
+    if training.eval_every:
+        due: Iterable[int] = range(0, phase.last, training.eval_every)
+    elif training.eval_epochs:
+        every = max(training.eval_epochs, 1 / phase.source.batches_per_epoch)
+        steps = (phase.first + epoch_steps(training, phase.source, number * every) for number in itertools.count(1))
+        due = itertools.takewhile(lambda step: step < phase.last, steps)
+    else:
+        due = ()
+    return [*sorted({step for step in due if phase.first < step}), phase.last]
 
 
 def phase_config(config: Config, phase: PhaseConfig) -> Config:

@@ -6,24 +6,30 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, load_config, merge
-from official_bert.files import exists, is_folder, make_folder, written_whole
-from official_bert.models import checkpoints
+from official_bert.copies import original_paths
+from official_bert.files import exists, folder_of, is_folder, make_folder, written_whole
 from official_bert.models.interchange import casing, formats, ours
+from official_bert.models.interchange.prefixes import answering_folder, local_checkpoint, newest_whole
+from official_bert.reports.sections import Section
 from official_bert.training import checkpointing, evaluation, loop
-from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, METRIC_FILE, VOCAB_FILE
+from official_bert.training.announcement import cut_rows
+from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, LOG_FILE, METRIC_FILE, VOCAB_FILE
 from official_bert.training.distribution import Placement, is_first_worker, set_precision
 from official_bert.training.task import (
     TRAIN_AND_EVALUATE,
     BatchSource,
     ConstantAnswers,
     DataFiles,
+    Examined,
+    Predictions,
     Resolved,
     Steps,
     TaskBase,
 )
 
 RESULTS_FILE = "eval_results.txt"
-DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {"training": {"keep_checkpoints": 1}})
+DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
+    "training": {"keep_checkpoints": 1, "eval_epochs": 1.0, "answer_with": "best", "report": True}})
 
 
 def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "") -> CheckpointValues:
@@ -88,44 +94,68 @@ def require_vocabulary(config: Config) -> None:
 
 
 def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-        steps: Steps = TRAIN_AND_EVALUATE, best: bool = False, report: Callable[[str], None] = print,
+        steps: Steps = TRAIN_AND_EVALUATE, best: bool | None = None, report: Callable[[str], None] = print,
         opened: Steps | None = None) -> dict[str, float]:
-    """Trains, evaluates and predicts as `steps` say, and returns the metrics; `best`: predicts with the best checkpoint.
+    """Trains, evaluates and predicts as `steps` say, and returns the metrics.
 
-    The data of the steps `opened` (by default of `steps`) are opened and checked before training. Without training, the folder's
-    newest checkpoint counts, or `init_checkpoint` if the folder has none. Of several workers all train and evaluate, and the first one
+    `best` says whether the best checkpoint answers, or the last one; by default `training.answer_with` does. The data of the steps
+    `opened` (by default of `steps`) are opened and checked before training. Without training, the folder's checkpoint counts, or
+    `init_checkpoint` if the folder has none. Of several workers all train and evaluate, and the first one
     alone predicts and writes.
     """
     require_vocabulary(task.config)
+    best = task.config.training.answer_with == "best" if best is None else best
     first = is_first_worker(placement)
     if first and (constant := task.constant_answers(files, steps)):
         return _write_constant(constant, output_dir, report)
     metrics: dict[str, float] = {}
     resolved = None
+    examined: list[tuple[Resolved, Predictions]] = []
     if steps.train:
         opened = opened or steps
         trained = loop.train(task, files, output_dir, placement, init_checkpoint, report=report,
                              steps=dataclasses.replace(opened, predict=opened.predict and first))
         metrics, resolved = trained.metrics, trained.resolved
+        examined.append((resolved, trained.predictions))
     elif steps.evaluate:
-        folder = trained_folder(output_dir, init_checkpoint)
-        metrics = evaluation.evaluate(task, files, output_dir, placement, "" if folder == output_dir else folder, report)
+        task = task.measured_with(_tuned(trained_weights(output_dir, init_checkpoint, best)))
+        elsewhere = "" if own_folder(output_dir, best) else trained_weights(output_dir, init_checkpoint)
+        metrics = evaluation.evaluate(task, files, output_dir, placement, elsewhere, report, best, lambda *found: examined.append(found))
     if first and steps.evaluate and metrics:
         write_results(metrics, output_dir)
-        if not steps.train and trained_folder(output_dir, init_checkpoint) == output_dir:
-            checkpointing.write_tuned(task.tuned_options(metrics), output_dir)
+        if not steps.train and (own := own_folder(output_dir, best)):
+            checkpointing.write_tuned(task.tuned_options(metrics), own)
     if first and steps.predict:
-        folder = trained_folder(output_dir, init_checkpoint, best)
+        weights = trained_weights(output_dir, init_checkpoint, best)
+        report(original_paths(f"answers come from {weights}"))
         asked = resolved.task if resolved else task
-        tuned = asked.with_tuned(checkpointing.read_tuned(folder))
+        tuned = asked.with_tuned(_tuned(weights))
         if changed := differences(asked.config.options, tuned.config.options):
             report(f"tuned in evaluation: {'; '.join(one.describe() for one in changed)}")
         resolved = resolved if resolved and not changed else resolve_answers(tuned, files)
         assert resolved.tests is not None
-        predictions = predict(resolved, resolved.tests.source, folder, report)
+        predictions = predict(resolved, resolved.tests.source, weights, report)
         make_folder(output_dir)
         report(f"wrote {', '.join(resolved.tests.write(predictions, output_dir))}")
+    if first and task.config.training.report and metrics:
+        for found in examined:
+            _write_report(*found, metrics, output_dir, report)
     return metrics
+
+
+def _write_report(resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float], output_dir: str,
+                  report: Callable[[str], None]) -> None:
+    """Writes the page about an evaluation and its JSON into the run's folder; reports the tables that the task wants on the screen."""
+    from official_bert.reports import page, run_sections  # matplotlib takes a second
+    config, held_out = resolved.task.config, resolved.held_out
+    cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0))
+    curves = run_sections.curves_section(os.path.join(output_dir, LOG_FILE))
+    own: list[Section] = held_out.examine(predictions) if isinstance(held_out, Examined) else []
+    sections = [run_sections.metrics_section(metrics), *own, *filter(None, (curves, cut))]
+    for line in page.as_lines(sections):
+        report(line)
+    title = f"{config.task}: {os.path.basename(output_dir.rstrip('/'))}"
+    report(f"wrote {', '.join(page.write_report(title, sections, output_dir))}")
 
 
 def _write_constant(constant: ConstantAnswers, output_dir: str, report: Callable[[str], None]) -> dict[str, float]:
@@ -138,15 +168,25 @@ def _write_constant(constant: ConstantAnswers, output_dir: str, report: Callable
     return constant.metrics
 
 
-def trained_folder(output_dir: str, init_checkpoint: str, best: bool = False) -> str:
-    """The folder of the weights for evaluation and prediction."""
-    if best and exists(os.path.join(output_dir, BEST_FOLDER, METRIC_FILE)):
-        return os.path.join(output_dir, BEST_FOLDER)
-    if is_folder(output_dir) and checkpoints.newest_checkpoint(output_dir):
-        return output_dir
+def own_folder(output_dir: str, best: bool) -> str:
+    """Returns the folder of a run's weights: its `best/` if that is wanted and there is one, or `output_dir`; "" without a checkpoint."""
+    kept = os.path.join(output_dir, BEST_FOLDER)
+    folder = kept if best and exists(os.path.join(kept, METRIC_FILE)) else output_dir
+    return folder if is_folder(folder) and newest_whole(local_checkpoint(folder)) else ""
+
+
+def trained_weights(output_dir: str, init_checkpoint: str, best: bool = False) -> str:
+    """Returns the path of the weights for evaluation and prediction: a checkpoint of the run, or else `init_checkpoint`."""
+    if own := own_folder(output_dir, best):
+        return str(newest_whole(local_checkpoint(own)))
     if not init_checkpoint:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there, and no --init_checkpoint given")
     return init_checkpoint
+
+
+def _tuned(weights: str) -> dict[str, float]:
+    """Reads the options that were tuned for the weights at a path: a run's folder, or a checkpoint in one."""
+    return checkpointing.read_tuned(answering_folder(weights) if is_folder(weights) else folder_of(weights))
 
 
 def resolve_answers(task: TaskBase, files: DataFiles) -> Resolved:

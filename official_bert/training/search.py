@@ -1,4 +1,4 @@
-"""Several fine-tunings of one task: a grid of settings (paper A.3), several seeds, the results of each, and the best one.
+"""Several fine-tunings of one task: a grid of settings (paper A.3) or random ones, several seeds, folds; their results, and the best.
 
 Each run has its own folder and is not repeated: `search.json` has its results. Only the best run keeps its checkpoints.
 """
@@ -9,14 +9,17 @@ import gc
 import itertools
 import json
 import logging
+import math
 import os
 import re
 import statistics
 import types
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import keras
+import numpy as np
 
 from official_bert import files
 from official_bert.config import Config, build, merge, nest, parse_override, to_dict
@@ -26,39 +29,78 @@ SEARCH_FILE = "search.json"
 # The paper's A.3: "the following range of possible values to work well across all tasks".
 PAPER_GRID: Mapping[str, tuple[Any, ...]] = {
     "training.batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 4e-5, 3e-5, 2e-5), "training.epochs": (2.0, 3.0, 4.0)}
-SHORT_NAMES = {"training.batch_size": "batch", "optimizer.learning_rate": "rate", "training.epochs": "epochs", "seed": "seed"}
+SHORT_NAMES = {"training.batch_size": "batch", "optimizer.learning_rate": "rate", "training.epochs": "epochs", "seed": "seed",
+               "options.fold": "fold"}
+DIGITS = 3  # of a number drawn from a range
+DRAWS = 100  # tries to draw a setting that is not there yet
 Setting = dict[str, Any]  # values by dotted key
 TrainOne = Callable[[Config, str], dict[str, float]]  # configuration, folder -> metrics
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The results of one setting over its seeds."""
+    """The results of one setting over its seeds and folds."""
 
     setting: Setting
-    values: tuple[float, ...]  # of the metric, a seed each
+    values: tuple[float, ...]  # of the metric, one for each seed and fold: all folds of the first seed first
     folders: tuple[str, ...]
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
+        """Over seeds and folds."""
         return statistics.fmean(self.values)
 
     @property
     def spread(self) -> float:
-        """The sample standard deviation over the seeds, 0 of one."""
+        """The sample standard deviation over seeds and folds, 0 of one."""
         return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
 
-def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Parses `key=a,b,c` of each --vary as {key: (a, b, c)}. Raises ValueError for anything else."""
-    varied: dict[str, tuple[Any, ...]] = {}
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, to draw from: each as likely, or each power of ten (`loguniform`), or each whole number."""
+
+    kind: Literal["uniform", "loguniform", "integers"]
+    low: float
+    high: float
+
+    def draw(self, rng: np.random.Generator) -> float | int:
+        """Draws a number; those of `uniform` and `loguniform` have three digits."""
+        if self.kind == "integers":
+            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
+        drawn = (rng.uniform(self.low, self.high) if self.kind == "uniform" else
+                 math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
+        return min(max(float(f"{drawn:.{DIGITS}g}"), self.low), self.high)
+
+
+Grid = Mapping[str, Sequence[Any] | Range]
+
+
+def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
+    """Parses `key=a,b,c` of each --vary as {key: (a, b, c)}, and `key=loguniform(a,b)` as {key: Range}. Raises ValueError for others."""
+    varied: dict[str, tuple[Any, ...] | Range] = {}
     for text in texts:
         key, _, values = text.partition("=")
+        if key and (called := re.fullmatch(r"(\w+)\((.*)\)", values)):
+            varied[key] = _parse_range(text, called[1], called[2].split(","))
+            continue
         if not key or not all(values.split(",")):
             raise ValueError(f"--vary={text}: expected key=value,value,... as in optimizer.learning_rate=2e-5,3e-5")
         varied[key] = tuple(_leaf(parse_override(f"{key}={value}")) for value in values.split(","))
     return varied
+
+
+def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
+    kinds = get_args(typing.get_type_hints(Range)["kind"])
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except ValueError:
+        low, high = math.nan, math.nan
+    whole = kind != "integers" or (low.is_integer() and high.is_integer())
+    if kind not in kinds or not -math.inf < low < high < math.inf or not whole or (kind == "loguniform" and low <= 0.0):
+        raise ValueError(f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in kinds)}, with finite numbers, "
+                         "above 0 for loguniform, whole ones for integers")
+    return Range(kind, low, high)  # type: ignore[arg-type]
 
 
 def _leaf(nested: Any) -> Any:
@@ -67,9 +109,35 @@ def _leaf(nested: Any) -> Any:
     return nested
 
 
-def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
-    """Every combination of the values."""
-    return [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+def settings_of(grid: Grid) -> list[Setting]:
+    """Every combination of the values. Raises ValueError for a range, which has no end of them."""
+    lists: list[Sequence[Any]] = []
+    for key, values in grid.items():
+        if isinstance(values, Range):
+            raise ValueError(f"--vary={key}={values.kind}(...): expected --random, the number of settings to draw, beside it")
+        lists.append(values)
+    return [dict(zip(grid, values)) for values in itertools.product(*lists)]
+
+
+def draw_settings(grid: Grid, count: int, seed: int) -> list[Setting]:
+    """Draws different settings: the i-th one is a function of the seed and those before it, so that a larger number adds to a smaller one.
+
+    Raises ValueError if there are not so many.
+    """
+    if not grid:
+        raise ValueError("--random: expected --vary (or --grid) with what to draw from")
+    drawn: list[Setting] = []
+    for number in range(count):
+        for attempt in range(DRAWS):
+            rng = np.random.default_rng((seed, number, attempt))
+            setting = {key: values.draw(rng) if isinstance(values, Range) else values[rng.integers(len(values))]
+                       for key, values in grid.items()}
+            if setting not in drawn:
+                drawn.append(setting)
+                break
+        else:
+            raise ValueError(f"--random={count}: expected more different settings to draw from, found {len(drawn)}")
+    return drawn
 
 
 def with_setting(config: Config, setting: Setting) -> Config:
@@ -86,9 +154,10 @@ def name_of(setting: Setting) -> str:
     return re.sub(r"[^\w.+-]+", "_", "-".join(parts)) or "run"
 
 
-def search(config: Config, grid: Mapping[str, Sequence[Any]], seeds: int, output_dir: str, metric: str, train_one: TrainOne,
-           report: Callable[[str], None] = print, origin: Mapping[str, str] = types.MappingProxyType({})) -> tuple[list[Outcome], str]:
-    """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...).
+def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: str, metric: str, train_one: TrainOne,
+           report: Callable[[str], None] = print, origin: Mapping[str, str] = types.MappingProxyType({}),
+           folds: int = 0) -> tuple[list[Outcome], str]:
+    """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...), and each of them on every one of `folds`, if given.
 
     Returns the outcomes, best mean first, and the folder of the run with the best value. `metric` begins with `-` if less is
     better. `origin` says what else the results depend on: digests of the data, the initial checkpoint.
@@ -96,22 +165,24 @@ def search(config: Config, grid: Mapping[str, Sequence[Any]], seeds: int, output
     Raises ValueError, before the first run, for settings that are the same run, and for results in the folder that are of another
     origin.
     """
-    settings = settings_of(grid)
-    _check_settings(config, settings)
-    configs = [[with_setting(config, setting | {"seed": config.seed + seed}) for seed in range(seeds)] for setting in settings]
+    _check_settings(config, settings, folds)
+    parts: list[Setting] = [{"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
+                            for seed in range(seeds) for fold in range(max(folds, 1))]
+    configs = [[with_setting(config, setting | part) for part in parts] for setting in settings]
     records = _Records(output_dir, metric, origin)
     outcomes: list[Outcome] = []
-    for setting, seeded in zip(settings, configs):
-        folders = [os.path.join(output_dir, name_of(setting | {"seed": one.seed})) for one in seeded]
-        for one, folder in zip(seeded, folders):
+    for setting, own in zip(settings, configs):
+        names = [name_of(setting | {key: value for key, value in part.items() if key != "options.folds"}) for part in parts]
+        folders = [os.path.join(output_dir, name) for name in names]
+        for one, folder in zip(own, folders):
             if records.value(folder, one) is None:
-                number = len(outcomes) * seeds + folders.index(folder) + 1
-                report(f"run {number} of {len(settings) * seeds}: {os.path.basename(folder)}")
+                number = len(outcomes) * len(parts) + folders.index(folder) + 1
+                report(f"run {number} of {len(settings) * len(parts)}: {os.path.basename(folder)}")
                 with _silent_about_retracing():
                     records.add(folder, one, train_one(one, folder))
                 keras.backend.clear_session()
                 gc.collect()
-        found = [records.value(folder, one) for one, folder in zip(seeded, folders)]
+        found = [records.value(folder, one) for one, folder in zip(own, folders)]
         outcomes.append(Outcome(setting, tuple(value for value in found if value is not None), tuple(folders)))
     outcomes.sort(key=lambda outcome: -records.sign * outcome.mean)
     return outcomes, records.best()
@@ -130,11 +201,15 @@ def _silent_about_retracing() -> Iterator[None]:
         logger.removeFilter(keep)
 
 
-def _check_settings(config: Config, settings: Sequence[Setting]) -> None:
+def _check_settings(config: Config, settings: Sequence[Setting], folds: int) -> None:
     """Raises ValueError for settings that are the same run, or of which a key has no effect."""
     keys = settings[0]
     if "seed" in keys:
         raise ValueError("--vary=seed: expected --seeds, which trains with the seeds from config.seed on")
+    if wrong := sorted({"options.fold", "options.folds"} & set(keys)):
+        raise ValueError(f"--vary={wrong[0]}: expected --folds, which trains with every fold held out once")
+    if folds and config.options.get("folds"):
+        raise ValueError("--folds: expected no options.folds beside it, which is one fold alone")
     if "training.epochs" in keys and (config.training.steps or "training.steps" in keys):
         raise ValueError("training.epochs has no effect beside training.steps: expected one of them")
     names = [name_of(setting) for setting in settings]
@@ -159,7 +234,8 @@ class _Records:
     def value(self, folder: str, config: Config) -> float | None:
         """The metric of the finished run with exactly this configuration; None if there is none."""
         run = self.runs.get(os.path.basename(folder))
-        return run["metrics"][self.metric] if run and run["config"] == to_dict(config) else None
+        # A run of an earlier version has the defaults of options that came later.
+        return run["metrics"][self.metric] if run and to_dict(build(Config, run["config"])) == to_dict(config) else None
 
     def add(self, folder: str, config: Config, metrics: Mapping[str, float]) -> None:
         """Notes a run, and removes the checkpoints of all but the best. Raises ValueError if the metric is missing."""
@@ -192,13 +268,17 @@ def best_run(output_dir: str) -> str | None:
     return os.path.join(output_dir, files.read_json(path)["best"]) if files.exists(path) else None
 
 
-def describe(outcomes: Sequence[Outcome], metric: str) -> list[str]:
-    """Returns a line for each setting: mean, spread, each seed's value; then what is best in which sense."""
+def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:
+    """Returns a line for each setting: mean, spread, each seed's (and fold's) value; then what is best in which sense."""
     width = max(len(name_of(outcome.setting)) for outcome in outcomes)
-    lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: mean, standard deviation, each seed"]
+    each = f"each seed and fold ({folds} folds of the first seed first)" if folds else "each seed"
+    lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: mean, standard deviation, {each}"]
     lines += [f"{name_of(outcome.setting):{width}}  {outcome.mean:.4f} +- {outcome.spread:.4f}  "
               f"({', '.join(f'{value:.4f}' for value in outcome.values)})" for outcome in outcomes]
     word = "lowest" if metric.startswith("-") else "highest"
     single = (min if metric.startswith("-") else max)(value for outcome in outcomes for value in outcome.values)
-    return [*lines, f"best setting, by the {word} mean: {name_of(outcomes[0].setting)}",
-            f"best run, by the {word} single value {single:.4f}; it alone keeps its checkpoints, and it predicts:"]
+    lines.append(f"best setting, by the {word} mean: {name_of(outcomes[0].setting)}")
+    if folds:
+        return [*lines, "folds measure a setting: to use the best one, train it on all rows, without --folds",
+                f"run with the {word} single value, {single:.4f} on its own fold; it alone keeps its checkpoints:"]
+    return [*lines, f"best run, by the {word} single value {single:.4f}; it alone keeps its checkpoints, and it predicts:"]

@@ -1,21 +1,24 @@
 """One step of training, as pure functions of tensors: forward, backward, accumulation, clipping, update.
 
-`Step.train` takes weights, moments, a batch and integers, and returns new weights and moments, which the loop assigns. The
-same function runs under every strategy and is lowered for TPUs. Losses are divided once, by the global batch's weights, so
-that replicas, accumulation steps and one big batch are the same training.
+`Step.measure` gives the gradients of the global batch, `Step.decide` what to do with them, and an update of each weight
+writes the new numbers over the old ones. `Step.train` is the three in one pure function, which returns new
+weights and moments: TPUs run it, and it is lowered for them. Losses are divided once, by the global batch's weights, so that
+replicas, accumulation steps and one big batch are the same training.
 """
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.models import parts
 from official_bert.training import optimization
 from official_bert.training.flops import training_flops
-from official_bert.training.optimization import Moments
+from official_bert.training.optimization import Decision
 from official_bert.training.task import Batch, TaskBase
 
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
@@ -41,12 +44,14 @@ class State:
 def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: tf.Tensor, part: tf.Tensor) -> Tensors:
     """Makes a dropout seed for each site, a function of (seed, step, part = replica and micro-batch, site) alone.
 
-    `sites` are the variables that training does not change: seed states and frozen weights, which stay unchanged.
+    `sites` are the variables that training does not change: seed states and frozen weights, which stay unchanged. A site's number is that
+    among the seed states, so that frozen weights do not change the seeds.
     """
+    numbers = itertools.count()
     at_step = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int32), tf.cast(step, tf.int32))
     at_part = tf.random.experimental.stateless_fold_in(at_step, tf.cast(part, tf.int32))
-    return [tf.cast(tf.random.experimental.stateless_fold_in(at_part, index), site.dtype) if is_seed(site)
-            else tf.convert_to_tensor(site.value) for index, site in enumerate(sites)]
+    return [tf.cast(tf.random.experimental.stateless_fold_in(at_part, next(numbers)), site.dtype) if is_seed(site)
+            else tf.convert_to_tensor(site.value) for site in sites]
 
 
 def is_seed(variable: keras.Variable) -> bool:
@@ -54,11 +59,20 @@ def is_seed(variable: keras.Variable) -> bool:
     return tf.as_dtype(variable.dtype).is_integer
 
 
+@functools.cache
+def _compiled_add(shapes: tuple, names: tuple[str, ...]) -> Callable:
+    """Adds what micro-batches gave; one function for all trainings of models of these shapes, with metrics of these names."""
+    del shapes, names
+    # Compiled because the graph optimizer's form of such sums in a loop within a loop (TemporaryVariable) fails.
+    return tf.function(lambda sums, made: tf.nest.map_structure(tf.add, sums, made), jit_compile=True, autograph=False)
+
+
 def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
-    """[rows,...] -> [count,rows / count,...]."""
-    rows = value.shape[0] // count
+    """[rows,...] -> [count,rows / count,...]; on replicas, batches of changing lengths have no static number of rows."""
+    static = None if value.shape[0] is None else value.shape[0] // count
+    rows = tf.shape(value)[0] // count if static is None else static
     cut = tf.reshape(value, tf.concat([[count, rows], tf.shape(value)[1:]], axis=0))
-    return tf.ensure_shape(cut, (count, rows, *value.shape[1:]))
+    return tf.ensure_shape(cut, (count, static, *value.shape[1:]))
 
 
 class Step:
@@ -71,17 +85,28 @@ class Step:
         self.decayed = [optimization.is_decayed(variable.path) for variable in model.trainable_variables]
         each = () if tuple(task.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in task.loss_names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
-        compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
-        # Compiled, an update reads and writes a weight's numbers once instead of many times. Weights of one shape share a
-        # function, so only a few are compiled.
-        self.compiled_updates = {key: compiled(functools.partial(self._update_one, decayed=key[1])) for key in self._update_keys()}
-        # Compiled because the graph optimizer's form of such sums in a loop within a loop (TemporaryVariable) fails.
-        self.compiled_add = compiled(lambda sums, made: tf.nest.map_structure(tf.add, sums, made))
-        self.compiled_gradients = compiled(self.gradients) if config.training.xla else self.gradients
+        keys = [(tuple(variable.shape), decayed) for variable, decayed in zip(model.trainable_variables, self.decayed)]
+        self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)  # of each weight
+        self.pure_updates = [optimization.pure_update(config.optimizer, *key) for key in keys]
+        self.updates_in_place = [optimization.update_in_place(config.optimizer, *key) for key in keys]
+        self.compiled_add = _compiled_add(tuple(shape for shape, _ in keys), self.names)
+        self.compiled_gradients = (tf.function(self.gradients, jit_compile=True, autograph=False) if config.training.xla
+                                   else self.gradients)
 
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
               all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
         """Returns the new state and the metrics (float32, `names`) after one replica's part of a global batch."""
+        gradients, loss, row = self.measure(state, batch, step, replica, all_reduce)
+        decision, scale, finite_steps, facts = self.decide(gradients, loss, step, state.scale, state.finite_steps)
+        decisions = self.at_rates(decision)
+        new = [update(*values, decisions[factor]) for update, factor, *values in zip(
+            self.pure_updates, self.rate_factors, state.weights, state.first, state.second, gradients)]
+        weights, first, second = (list(part) for part in zip(*new))
+        return State(weights, first, second, scale, finite_steps), self.metrics(row | facts, tf.linalg.global_norm(weights))
+
+    def measure(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
+                all_reduce: AllReduce) -> tuple[Tensors, tf.Tensor, dict[str, tf.Tensor]]:
+        """Returns the (scaled) gradients of the global batch's loss, the loss, and losses and counters by name."""
         weights_of = self.task.loss_weights(batch)
         totals = dict(zip(weights_of, all_reduce(list(weights_of.values()))))
         gradients, sums, counts = self._accumulate(state, batch, totals, step, replica)
@@ -90,10 +115,15 @@ class Step:
         losses = {name: value / (totals[name] + EPSILON) for name, value in zip(sums, rest)}
         pairs = dict(zip(counts, zip(rest[len(sums)::2], rest[len(sums) + 1::2])))
         loss = tf.add_n(list(losses.values()))
-        state, facts = self._update(state, gradients, loss, step)
-        row = {f"{name}_loss": value for name, value in losses.items()} | {"loss": loss} | facts
+        row = {f"{name}_loss": value for name, value in losses.items()} | {"loss": loss}
         row |= {name: count if name in TOTALS else tf.math.divide_no_nan(count, weight) for name, (count, weight) in pairs.items()}
-        return state, tf.stack([tf.cast(row[name], tf.float32) for name in self.names])
+        return gradients, loss, row
+
+    def metrics(self, row: dict[str, tf.Tensor], parameter_norm: tf.Tensor) -> tf.Tensor:
+        """Returns the values of `names` from what `measure` and `decide` say and the norm of the new weights."""
+        failed = row["failed"] | ~tf.math.is_finite(parameter_norm)
+        row = row | {"parameter_norm": parameter_norm, "failed": failed, "skipped": ~failed & ~row["taken"]}
+        return tf.stack([tf.cast(row[name], tf.float32) for name in self.names])
 
     def _others(self) -> Tensors:
         """The variables that training does not change, for evaluation: no dropout reads its seed, so seeds are 0."""
@@ -134,41 +164,29 @@ class Step:
         return ([tf.convert_to_tensor(gradient) for gradient in found], {name: part for name, (part, _) in losses.items()},
                 counters)
 
-    def _update_keys(self) -> list[tuple[tuple[int, ...], bool]]:
-        """Each weight's shape, and whether it decays."""
-        return [(tuple(variable.shape), decayed) for variable, decayed in zip(self.model.trainable_variables, self.decayed)]
-
-    def _update(self, state: State, gradients: Tensors, loss: tf.Tensor, step: tf.Tensor) -> tuple[State, dict[str, tf.Tensor]]:
-        """Clips and updates; keeps weights and moments if the step must not be taken."""
+    def decide(self, gradients: Tensors, loss: tf.Tensor, step: tf.Tensor, scale: tf.Tensor,
+               finite_steps: tf.Tensor) -> tuple[Decision, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+        """Clips, and decides whether the step is taken; returns also the new loss scale, its finite steps, and facts for the log."""
         rule, training = self.config.optimizer, self.config.training
-        scale, finite_steps = state.scale, state.finite_steps
         gradient_scale = 1.0 / scale if self.scales_loss else tf.constant(1.0)
         norm = tf.linalg.global_norm(gradients) * gradient_scale
         gradient_scale *= optimization.clip_scale(norm, rule.clip_norm)
         finite = tf.reduce_all(tf.math.is_finite(tf.stack([loss, norm])))
         taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
         rate = optimization.scheduled_rate(rule, step, self.total_steps)
-        new = [self.compiled_updates[key](*values, gradient_scale, rate, step, taken)
-               for key, *values in zip(self._update_keys(), state.weights, gradients, state.first, state.second)]
-        weights, first, second = (list(part) for part in zip(*new))
-        parameter_norm = tf.linalg.global_norm(weights)
         # An overflow of float16 is only skipped while there is a loss scale to halve.
-        failed = (~finite & (scale <= 1.0) if self.scales_loss else ~finite) | ~tf.math.is_finite(parameter_norm)
+        failed = ~finite & (scale <= 1.0) if self.scales_loss else ~finite
         if self.scales_loss:
             held = tf.where(finite, finite_steps + 1, 0)
             grown = held >= SCALE_UP_EVERY
             scale = tf.where(finite, tf.where(grown, scale * 2.0, scale), tf.maximum(scale / 2.0, 1.0))
             finite_steps = tf.where(grown, 0, held)
-        facts = {"learning_rate": rate, "gradient_norm": norm, "parameter_norm": parameter_norm,
-                 "failed": tf.cast(failed, tf.float32), "skipped": tf.cast(~failed & ~taken, tf.float32), "loss_scale": scale}
-        return State(weights, first, second, scale, finite_steps), facts
+        facts = {"learning_rate": rate, "gradient_norm": norm, "failed": failed, "taken": taken, "loss_scale": scale}
+        return Decision(gradient_scale, rate, step, taken), scale, finite_steps, facts
 
-    def _update_one(self, weight: tf.Tensor, gradient: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient_scale: tf.Tensor,
-                    rate: tf.Tensor, step: tf.Tensor, taken: tf.Tensor, decayed: bool) -> tuple[tf.Tensor, ...]:
-        """Returns a weight and its moments after the step, unchanged if it is not `taken`."""
-        new, moments = optimization.update(self.config.optimizer, weight, gradient * gradient_scale, Moments(first, second), rate,
-                                           step, decayed)
-        return tuple(tf.where(taken, after, before) for after, before in zip((new, *moments), (weight, first, second)))
+    def at_rates(self, decision: Decision) -> dict[float, Decision]:
+        """Returns the decision for weights of each of the `rate_factors`."""
+        return {factor: decision if factor == 1.0 else decision._replace(rate=decision.rate * factor) for factor in self.rate_factors}
 
     def evaluate(self, weights: Tensors, batch: Batch):
         """Returns (sum, weight) of losses and of counters, and the predictions of the batch's rows."""

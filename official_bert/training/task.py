@@ -8,18 +8,19 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import Config, build, to_dict
+from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
 from official_bert.data.tables import Rows, Source, digest
 from official_bert.files import is_file
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
+from official_bert.reports.sections import Section
 from official_bert.text.tokenization import FullTokenizer
 
 Batch = Mapping[str, tf.Tensor]
@@ -39,7 +40,7 @@ class DataFiles:
     eval_file: Source = ""
     predict_file: Source = ""
     allow_same_data: bool = False  # only warn of evaluation data that are training data
-    cache_dir: str = ""  # tokenized features are kept here between runs; "" keeps nothing
+    cache_dir: str = ""  # tokenized features and plain copies of records are kept here between runs; "" keeps nothing
     allow_changed_data: bool = False  # whether a run goes on although its data or vocabulary are others than at its beginning
 
     def refuse_same(self, message: str) -> None:
@@ -110,6 +111,14 @@ class HeldOut(Protocol):
         """Computes the official metrics from one prediction a row of `source` (without filler rows), in its order."""
 
 
+@runtime_checkable
+class Examined(Protocol):
+    """Data to evaluate on whose task can tell more than its metrics."""
+
+    def examine(self, predictions: Predictions) -> list[Section]:
+        """Returns the sections of a report from the predictions that `HeldOut.evaluate` takes."""
+
+
 class ToAnswer(Protocol):
     """Data to predict: a test set."""
 
@@ -130,6 +139,7 @@ class Resolved:
     train: BatchSource | None = None
     held_out: HeldOut | None = None
     tests: ToAnswer | None = None
+    notes: tuple[str, ...] = ()  # lines for the user about the data: how rows are divided and weighted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +161,8 @@ class TaskBase(abc.ABC):
     Options: ClassVar[type]
 
     def __post_init__(self):
-        self.options  # noqa: B018 (refuses wrong options at once)
+        for length in getattr(self.options, "buckets", ()):  # refuses wrong options at once
+            check_length(length, self.config.model, "config.options.buckets", least=1)
 
     @functools.cached_property
     def options(self) -> Any:
@@ -253,12 +264,16 @@ class TaskBase(abc.ABC):
         """The metric or evaluation loss by which the best checkpoint is chosen; `-` in front: less is better."""
         return "-loss"
 
-    def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """The options that an evaluation tuned, such as a threshold: they are stored beside the weights; none by default."""
         return {}
 
-    def with_tuned(self, found: Mapping[str, float]) -> Self:
+    def with_tuned(self, found: Mapping[str, Any]) -> Self:
         """Returns the task with stored `tuned_options`, as far as the user has chosen nothing else, for answers."""
+        return self
+
+    def measured_with(self, found: Mapping[str, Any]) -> Self:
+        """Returns the task with stored `tuned_options` for an evaluation without training; by default, an evaluation tunes anew."""
         return self
 
     def served(self, model: keras.Model, options: Any) -> Any:

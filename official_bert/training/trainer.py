@@ -1,6 +1,6 @@
 """A model, its optimizer's moments and its step on the devices of a strategy: training steps and evaluation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -31,9 +31,9 @@ class Trainer:
             self.finite_steps = tf.Variable(0, trainable=False)
             self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.weights = trainable
-        self.checkpoint = checkpoints.weights_checkpoint(
-            model, first=dict(zip(names, self.first)), second=dict(zip(names, self.second)), scale=self.scale,
-            finite_steps=self.finite_steps, step=self.done)
+        self.saved = {"weights": checkpoints.named_weights(model), "first": dict(zip(names, self.first)),
+                      "second": dict(zip(names, self.second)), "scale": self.scale, "finite_steps": self.finite_steps, "step": self.done}
+        self.checkpoint = tf.train.Checkpoint(**self.saved)
         # Workers stop at the same step: the request of one reaches the others with the step's own sums.
         self.stop_wanted, self.stop_agreed = tf.Variable(0.0, trainable=False), tf.Variable(0.0, trainable=False)
         self.enter(task)
@@ -56,32 +56,65 @@ class Trainer:
         """Optimizer steps so far."""
         return int(self.done.numpy())
 
-    @tf.autograph.experimental.do_not_convert  # rewriting the source of all that a step calls takes seconds at each start
-    def _replica_step(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
-        """Runs one replica's part of a step: returns new state, metrics, and the number of stop requests; assigns nothing."""
-        context = tf.distribute.get_replica_context()
-        one = context.num_replicas_in_sync == 1
+    def snapshot(self) -> tf.train.Checkpoint:
+        """A checkpoint of the present values, on the host, which further steps do not change.
 
-        def all_reduce(tensors):
-            return list(tensors) if one else list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+        On a CPU it shares the variables' memory until the next step, which then writes its results elsewhere.
+        """
+        with tf.device("CPU:0"):
+            return tf.train.Checkpoint(**tf.nest.map_structure(
+                lambda variable: tf.Variable(tf.identity(variable.read_value()), trainable=False), self.saved))
+
+    def _state(self) -> State:
+        """The variables' values, on one replica."""
         weights, first, second = ([tf.convert_to_tensor(variable) for variable in group]
                                   for group in (self.weights, self.first, self.second))
-        state = State(weights, first, second, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.finite_steps))
-        replica = context.replica_id_in_sync_group
-        state, row = self.step.train(state, batch, step, tf.cast(replica, tf.int32), all_reduce)
-        stop = all_reduce([tf.identity(self.stop_wanted)])[0] if self.several_workers else tf.constant(0.0)
-        return [*state.weights, *state.first, *state.second, state.scale, state.finite_steps], row, stop
+        return State(weights, first, second, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.finite_steps))
+
+    def _wants_to_stop(self) -> tf.Tensor:
+        """The number of stop requests of all workers, on one replica."""
+        return _all_reduce([tf.identity(self.stop_wanted)])[0] if self.several_workers else tf.constant(0.0)
+
+    def _replica_step(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
+        """Runs one replica's part of a step: returns new state, metrics, and the number of stop requests; assigns nothing."""
+        state, row = self.step.train(self._state(), batch, step, _replica(), _all_reduce)
+        return [*state.weights, *state.first, *state.second, state.scale, state.finite_steps], row, self._wants_to_stop()
+
+    def _replica_gradients(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
+        """Runs one replica's part of a step up to the update of the weights."""
+        state = self._state()
+        gradients, loss, row = self.step.measure(state, batch, step, _replica(), _all_reduce)
+        decision, scale, finite_steps, facts = self.step.decide(gradients, loss, step, state.scale, state.finite_steps)
+        return gradients, self.step.at_rates(decision), [scale, finite_steps], row | facts, self._wants_to_stop()
+
+    @tf.autograph.experimental.do_not_convert  # rewriting the source of all that a step calls takes seconds at each start
+    def _take_step(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Takes a step; returns its metrics and the number of stop requests."""
+        arguments = (batch, tf.identity(self.done))
+        scaling = [self.scale, self.finite_steps]
+        if isinstance(self.strategy, tf.distribute.TPUStrategy):
+            values, row, stop = self.strategy.run(self._replica_step, args=arguments, options=EXACT_SHAPES)
+            distribution.assign(self.strategy, [*self.weights, *self.first, *self.second, *scaling], values)
+            return self._local(row), self._local(stop)
+        gradients, decisions, scales, row, stop = self.strategy.run(self._replica_gradients, args=arguments)
+        for update, factor, *variables, gradient in zip(self.step.updates_in_place, self.step.rate_factors, self.weights, self.first,
+                                                        self.second, gradients):
+            distribution.update(self.strategy, update, tuple(variables), (gradient, decisions[factor]))
+        distribution.assign(self.strategy, scaling, scales)
+        # Every replica has the same weights.
+        norm = tf.linalg.global_norm([tf.convert_to_tensor(self._local(weight)) for weight in self.weights])
+        return self.step.metrics(tf.nest.map_structure(self._local, row), norm), self._local(stop)
+
+    def _local(self, value):
+        """A value or variable of this worker's first replica."""
+        return self.strategy.experimental_local_results(value)[0]
 
     def _run_steps(self, iterator, count: tf.Tensor) -> tf.Tensor:
         """Runs `count` steps, fewer if one fails or a worker wants to stop; returns their metrics [steps, names]."""
-        variables = [*self.weights, *self.first, *self.second, self.scale, self.finite_steps]
         rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None], clear_after_read=False)
         for index in tf.range(count):
-            values, row, stop = self.strategy.run(self._replica_step, args=(next(iterator), tf.identity(self.done)),
-                                                  options=EXACT_SHAPES)
-            distribution.on_each(self.strategy, lambda variable, value: variable.assign(value), variables, values)
+            row, stop = self._take_step(next(iterator))
             self.done.assign_add(1)
-            row, stop = (self.strategy.experimental_local_results(part)[0] for part in (row, stop))
             self.stop_agreed.assign(stop)
             rows = rows.write(index, row)
             if stop > 0 or row[self.step.names.index("failed")] > 0:
@@ -130,6 +163,17 @@ class Trainer:
             # The copy is on this replica's device; a constant of Python has none, and all_reduce needs one.
             return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(tf.cast(value, tf.int64)))
         return int(self.strategy.experimental_local_results(tf.function(lambda: self.strategy.run(total))())[0])
+
+
+def _replica() -> tf.Tensor:
+    """The number of the replica that runs this."""
+    return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
+
+
+def _all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums tensors over the replicas."""
+    context = tf.distribute.get_replica_context()
+    return list(tensors) if context.num_replicas_in_sync == 1 else list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
 
 
 def real_rows(predictions: Mapping[str, tf.Tensor]) -> list[dict[str, Any]]:

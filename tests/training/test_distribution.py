@@ -43,7 +43,7 @@ def train_on(folder, records, *names):
 
 @pytest.fixture(scope="module")
 def arrangements(folder, records):
-    return train_on(folder, records, "1-1", "1-4", "2-1", "2-2")
+    return train_on(folder, records, "1-1", "1-4", "2-2")
 
 
 def check_same(losses, weights, wanted):
@@ -55,7 +55,13 @@ def check_same(losses, weights, wanted):
         np.testing.assert_allclose(weights[name], wanted[name], atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(("replicas", "accumulation"), [(1, 4), (2, 1), (2, 2)])
+@pytest.mark.slow
+def test_left_to_right_models_train_the_same_on_replicas_and_with_accumulation(folder, records):
+    found = train_on(folder, records, "1-1-next_token", "2-2-next_token")
+    check_same(found["2-2-next_token"]["losses"], found["2-2-next_token"], found["1-1-next_token"])
+
+
+@pytest.mark.parametrize(("replicas", "accumulation"), [(1, 4), (2, 2)])
 def test_replicas_and_accumulation_train_the_same(arrangements, replicas, accumulation):
     found = arrangements[f"{replicas}-{accumulation}"]
     assert int(found["replicas"]) == replicas
@@ -63,9 +69,10 @@ def test_replicas_and_accumulation_train_the_same(arrangements, replicas, accumu
 
 
 @pytest.mark.slow
-def test_four_replicas_train_the_same(arrangements, records, tmp_path):
-    found = train_on(tmp_path, records, "4-1")["4-1"]
-    assert int(found["replicas"]) == 4
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_replicas_alone_train_the_same(arrangements, records, tmp_path, replicas):
+    found = train_on(tmp_path, records, f"{replicas}-1")[f"{replicas}-1"]
+    assert int(found["replicas"]) == replicas
     check_same(found["losses"], found, arrangements["1-1"])
 
 
@@ -87,13 +94,15 @@ class Workers:
         self.command = [sys.executable, "-m", "official_bert.run_pretraining", f"--config={folder}/{name}.yaml",
                         f"--input_file={records}", f"--output_dir={self.output}", "--strategy=multi_worker"]
 
-    def start(self):
+    def start(self, second=()):
+        """Starts both; `second` are more flags of the second."""
         hosts = [f"127.0.0.1:{port}" for port in free_ports(2)]
         self.processes = []
         for index in range(2):
             flags = [f"--worker_hosts={','.join(hosts)}", f"--task_index={index}"] if self.by_flags else []
             cluster = json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
             environment = os.environ | ({} if self.by_flags else {"TF_CONFIG": cluster})
+            flags += second if index else ()
             self.processes.append(subprocess.Popen([*self.command, *flags], env=environment, stdout=subprocess.PIPE,
                                                    stderr=subprocess.STDOUT, text=True))
 
@@ -155,6 +164,17 @@ def test_workers_stop_together_survive_a_loss_by_resuming_and_train_the_same(fol
     assert workers.losses() == whole.losses() and len(whole.losses()) == 60
 
 
+@pytest.mark.slow
+def test_a_worker_that_cannot_begin_says_why_and_the_other_one_that_it_has_ended(folder, records):
+    workers = Workers(folder, records, "unequal")
+    workers.start(second=["--input_file=nowhere.tfrecord"])
+    statuses, outputs = workers.wait()
+    assert statuses == [1, 1], outputs
+    assert "error: " in outputs[1] and "nowhere.tfrecord" in outputs[1] and "another worker" not in outputs[1]
+    assert "before the first step: another worker no longer answers; start all of them again" in outputs[0]
+    assert "Traceback" not in outputs[0] + outputs[1]
+
+
 @pytest.mark.parametrize(("placement", "told"), [
     (Placement(strategy="tpu", tpu_name="nowhere"), "--strategy=tpu: no TPU could be reached with --tpu_name=nowhere"),
     (Placement(strategy="multi_worker", worker_hosts="a:1,b:1", task_index=2), "--task_index: expected 0 to 1"),
@@ -167,6 +187,12 @@ def test_a_place_that_is_not_there_is_told(placement, told):
     with pytest.raises(ValueError) as error:
         distribution.make_strategy(placement)
     assert told in str(error.value)
+
+
+def test_tpus_of_other_machines_are_refused_because_batches_are_made_here():
+    distribution.check_hosts([f"/job:localhost/replica:0/task:0/device:TPU:{core}" for core in range(8)], "--tpu_name=local")
+    with pytest.raises(ValueError, match="--tpu_name=pod: expected the TPU of this machine .* got /job:worker/replica:0/task:1/device:TPU"):
+        distribution.check_hosts(["/job:localhost/device:TPU:0", "/job:worker/replica:0/task:1/device:TPU:0"], "--tpu_name=pod")
 
 
 def test_a_tf_config_without_this_worker_is_told(monkeypatch):

@@ -102,6 +102,31 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, t
     assert sum(total / weight for total, weight in sums.values()) == pytest.approx(losses[best], abs=1e-4)
 
 
+def test_the_best_of_a_phase_that_is_measured_otherwise_gives_way(tmp_path):
+    checkpoint = tf.train.Checkpoint(value=tf.Variable(0.0))
+
+    def kept(*evaluations):
+        best = checkpointing.BestCheckpoint(str(tmp_path), "-loss")  # as after a resume
+        return [best.keep_if_better(checkpoint, step, {"loss": loss}, phase) for step, loss, phase in evaluations]
+    assert kept((1, 1.0, 0), (2, 1.5, 0), (3, 2.0, 1), (4, 2.1, 1)) == [True, False, True, False]
+    assert kept((5, 2.05, 1), (6, 1.9, 1)) == [False, True]
+    assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-6.index"]
+
+
+@pytest.mark.slow
+def test_the_best_of_a_run_in_phases_is_the_best_of_the_last_length(records, held_out, tmp_path):
+    files = [",".join((long, write_records(tmp_path / f"{name}.tfrecord", 40, max_seq_length=12)))
+             for name, long in (("train", records), ("held_out", held_out))]
+    config = make_config(optimizer={"learning_rate": 0.02, "schedule": "constant"},
+                         training={"steps": 0, "eval_every": 1, "save_every": 100, "eval_batch_size": 8},
+                         phases=[{"steps": 8, "options": {"max_seq_length": 12}}, {"steps": 3}])
+    train(given(config, *files), tmp_path / "run")
+    losses = logged(tmp_path / "run", "eval/loss")
+    best = min((9, 10, 11), key=losses.get)
+    assert json.loads((tmp_path / "run/best" / checkpointing.METRIC_FILE).read_text()) == {
+        "metric": "loss", "value": losses[best], "step": best, "phase": 1}
+
+
 def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_out, tmp_path):
     config = make_config(training={"steps": 9, "eval_every": 3, "save_every": 3, "eval_batch_size": 8})
     train(given(config, records, held_out), tmp_path)

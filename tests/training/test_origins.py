@@ -48,6 +48,19 @@ def test_the_same_data_in_another_place_is_the_same(begun, tmp_path):
     assert json.loads((folder / "data.json").read_text())["init_checkpoint"] == "there"
 
 
+def test_another_order_of_the_records_is_said_and_not_refused(begun):
+    config, files, folder = begun
+    origin = origin_of(config, *files)
+    assert origins.other_order(origin, str(folder)) == ""
+    recorded = json.loads((folder / "data.json").read_text())
+    del recorded["order"]  # as in a run of an earlier version
+    (folder / "data.json").write_text(json.dumps(recorded))
+    origins.check_unchanged(origin, str(folder))
+    assert "in this epoch some records are read twice" in origins.other_order(origin, str(folder))
+    origins.write(origin, str(folder))
+    assert origins.other_order(origin, str(folder)) == ""
+
+
 def test_other_data_is_refused_with_the_difference(begun, tmp_path):
     config, files, folder = begun
     size = os.path.getsize(files[1])
@@ -116,6 +129,23 @@ def test_a_run_goes_on_with_other_data_if_that_is_allowed_and_says_so(tmp_path):
     [said] = [row for row in rows if "changed_data" in row]
     assert said["step"] == 4 and "train (90 records" in said["changed_data"]
     train(12)  # these are its data now
+
+
+@pytest.mark.slow
+def test_a_run_of_an_earlier_version_goes_on_in_another_order_and_says_so_once(tmp_path):
+    path = write_records(tmp_path / "train", 100)
+
+    def train(steps):
+        config = make_config(training={"steps": steps, "log_every": 1})
+        loop.train(load_task(config), data_files(path), str(tmp_path / "run"), Placement(), report=lambda _: None)
+    train(4)
+    recorded = json.loads((tmp_path / "run/data.json").read_text())
+    del recorded["order"]
+    (tmp_path / "run/data.json").write_text(json.dumps(recorded))
+    train(6)
+    train(8)
+    rows = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "changed_order" in row] == [4]
 
 
 @pytest.mark.slow

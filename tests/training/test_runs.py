@@ -42,6 +42,9 @@ RUNS = {
 }
 METRICS = {"mnli": {"loss", "accuracy", "accuracy_mismatched"}, "stsb": {"loss", "pearson", "spearman"}, "swag": {"loss", "accuracy"},
            "squad 1.1": {"exact_match", "f1"}, "squad 2.0": {"exact_match", "f1", "best_f1_threshold"}, "ner": {"loss", "f1"}}
+REPORTED = {"mnli": {"classes", "calibration_mismatched", "curves", "cut_rows"}, "stsb": {"scores", "mistakes"},
+            "ner": {"classes", "confusion"}, "swag": {"calibration", "mistakes"}, "squad 1.1": {"answer_length", "mistakes"},
+            "squad 2.0": {"answer_length", "null_threshold"}}
 WRITTEN = {"mnli": "MNLI-m.tsv", "stsb": "STS-B.tsv", "swag": "predictions.csv", "squad 1.1": "nbest_predictions.json",
            "squad 2.0": "null_odds.json", "ner": "predictions.conll"}
 
@@ -50,7 +53,7 @@ WRITTEN = {"mnli": "MNLI-m.tsv", "stsb": "STS-B.tsv", "swag": "predictions.csv",
 def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     sections, files = RUNS[name](tmp_path)
     task_name = sections.pop("task")
-    config = make_config(task_name, training={"batch_size": 2, "eval_batch_size": 2, "epochs": 1.0}, **sections)
+    config = make_config(task_name, training={"batch_size": 2, "eval_batch_size": 2, "epochs": 1.0, "report": True}, **sections)
     output = tmp_path / "run"
     metrics = runs.run(load_task(config), data_files(**files), str(output), Placement(), steps=Steps(predict=True), report=lambda _: None)
     kind = name.partition(" with")[0].partition(" on")[0]
@@ -61,6 +64,8 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
                  for paragraph in article["paragraphs"] for question in paragraph["qas"]}
         assert set(json.loads((output / "predictions.json").read_text())) == asked
     assert (output / WRITTEN[kind]).stat().st_size
+    written = json.loads((output / "report.json").read_text())
+    assert written["metrics"] == metrics and (output / "report.html").stat().st_size and REPORTED[kind] <= set(written)
     stored = runs.stored_config(str(output), [])
     again = runs.run(load_task(stored), data_files(**files), str(output), Placement(), steps=Steps(train=False), report=lambda _: None)
     assert {key: again[key] for key in metrics} == pytest.approx(metrics, rel=1e-5, abs=1e-5)

@@ -44,7 +44,7 @@ class Trained:
 
 
 def run(folder, train_one, said=None):
-    return search.search(Config(seed=10), {"training.batch_size": (16, 32)}, 2, str(folder), "f1", train_one,
+    return search.search(Config(seed=10), search.settings_of({"training.batch_size": (16, 32)}), 2, str(folder), "f1", train_one,
                          (said if said is not None else []).append)
 
 
@@ -77,10 +77,93 @@ def test_a_search_goes_on_with_what_it_lacks(tmp_path):
     assert second.calls == [(32, 10), (32, 11)] and len(outcomes) == 2
 
 
+def test_results_of_earlier_versions_count_under_todays_defaults(tmp_path):
+    run(tmp_path, Trained())
+    path = tmp_path / "search.json"
+    found = json.loads(path.read_text())
+    for one in found["runs"].values():
+        del one["config"]["training"]["answer_with"]
+    path.write_text(json.dumps(found))
+    again = Trained()
+    outcomes, _ = run(tmp_path, again)
+    assert again.calls == [] and len(outcomes) == 2
+
+
 def test_less_is_better_of_what_begins_with_a_minus(tmp_path):
     values = iter((3.0, 1.0, 2.0))
-    _, best = search.search(Config(), {"training.batch_size": (8, 16, 32)}, 1, str(tmp_path), "-error",
+    _, best = search.search(Config(), search.settings_of({"training.batch_size": (8, 16, 32)}), 1, str(tmp_path), "-error",
                             lambda *_: {"error": next(values)}, lambda _: None)
     assert best.endswith("batch16-seed12345")
     with pytest.raises(ValueError, match=r"expected a metric 'f1' to choose by, got \['error'\]"):
-        search.search(Config(), {}, 1, str(tmp_path / "other"), "f1", lambda *_: {"error": 1.0}, lambda _: None)
+        search.search(Config(), [{}], 1, str(tmp_path / "other"), "f1", lambda *_: {"error": 1.0}, lambda _: None)
+
+
+RATES = {"optimizer.learning_rate": search.Range("loguniform", 1e-5, 1e-4), "training.batch_size": (16, 32)}
+
+
+def test_ranges_and_lists_are_drawn_from_by_the_seed_and_more_draws_add_to_fewer():
+    few, many, other = (search.draw_settings(RATES, count, seed) for count, seed in ((5, 1), (40, 1), (40, 2)))
+    assert many[:5] == few and many != other and len({search.name_of(setting) for setting in many}) == 40
+    rates = [setting["optimizer.learning_rate"] for setting in many]
+    assert all(1e-5 <= rate <= 1e-4 and rate == float(f"{rate:.3g}") for rate in rates)
+    assert 12 <= sum(rate < 10 ** -4.5 for rate in rates) <= 28  # half of a range of one power of ten
+    assert {setting["training.batch_size"] for setting in many} == {16, 32}
+    whole = search.Range("integers", 2, 4)
+    assert {setting["training.epochs"] for setting in search.draw_settings({"training.epochs": whole}, 3, 0)} == {2, 3, 4}
+    assert search.with_setting(Config(), {"training.epochs": 3}).training.epochs == 3.0
+    with pytest.raises(ValueError, match="--random=4: expected more different settings to draw from, found 3"):
+        search.draw_settings({"training.epochs": whole}, 4, 0)
+    with pytest.raises(ValueError, match="--random: expected --vary"):
+        search.draw_settings({}, 1, 0)
+
+
+def test_ranges_are_read_and_need_random():
+    found = search.parse_vary(["optimizer.learning_rate=loguniform(1e-5, 1e-4)", "training.epochs=integers(2,4)", "seed=1,2"])
+    assert found == {"optimizer.learning_rate": search.Range("loguniform", 1e-5, 1e-4),
+                     "training.epochs": search.Range("integers", 2.0, 4.0), "seed": (1, 2)}
+    for wrong in ("loguniform(0,1)", "loguniform(1,1)", "uniform(2,1)", "uniform(1)", "uniform(1,2,3)", "uniform(a,b)", "integers(1,2.5)",
+                  "normal(0,1)", "uniform(0,inf)", "uniform(nan,1)"):
+        with pytest.raises(ValueError, match=r"expected uniform\(lowest,highest\), loguniform"):
+            search.parse_vary([f"optimizer.learning_rate={wrong}"])
+    with pytest.raises(ValueError, match="--vary=optimizer.learning_rate=loguniform.*: expected --random"):
+        search.settings_of(RATES)
+
+
+def test_a_random_search_that_was_killed_goes_on_and_a_longer_one_adds_to_it(tmp_path):
+    trained = []
+
+    def train_one(config, folder):
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        trained.append(config.optimizer.learning_rate)
+        return {"f1": config.optimizer.learning_rate}
+
+    def go(count):
+        return search.search(Config(seed=1), search.draw_settings(RATES, count, 1), 1, str(tmp_path), "f1", train_one, lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        go(4)
+    before = trained.copy()
+    trained.clear()
+    outcomes, _ = go(5)
+    assert len(trained) == 2 and not set(trained) & set(before)
+    assert [outcome.mean for outcome in outcomes] == sorted([*before, *trained], reverse=True)
+
+
+def test_every_seed_trains_with_every_fold_held_out_once(tmp_path):
+    trained = []
+
+    def train_one(config, folder):
+        trained.append((config.training.batch_size, config.seed, config.options["folds"], config.options["fold"]))
+        return {"f1": float(len(trained))}
+    outcomes, best = search.search(Config(seed=7), search.settings_of({"training.batch_size": (8, 16)}), 2, str(tmp_path), "f1", train_one,
+                                   lambda _: None, folds=3)
+    assert trained == [(batch, seed, 3, fold) for batch in (8, 16) for seed in (7, 8) for fold in range(3)]
+    assert outcomes[0].values == (7.0, 8.0, 9.0, 10.0, 11.0, 12.0) and outcomes[0].mean == 9.5 and best.endswith("batch16-seed8-fold2")
+    lines = search.describe(outcomes, "f1", folds=3)
+    assert "each seed and fold (3 folds of the first seed first)" in lines[0]
+    assert "best setting, by the highest mean: batch16" in lines and "12.0000 on its own fold" in lines[-1]
+    for keys, said in (({"options.fold": (0, 1)}, "--vary=options.fold: expected --folds"), ({"seed": (1, 2)}, "expected --seeds")):
+        with pytest.raises(ValueError, match=said):
+            search.search(Config(), search.settings_of(keys), 1, str(tmp_path), "f1", train_one)
+    with pytest.raises(ValueError, match="--folds: expected no options.folds beside it"):
+        search.search(Config(options={"folds": 3}), [{}], 1, str(tmp_path), "f1", train_one, folds=3)

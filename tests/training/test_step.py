@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.tasks.loading import load_task
 from official_bert.training import distribution, guards
+from official_bert.training.optimization import Decision
 from official_bert.training.step import State, fold_seeds
 from official_bert.training.trainer import Trainer
 
@@ -125,10 +127,13 @@ def test_toy_data_is_learned_in_every_precision(tmp_path, precision):
 def test_an_exploding_step_is_skipped_and_counted(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 100)
     trainer, source = trained_on(make_config(training={"skip_gradient_norm": 1e-6}), path)
-    before = [weight.numpy() for weight in trainer.weights]
+    state = [*trainer.weights, *trainer.first, *trainer.second]
+    for variable in state:
+        variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+    before = [variable.numpy() for variable in state]
     rows = trainer.run_steps(iter(source.dataset()), tf.constant(3)).numpy()
     assert rows[:, trainer.step.names.index("skipped")].tolist() == [1, 1, 1]
-    for old, new in zip(before, trainer.weights):
+    for old, new in zip(before, state):
         np.testing.assert_array_equal(old, new)
 
 
@@ -157,3 +162,47 @@ def test_accumulation_runs_at_a_size_that_the_graph_optimizer_rearranges(root):
                            '--one=["training.accumulation_steps=4"]'], check=False, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])["memory"] > 0
+
+
+def test_weights_and_moments_are_updated_in_their_own_memory(tmp_path):
+    trainer, _ = trained_on(make_config(), write_records(tmp_path / "r.tfrecord", 50))
+    decision = Decision(tf.constant(1.0), tf.constant(0.1), tf.constant(0, tf.int64), tf.constant(True))
+    places = {update: place for place, update in enumerate(trainer.step.updates_in_place)}
+    assert 5 < len(places) < len(trainer.weights)  # weights of one shape share an update
+    for update, place in places.items():
+        variables = [group[place] for group in (trainer.weights, trainer.first, trainer.second)]
+        hlo = update.experimental_get_compiler_ir(*variables, tf.zeros(variables[0].shape), decision)(stage="optimized_hlo")
+        header = hlo.partition("input_output_alias=")[2].partition("entry_computation")[0]
+        aliases = re.findall(r"\{(\d)\}: \((\d)", header)
+        assert sorted(aliases) == [("0", "0"), ("1", "1"), ("2", "2")], hlo[:500]  # the memory of each variable is that of its result
+
+
+def test_updates_in_place_are_those_of_the_pure_step_which_tpus_run(tmp_path):
+    trainer, source = trained_on(make_config(), write_records(tmp_path / "r.tfrecord", 50))
+    groups = (trainer.weights, trainer.first, trainer.second)
+    batch = next(iter(source.dataset()))
+
+    def pure_step():
+        state = State(*([tf.convert_to_tensor(variable) for variable in group] for group in groups),
+                      tf.convert_to_tensor(trainer.scale), tf.convert_to_tensor(trainer.finite_steps))
+        new, row = trainer.step.train(state, batch, tf.constant(0, tf.int64), tf.constant(0), list)
+        return [*new.weights, *new.first, *new.second], row
+    values, row = tf.function(pure_step)()
+    rows = trainer.run_steps(iter(tf.data.Dataset.from_tensors(batch)), tf.constant(1)).numpy()
+    np.testing.assert_allclose(rows[0], row, rtol=1e-6)
+    for variable, value in zip([*trainer.weights, *trainer.first, *trainer.second], values):
+        np.testing.assert_allclose(variable, value, rtol=1e-6, atol=1e-8)
+
+
+def test_trainings_of_one_process_share_the_compiled_updates(tmp_path):
+    path = write_records(tmp_path / "r.tfrecord", 50)
+    updates, counts = [], []
+    for rate in (1e-4, 1e-3):  # the rate is an input of an update
+        trainer, source = trained_on(make_config(optimizer={"learning_rate": rate}), path)
+        trainer.run_steps(iter(source.dataset()), tf.constant(1))
+        updates.append(trainer.step.updates_in_place)
+        counts.append([update.experimental_get_tracing_count() for update in updates[-1]])
+    assert updates[0] == updates[1]
+    assert counts[0] == counts[1]
+    other, _ = trained_on(make_config(optimizer={"beta_1": 0.8}), path)
+    assert not set(other.step.updates_in_place) & set(updates[0])

@@ -1,0 +1,88 @@
+"""Checkpoints that are written while the next steps run."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from made_pretraining import data_files, make_config, resolve, write_records
+
+from official_bert.tasks.loading import load_task
+from official_bert.training import loop
+from official_bert.training.checkpointing import CheckpointFolder
+from official_bert.training.distribution import Placement
+from official_bert.training.trainer import Trainer
+
+CONFIG = make_config(training={"steps": 6, "log_every": 1, "save_every": 2, "steps_per_loop": 1, "keep_checkpoints": 9})
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("records") / "train.tfrecord", 100)
+
+
+def train(records, folder):
+    loop.train(load_task(CONFIG), data_files(records), str(folder), Placement(), report=lambda _: None)
+    return [json.loads(line)["train/loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def values_of(prefix):
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")}
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys() and len(one) > 50
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def test_steps_after_a_snapshot_do_not_change_it(records, tmp_path):
+    resolved = resolve(CONFIG, records)
+    trainer = Trainer(resolved.task, resolved.model, tf.distribute.get_strategy(), 6)
+    batches = iter(resolved.train.dataset())
+    trainer.run_steps(batches, tf.constant(2))
+    trainer.checkpoint.write(str(tmp_path / "at_once"))
+    snapshot = trainer.snapshot()
+    trainer.run_steps(batches, tf.constant(2))
+    snapshot.write(str(tmp_path / "later"))
+    assert_same(values_of(tmp_path / "later"), values_of(tmp_path / "at_once"))
+    trainer.checkpoint.read(str(tmp_path / "later")).assert_consumed()
+    assert trainer.steps_done == 2
+
+
+def test_a_run_goes_on_while_a_checkpoint_is_written_and_ends_with_whole_ones(records, tmp_path, monkeypatch):
+    losses = train(records, tmp_path / "fast")
+    steps, four_done, waited = loop.Run._log, threading.Event(), []
+    write = CheckpointFolder._write
+
+    def logged(run, phase, step):
+        steps(run, phase, step)
+        if step == 4:
+            four_done.set()
+
+    def slow(folder, checkpoint, step):
+        if step == 2:
+            waited.append(four_done.wait(60))
+        return write(folder, checkpoint, step)
+    monkeypatch.setattr(loop.Run, "_log", logged)
+    monkeypatch.setattr(CheckpointFolder, "_write", slow)
+    assert train(records, tmp_path / "slow") == losses
+    assert waited == [True]  # step 4 was reached before the checkpoint of step 2
+    for step in (2, 4, 6):
+        assert_same(values_of(tmp_path / f"slow/ckpt-{step}"), values_of(tmp_path / f"fast/ckpt-{step}"))
+
+
+def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run(records, tmp_path, monkeypatch):
+    write = tf.train.Checkpoint.write
+
+    def full(checkpoint, prefix, *more):
+        if prefix.endswith("ckpt-4"):
+            raise OSError("No space left on device")
+        return write(checkpoint, prefix, *more)
+    monkeypatch.setattr(tf.train.Checkpoint, "write", full)
+    with pytest.raises(OSError, match="the checkpoint of step 4 could not be written, those before it are intact: No space left"):
+        train(records, tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("ckpt-*.index")) == ["ckpt-2.index"]
+    assert "ckpt-2" in (tmp_path / "checkpoint").read_text()

@@ -1,0 +1,215 @@
+"""The best checkpoint of a fine-tuning: when it is measured, what ends the training, what a kill leaves, and who answers with it."""
+
+import json
+import os
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+from made_finetuning import make_config
+
+from official_bert import finetuning
+from official_bert.config import AS_IN_2018, build, merge, to_dict
+from official_bert.config import Config as RunConfig
+from official_bert.data.tables import Rows
+from official_bert.models.interchange import formats
+from official_bert.tasks.loading import load_task, restore_for_inference
+from official_bert.training import evaluation, loop, runs
+from official_bert.training.distribution import Placement
+from official_bert.training.phases import Phase, evaluation_steps
+from official_bert.training.task import DataFiles, Steps
+
+WORDS = ("the atlas", "it rained", "in Brno", "a bridge", "under water", "old maps", "on the way", "we sing")
+ROWS = [{"text": f"{first} {second}", "label": "named" if "Brno" in (first + second) else "unnamed"}
+        for first in WORDS for second in WORDS if first != second]
+FILES = {"train": Rows("train", ROWS[:32]), "dev": Rows("dev", ROWS[32:48]), "new": Rows("new", ROWS[48:])}
+# Accuracies of the evaluations after each of 8 epochs of 4 steps. The second is the best; patience 3 ends the training after the fifth.
+SCRIPT = {4: 0.5, 8: 0.9, 12: 0.7, 16: 0.9, 20: 0.8, 24: 0.95, 28: 0.1, 32: 0.2}
+
+
+def config(**training):
+    return make_config("classification", options={"dev_share": 0.0}, training=runs.DEFAULTS["training"] | {
+        "batch_size": 8, "eval_batch_size": 8, "epochs": 8.0, "save_every": 3, "log_every": 1, "steps_per_loop": 1,
+        "report": False} | training)
+
+
+def files(**given):
+    return DataFiles(train_file=FILES["train"], **given)
+
+
+def tune(output, given=None, lines=None, predict=False, **training):
+    """Trains, evaluates, and answers if that is asked for; returns the metrics."""
+    given = given or files(eval_file=FILES["dev"], **({"predict_file": FILES["new"]} if predict else {}))
+    report = (lines if lines is not None else []).append
+    return finetuning.carry_out(config(**training), given, str(output), Placement(), steps=Steps(predict=predict), report=report).metrics
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Replaces the accuracy of each evaluation by that of the script."""
+    measure = loop.Run._measure
+
+    def measured(run, phase):
+        return measure(run, phase) | {"accuracy": SCRIPT[run.trainer.steps_done]}
+    monkeypatch.setattr(loop.Run, "_measure", measured)
+
+
+def logged(folder, name):
+    rows = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return {row["step"]: row[name] for row in rows if name in row}
+
+
+def weights(prefix):
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name.startswith("weights/")}
+
+
+def same(one, other):
+    return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_training_ends_when_patience_does_and_the_best_answers(scripted, tmp_path, capsys):
+    metrics = tune(tmp_path, patience=3)
+    assert logged(tmp_path, "eval/accuracy") == {step: SCRIPT[step] for step in (4, 8, 12, 16, 20)}
+    assert metrics["accuracy"] == 0.9 and json.loads((tmp_path / "best/metric.json").read_text()) == {
+        "metric": "accuracy", "value": 0.9, "step": 8}
+    said = capsys.readouterr().out
+    assert ("best checkpoint: by accuracy, more is better, of 8 evaluations; 3 without a better value end the training; "
+            "the best one answers") in said
+    assert "stopped early: at step 20 of 32: 3 evaluations without a better accuracy (training.patience)" in said
+    assert "the best checkpoint answers: accuracy 0.9000 at step 8, kept in best/" in said
+    assert list(logged(tmp_path, "best_checkpoint")) == [0] and list(logged(tmp_path, "stopped_early")) == [20]
+    assert "accuracy = 0.9\n" in (tmp_path / "eval_results.txt").read_text()
+    assert sorted(path.name for path in tmp_path.glob("**/*.index")) == ["ckpt-20.index", "ckpt-8.index"]
+    assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "best" / "ckpt-8")
+    assert formats.find_prefix(str(tmp_path / "ckpt-20")) == str(tmp_path / "ckpt-20")
+    # As run_predict, run_export and the facade load it.
+    run, best, last = (restore_for_inference(str(path))[1].get_weights()
+                       for path in (tmp_path, tmp_path / "best/ckpt-8", tmp_path / "ckpt-20"))
+    assert all(map(np.array_equal, run, best)) and not all(map(np.array_equal, run, last))
+
+
+@pytest.mark.slow
+def test_a_run_out_of_patience_goes_on_only_with_more_of_it(scripted, tmp_path):
+    tune(tmp_path, patience=3)
+    assert tune(tmp_path, patience=3)["accuracy"] == 0.9 and max(logged(tmp_path, "train/loss")) == 20
+    assert tune(tmp_path, patience=4)["accuracy"] == 0.95 and max(logged(tmp_path, "train/loss")) == 32
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """A scripted run that nothing has stopped."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    with pytest.MonkeyPatch.context() as patch:
+        measure = loop.Run._measure
+        patch.setattr(loop.Run, "_measure", lambda run, phase: measure(run, phase) | {"accuracy": SCRIPT[run.trainer.steps_done]})
+        tune(folder, patience=3)
+    return folder
+
+
+@pytest.mark.parametrize("step", [pytest.param(8, marks=pytest.mark.slow), 10, pytest.param(17, marks=pytest.mark.slow),
+                                  pytest.param(20, marks=pytest.mark.slow)])
+def test_a_kill_changes_neither_the_best_nor_the_patience(scripted, unbroken, tmp_path, monkeypatch, step):
+    class Killed(BaseException):
+        pass
+    events = loop.Run._events
+
+    def killed(run, phase, now):
+        events(run, phase, now)
+        if now == step:
+            raise Killed
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "_events", killed)
+        with pytest.raises(Killed):
+            tune(tmp_path, patience=3)
+    metrics = tune(tmp_path, patience=3)
+    assert metrics["accuracy"] == 0.9
+    for name in ("eval/accuracy", "eval/loss", "train/loss"):
+        assert logged(tmp_path, name) == logged(unbroken, name), name
+    assert (tmp_path / "best/metric.json").read_text() == (unbroken / "best/metric.json").read_text()
+    assert same(weights(tmp_path / "best/ckpt-8"), weights(unbroken / "best/ckpt-8"))
+    assert same(weights(tmp_path / "ckpt-20"), weights(unbroken / "ckpt-20"))
+
+
+@pytest.mark.slow
+def test_the_best_is_predicted_with_and_measured_unless_the_last_is_wanted(scripted, tmp_path):
+    lines = []
+    tune(tmp_path, predict=True, lines=lines, patience=3)
+    assert f"answers come from {tmp_path}/best/ckpt-8" in lines
+    best = (tmp_path / "predictions.tsv").read_text()
+    stored = runs.stored_config(str(tmp_path))
+    assert stored.training.answer_with == "best" and stored.training.patience == 3
+    given = DataFiles(predict_file=FILES["new"], eval_file=FILES["dev"])
+    alone, lines = Steps(train=False, evaluate=False, predict=True), []
+    finetuning.carry_out(stored, given, str(tmp_path), Placement(), steps=alone, best=False, report=lines.append)
+    assert f"answers come from {tmp_path}/ckpt-20" in lines and (tmp_path / "predictions.tsv").read_text() != best
+    finetuning.carry_out(stored, given, str(tmp_path), Placement(), steps=alone)
+    assert (tmp_path / "predictions.tsv").read_text() == best
+    task = load_task(stored)
+    for best, step in ((True, 8), (False, 20)):
+        measured = evaluation.evaluate(task, given, str(tmp_path), Placement(), best=best)
+        assert measured["step"] == step and measured["loss"] == pytest.approx(logged(tmp_path, "eval/loss")[step], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_the_same_step_share_their_bytes(tmp_path):
+    tune(tmp_path, epochs=2.0, save_every=4, keep_checkpoints=2)
+    (best,) = (tmp_path / "best").glob("*.data*")
+    assert (tmp_path / best.name).stat().st_ino == best.stat().st_ino
+    (tmp_path / best.name).unlink()
+    assert weights(str(best).partition(".data")[0])
+
+
+def test_evaluations_trace_the_model_once_and_no_evaluation_data_leave_the_last(tmp_path, monkeypatch, capsys):
+    counts, evaluate = [], loop.Trainer.evaluate
+
+    def counted(trainer, *given):
+        found = evaluate(trainer, *given)
+        counts.append((trainer.run_evaluation.experimental_get_tracing_count(), trainer.run_steps.experimental_get_tracing_count()))
+        return found
+    monkeypatch.setattr(loop.Trainer, "evaluate", counted)
+    tune(tmp_path / "measured", epochs=3.0)
+    assert len(counts) >= 3 and len(set(counts)) == 1
+    capsys.readouterr()
+    assert tune(tmp_path / "unmeasured", files(), epochs=1.0) == {}
+    assert "best checkpoint: none, there is no evaluation data: the last one answers" in capsys.readouterr().out
+    assert formats.find_prefix(str(tmp_path / "unmeasured")) == str(tmp_path / "unmeasured" / "ckpt-4")
+
+
+@pytest.mark.parametrize(("given", "training", "told"), [
+    ({}, {}, "there is no evaluation data"),
+    ({"eval_file": FILES["dev"]}, {"eval_epochs": 0.0}, "only the last weights are measured")])
+def test_patience_that_nothing_can_try_is_refused_before_training(tmp_path, given, training, told):
+    with pytest.raises(ValueError, match=f"config.training.patience: expected 0, got 2: it counts evaluations, and {told}"):
+        tune(tmp_path, files(**given), patience=2, **training)
+    assert not list(tmp_path.glob("*ckpt*")) and not (tmp_path / "log.jsonl").exists()
+
+
+@pytest.mark.parametrize(("training", "last", "wanted"), [
+    ({"eval_epochs": 1.0}, 11, [3, 6, 9, 11]),  # 10 rows: 3 batches of 4, the last one short
+    ({"eval_epochs": 0.5}, 4, [1, 3, 4]),
+    ({"eval_epochs": 1.0, "epoch_rounding": "down"}, 8, [2, 5, 7, 8]),  # 2.5 batches an epoch
+    ({"eval_epochs": 1.0, "eval_every": 4}, 11, [4, 8, 11]),  # steps count
+    ({"eval_epochs": 1e-9}, 3, [1, 2, 3]), ({}, 11, [11])])
+def test_evaluations_are_due_at_the_ends_of_epochs(training, last, wanted):
+    one = config(**{"batch_size": 4, "eval_epochs": 0.0} | training)
+    source = types.SimpleNamespace(batches_per_epoch=3, batch_size=4, rows=10)
+    assert evaluation_steps(Phase(0, 0, last, types.SimpleNamespace(task=types.SimpleNamespace(config=one), train=source))) == wanted
+
+
+def test_runs_of_2018s_commands_and_earlier_runs_answer_with_their_last_checkpoint(tmp_path):
+    of_2018 = build(RunConfig, merge(merge(runs.DEFAULTS, AS_IN_2018), {"task": "glue"}))
+    assert (of_2018.training.answer_with, of_2018.training.eval_epochs, of_2018.training.patience) == ("last", 0.0, 0)
+    earlier = to_dict(config())
+    for key in ("answer_with", "eval_epochs", "patience"):
+        del earlier["training"][key]
+    value = tf.train.Checkpoint(step=tf.Variable(1))
+    for place, step in ((tmp_path, 9), (tmp_path / "best", 5)):
+        value.write(os.path.join(place, f"ckpt-{step}"))
+    (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 0.5, "step": 5}')
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(earlier))
+    assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "ckpt-9")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(merge(earlier, {"training": {"answer_with": "best"}})))
+    assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "best" / "ckpt-5")
