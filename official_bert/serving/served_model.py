@@ -21,6 +21,7 @@ from official_bert.models.encoder import BertEncoder
 from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
+from official_bert.text.packing import Part
 from official_bert.text.vocab import check_size
 from official_bert.training.task import TaskBase
 
@@ -54,8 +55,8 @@ class ServingOptions:
     threshold: float | None = _read_by("classifiers of several labels")  # probability from which a label is given
     max_positions: int | None = _read_by("fill-mask models", limit=True)  # blanks of a text
     max_choices: int | None = _read_by("choice models", limit=True)  # choices of a text
-    max_windows: int | None = _read_by("question answering and taggers", limit=True)  # windows over a text
-    tokens_at_once: int | None = _read_by("question answering and taggers")  # in one chunk of windows
+    max_windows: int | None = _read_by("question answering, taggers and classifiers in windows", limit=True)  # windows over a text
+    tokens_at_once: int | None = _read_by("question answering, taggers and classifiers in windows")  # in one chunk of windows
     bounded: bool = True  # False: texts of files at hand, which may be as long as memory allows, whatever the defaults are
 
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
@@ -98,10 +99,15 @@ class ServedModel(tf.Module, abc.ABC):
         Raises ValueError for an option that is given and not read, for a vocabulary that is larger than the model's, and for a length
         that the model lacks.
         """
-        read = options.read(cls.reads, f"a model that gives {', '.join(cls.outputs)}")
+        read = options.read(cls.options_of(settings), f"a model that gives {', '.join(cls.outputs)}")
         tokenizer = GraphTokenizer(task.config.tokenizer.vocab_file, task.config.tokenizer.do_lower_case)
         check_size(tokenizer.vocab_file, len(tokenizer.vocab), task.config.model.vocab_size)
         return cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **read})
+
+    @classmethod
+    def options_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
+        """Returns the names of the `ServingOptions` that a model with these settings reads."""
+        return cls.reads
 
     def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the outputs of the `ids` SavedModel for inputs of `ids_inputs`; refuses bad ones by name before any work is done."""
@@ -139,10 +145,10 @@ class ServedModel(tf.Module, abc.ABC):
         """Returns the model's outputs for rows [B,S]."""
         return self.model({**{name: inputs[name] for name in ID_INPUTS}, **more}, training=False)
 
-    def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> tuple[dict, tf.Tensor]:
+    def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, part: Part = "head") -> tuple[dict, tf.Tensor]:
         """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""
         layout, truncated = graph_packing.pack_batch(first, second, self.special["CLS"], self.special["SEP"],
-                                                     self.max_seq_length, self.special["PAD"])
+                                                     self.max_seq_length, self.special["PAD"], part)
         return layout.features(), truncated
 
 

@@ -75,7 +75,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
     `BertEncoder`. Raises ValueError if there is no checkpoint, or if weights are missing.
     """
     path = local_checkpoint(search.best_run(path) or path)
-    prefix = checkpoints.newest_checkpoint(path)
+    prefix = checkpoints.checkpoint_at(path)
     if not os.path.exists(path) and prefix is None:
         raise ValueError(f"{path}: expected the output folder of a training run or a checkpoint, got no such file or folder")
     if (folder := run_folder(path)) is None:

@@ -278,7 +278,7 @@ def test_work_of_clients_that_have_gone_is_dropped(demo_root):
         running.ask(PREDICT, json.dumps({"signature_name": "work", "instances": [{"steps": 1}]}).encode())
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             first = pool.submit(running.ask, PREDICT, work)
-            wait_for(lambda: running.server.handler.in_flight == 1)
+            made_serving.wait_for(lambda: running.server.handler.in_flight == 1)
             gone = [connect(running) for _ in range(4)]
             for connection in gone:
                 connection.sendall(header(len(work)) + work)
@@ -286,12 +286,12 @@ def test_work_of_clients_that_have_gone_is_dropped(demo_root):
                 request = predict_pb2.PredictRequest(inputs={"steps": tf.make_tensor_proto(np.full(1, 200_000, np.int32))})
                 request.model_spec.name, request.model_spec.signature_name = "demo", "work"
                 calls = [prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict.future(request) for _ in range(4)]
-                wait_for(lambda: running.server.handler.in_flight == 9)
+                made_serving.wait_for(lambda: running.server.handler.in_flight == 9)
                 for connection in gone:
                     connection.close()
                 for call in calls:
                     call.cancel()
-                wait_for(lambda: running.server.handler.in_flight <= 1)
+                made_serving.wait_for(lambda: running.server.handler.in_flight <= 1)
                 (queue,) = running.server.handler.batcher._queues.values() or (None,)
                 assert queue is None or not queue.tasks
             assert first.result()[0] == 200
@@ -301,13 +301,6 @@ def test_work_of_clients_that_have_gone_is_dropped(demo_root):
     assert ":tensorflow:serving:batching_session:processed_batch_size_count 3.0" in page
 
 
-def wait_for(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_it_stops_in_time_whatever_clients_do(demo_root):
     with contextlib.ExitStack() as stack:
         with made_serving.embedded(options_for(demo_root, drain_seconds=1.0)) as running:
@@ -315,7 +308,7 @@ def test_it_stops_in_time_whatever_clients_do(demo_root):
                 stack.enter_context(connect(running)).sendall(sent)
             work = json.dumps({"signature_name": "work", "instances": [{"steps": 10_000_000}]}).encode()
             stack.enter_context(connect(running)).sendall(header(len(work)) + work)
-            wait_for(lambda: running.server.handler.in_flight == 1)
+            made_serving.wait_for(lambda: running.server.handler.in_flight == 1)
             began = time.monotonic()
         assert time.monotonic() - began < 4
 

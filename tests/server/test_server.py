@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from commands import run_here
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
+from official_bert import files
 from official_bert.server.client import GrpcClient, RestClient, ServingError
 from official_bert.server.request_checks import Limits
 from official_bert.server.server import Server, ServerOptions
@@ -55,15 +57,33 @@ def test_the_command_serves_and_stops_after_its_last_answer(demo_root):
             assert grpc_client.predict(["abc"])[0]["version"] == 2
             grpc_client.predict([{"steps": 10}], "work")
             with concurrent.futures.ThreadPoolExecutor() as pool:
-                slow = pool.submit(grpc_client.predict, [{"steps": 300_000}], "work")
+                slow = pool.submit(grpc_client.predict, [{"steps": 100_000}], "work")
                 time.sleep(0.3)
                 assert not slow.done(), "too quick to be under way when the server is stopped"
                 process.send_signal(signal.SIGTERM)
-                assert slow.result(60) == [{"total": 300_000.0}]
+                assert slow.result(60) == [{"total": 100_000.0}]
         assert process.wait(60) == 0
         assert "Traceback" not in process.stderr.read()
         with pytest.raises(OSError):
             urllib.request.urlopen(f"{url}/healthz", timeout=5)
+
+
+@pytest.mark.parametrize("scheme", ["memory", "ram"])
+def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, demo_root, tmp_path):
+    base = f"{scheme}://{tmp_path.name}-{os.getpid()}/demo"
+
+    def publish(version):
+        folder = shutil.copytree(demo_root / "demo" / str(version), tmp_path / str(version))
+        files.publish_folder(str(folder), f"{base}/{version}")
+
+    publish(1)
+    with made_serving.embedded(options_for(base)) as running, RestClient(running.url, "demo") as client:
+        made_serving.wait_for(lambda: running.ask("/readyz")[0] == 200)
+        assert client.predict(["abc"])[0]["version"] == 1
+        publish(2)
+        made_serving.wait_for(lambda: client.predict(["abc"])[0]["version"] == 2)
+        files.remove(f"{base}/2")
+        made_serving.wait_for(lambda: client.predict(["abc"])[0]["version"] == 1)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -73,6 +93,7 @@ def test_the_command_serves_and_stops_after_its_last_answer(demo_root):
     (["--model_base_path=ROOT/demo/1"], "it is itself a version: give the folder above it"),
     (["--model_config_file=nowhere"], "error: --model_config_file=nowhere: no such file"),
     (["--model_base_path=ROOT/demo", "--rest_api_port=TAKEN"], "address already in use"),
+    (["--model_base_path=ROOT/demo", "--access_log=memory://log"], "--access_log=memory://log: expected a file of this machine"),
 ])
 def test_mistakes_give_one_line(demo_root, arguments, message):
     with socket.socket() as listener:

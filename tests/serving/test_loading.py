@@ -65,21 +65,21 @@ def viterbi(logits, real):
 
 @pytest.fixture(scope="module")
 def served_models(graph_tokenizer, small_config, classifier, choice_classifier, token_tagger, span_model):
-    encoder = make_encoder(small_config)
+    """Returns the models' makers by head; each is made at its first use."""
     common = (graph_tokenizer, 32)
-    return {
-        "fill_mask": ServedFillMask(Pretrainer.make(small_config), *common),
-        "classifier": ServedClassifier(classifier(3), *common, labels=["no", "ja", "être"]),
-        "pairs": ServedClassifier(classifier(2), *common, labels=["0", "1"], pairs=True),
-        "multi_label": ServedMultiLabel(classifier(3), *common, labels=["a", "b", "c"]),
-        "regression": ServedRegression(classifier(1), *common),
-        "choice": ServedChoice(choice_classifier, *common),
-        "question_answering": ServedSpans(span_model, *common, doc_stride=8, max_query_length=8),
-        "tagger": ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], doc_stride=8),
-        "crf": ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], decode=viterbi),
-        "cls": ServedEmbeddings(encoder, *common, "cls"),
-        "mean": ServedEmbeddings(encoder, *common, "mean"),
-    }
+    return {head: functools.cache(make) for head, make in {
+        "fill_mask": lambda: ServedFillMask(Pretrainer.make(small_config), *common),
+        "classifier": lambda: ServedClassifier(classifier(3), *common, labels=["no", "ja", "être"]),
+        "pairs": lambda: ServedClassifier(classifier(2), *common, labels=["0", "1"], pairs=True),
+        "multi_label": lambda: ServedMultiLabel(classifier(3), *common, labels=["a", "b", "c"]),
+        "regression": lambda: ServedRegression(classifier(1), *common),
+        "choice": lambda: ServedChoice(choice_classifier, *common),
+        "question_answering": lambda: ServedSpans(span_model, *common, doc_stride=8, max_query_length=8),
+        "tagger": lambda: ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], doc_stride=8),
+        "crf": lambda: ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], decode=viterbi),
+        "cls": lambda: ServedEmbeddings(make_encoder(small_config), *common, "cls"),
+        "mean": lambda: ServedEmbeddings(make_encoder(small_config), *common, "mean"),
+    }.items()}
 
 
 def inputs_for(signature):
@@ -106,7 +106,7 @@ def exported(served_models, golden, small_config, tmp_path_factory):
     @functools.cache
     def of(head):
         output = root / head
-        export.export(served_models[head], config,
+        export.export(served_models[head](), config,
                       export.ExportOptions(output=str(output), batch_sizes=(), num_choices=2))
         return output
     return of
@@ -117,7 +117,7 @@ def check(served_models, exported, heads, form):
     folders = []
     for head in heads:
         folder = exported(head) / form / "1"
-        signature, answer = export.form_of(served_models[head], form)
+        signature, answer = export.form_of(served_models[head](), form)
         inputs = inputs_for(signature)
         wanted = answer({key: tf.constant(value) for key, value in inputs.items()})
         np.savez(folder / "inputs.npz", examples=warmup.to_examples(inputs), **inputs)

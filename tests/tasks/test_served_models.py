@@ -213,11 +213,13 @@ def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(
     folder, assets = str(tmp_path / "tags"), tmp_path / "tags/text/1/assets"
     export.export(make_served_model(task, model, ServingOptions()), task.config, export.ExportOptions(output=folder, batch_sizes=()))
     predictor = Predictor(folder)
-    assert predictor.describe is ServedTagger.describe and sorted(predictor.outputs) == sorted(ServedTagger.outputs)
+    assert predictor.describe is ServedTagger.describe
+    assert tuple(predictor.answer([{"text": "a"}])[0]) == predictor.outputs == ServedTagger.outputs  # in order, as from a run
     written = (assets / "config.yaml").read_text()
-    for other in ("squad", "not_here.tags"):  # whose answers have other names; that cannot be imported
-        (assets / "config.yaml").write_text(written.replace("task: ner", f"task: {other}"))
-        assert Predictor(folder).describe is ServedModel.describe
+    for task_name in ("squad", "not_here.tags"):  # whose answers have other names; that cannot be imported
+        (assets / "config.yaml").write_text(written.replace("task: ner", f"task: {task_name}"))
+        other = Predictor(folder)
+        assert other.describe is ServedModel.describe and sorted(other.outputs) == sorted(ServedTagger.outputs)
     (assets / "config.yaml").unlink()
     assert Predictor(folder).describe is ServedModel.describe
     with pytest.raises(ValueError, match="--pretokenized: read by taggers alone, got .*tags, an exported model, which answers as it was"):

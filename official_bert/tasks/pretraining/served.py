@@ -78,3 +78,12 @@ class ServedFillMask(ServedModel):
         blanks = zip(answer["tokens"], answer["probabilities"])
         return [f"  {probability:.3f}  {token}" for tokens, probabilities in blanks if any(tokens)
                 for token, probability in zip(tokens, probabilities)]
+
+
+class ServedNextToken(ServedFillMask):
+    """Gives the same for a left-to-right model: the words that may follow the text before each [MASK]."""
+
+    def answer_rows(self, inputs):
+        """Returns `logits` [B,M,V] for `masked_lm_positions` [B,M], from the places before them."""
+        places = tf.maximum(inputs["masked_lm_positions"] - 1, 0)
+        return super().answer_rows({**inputs, "masked_lm_positions": places})

@@ -1,33 +1,39 @@
-"""Pre-training: masked LM and a task about sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
+"""Pre-training: masked LM, or left-to-right LM, and a task about sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal
 
 import tensorflow as tf
 from absl import logging
 
 from official_bert.config import build, check_length, merge
-from official_bert.copies import for_tensorflow
 from official_bert.data import record_origins, records
-from official_bert.data.pretraining.dynamic_masking import DynamicMasking
+from official_bert.data.pretraining.dynamic_masking import Batch, DynamicMasking, of_this_schema
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.data.tables import Rows, Source
 from official_bert.files import find_files
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.tasks.pretraining.served import ServedFillMask
+from official_bert.tasks.pretraining.next_token import next_token_batch
+from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
 from official_bert.training import losses
-from official_bert.training.task import Resolved, TaskBase
+from official_bert.training.task import DataFiles, Resolved, TaskBase
+
+Masking = Callable[[Batch, tf.Tensor], Batch]  # records without masks, their numbers -> the features of masked records
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The lengths of the records, the task of their second segments, and how records without masks are masked."""
+    """The lengths of the records, the task of their second segments, what is learned, and how records without masks are masked."""
 
     max_seq_length: int = 128
     max_predictions_per_seq: int = 20
     # As --sentence_task of the records: nsp (BERT), sop (ALBERT: order) or none (RoBERTa: words alone, no head for sentences).
     sentence_task: Literal["nsp", "sop", "none"] = "nsp"
+    sentence_loss: bool = True  # False: the second segments stay, but no head learns their task (the paper's "No NSP")
+    # next_token: every token is predicted from those before it (paper 5.1), with model.attention left_to_right.
+    objective: Literal["masked_lm", "next_token"] = "masked_lm"
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)  # of records made with --masking=dynamic
 
 
@@ -43,7 +49,7 @@ class HeldOutRecords:
 
 
 class Task(TaskBase):
-    """Masked LM, and next-sentence or sentence-order prediction or neither, on the records of `create_pretraining_data`."""
+    """Masked or left-to-right LM, and next-sentence or sentence-order prediction or neither, on `create_pretraining_data`'s records."""
 
     Options = Options
     head = "fill_mask"
@@ -51,19 +57,34 @@ class Task(TaskBase):
 
     def __post_init__(self):
         super().__post_init__()
+        model = self.config.model
+        if self._is_next_token and (model.attention != "left_to_right" or model.bilstm_layers):
+            raise ValueError("config.options.objective: next_token: expected model.attention left_to_right and model.bilstm_layers 0 "
+                             "(otherwise each token sees the one that it must predict), "
+                             f"got {model.attention} and {model.bilstm_layers}")
         for number, phase in enumerate(self.config.phases):
-            if (other := phase.options.get("sentence_task", self._sentence_task)) != self._sentence_task:
-                raise ValueError(f"config.phases[{number}].options.sentence_task: expected that of the run, {self._sentence_task} "
-                                 f"(one model has one head for sentences), got {other}")
+            for key in ("sentence_task", "sentence_loss", "objective"):
+                if (other := phase.options.get(key, wanted := getattr(self.options, key))) != wanted:
+                    raise ValueError(f"config.phases[{number}].options.{key}: expected that of the run, {wanted} "
+                                     f"(one model has one head for sentences, and one for words), got {other}")
 
     @property
     def _sentence_task(self) -> str:
         return self.options.sentence_task
 
     @property
+    def _is_next_token(self) -> bool:
+        return self.options.objective == "next_token"
+
+    @property
+    def _learns_sentences(self) -> bool:
+        return self.options.sentence_loss and self._sentence_task != "none"
+
+    @property
     def loss_names(self):
-        """`mlm`, and the task about sentences."""
-        return ("mlm",) if self._sentence_task == "none" else ("mlm", self._sentence_task)
+        """`mlm` or `next_token`, and the task about sentences."""
+        words = "next_token" if self._is_next_token else "mlm"
+        return (words, self._sentence_task) if self._learns_sentences else (words,)
 
     @property
     def counter_names(self):
@@ -72,11 +93,11 @@ class Task(TaskBase):
 
     def build_model(self):
         """Builds the encoder with the heads that the losses need."""
-        return Pretrainer.make(self.config.model, {"next_sentence": self._sentence_task != "none"},
+        return Pretrainer.make(self.config.model, {"next_sentence": self._learns_sentences},
                                recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
-        """Masked-LM loss over the weighted predictions, the sentences' loss over the examples."""
+        """Loss of words over the weighted predictions, the sentences' loss over the examples."""
         return {name: losses.cross_entropy(*part) for name, part in self._predicted(outputs, batch).items()}
 
     def loss_weights(self, batch):
@@ -101,22 +122,23 @@ class Task(TaskBase):
     def read(self, files, steps, model):
         """Opens the records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
         training = self.config.training
-        train = self._source(files.train_file, training.batch_size, shuffle=True) if steps.train else None
+        train = self._source(files, files.train_file, training.batch_size, shuffle=True) if steps.train else None
         held_out = None
         if steps.evaluate and files.eval_file:
-            held_out = HeldOutRecords(self._source(files.eval_file, training.eval_batch_size, shuffle=False))
+            held_out = HeldOutRecords(self._source(files, files.eval_file, training.eval_batch_size, shuffle=False))
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
     def served(self, model, options):
-        return ServedFillMask.make(self, model, options)
+        return (ServedNextToken if self._is_next_token else ServedFillMask).make(self, model, options)
 
     def batch_spec(self, batch_size):
-        """The features of masked records."""
-        table = records.pretraining_features(self.options.max_seq_length, self.options.max_predictions_per_seq)
+        """The features of masked records; with `next_token`, a prediction for each place but the last."""
+        length = self.options.max_seq_length
+        table = records.pretraining_features(length, length - 1 if self._is_next_token else self.options.max_predictions_per_seq)
         return {feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
                 for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
-    def _source(self, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
+    def _source(self, given: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
         """Opens the files whose records have this run's (or phase's) lengths."""
         check_length(self.options.max_seq_length, self.config.model)
         if isinstance(patterns, Rows):
@@ -131,7 +153,7 @@ class Task(TaskBase):
         if not paths:
             raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
                              f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
-        for path in paths if shuffle or self._sentence_task != "none" else ():  # labels that nothing measures do not matter
+        for path in paths if shuffle or self._learns_sentences else ():  # labels that nothing measures do not matter
             if (made := record_origins.read_origin(path).get("sentence_task", self._sentence_task)) != self._sentence_task:
                 raise ValueError(f"{path}: its records were made with --sentence_task={made}, but config.options.sentence_task is "
                                  f"{self._sentence_task}")
@@ -139,8 +161,7 @@ class Task(TaskBase):
         if len(without_masks) > 1:
             raise ValueError(f"{patterns}: expected records with masks or without them, got both")
         masking = self._make_masking() if without_masks.pop() else None
-        paths = list(map(for_tensorflow, paths))
-        return RecordSource(paths, batch_size, lambda *rows: self._parse(masking, *rows), self.config.seed, shuffle)
+        return RecordSource(paths, batch_size, lambda *rows: self._parse(masking, *rows), self.config.seed, shuffle, given.cache_dir)
 
     def _is_wanted(self, path: str, found: dict[str, int]) -> bool:
         """Whether records with these feature lengths are this phase's. Raises ValueError if they are no phase's."""
@@ -153,13 +174,15 @@ class Task(TaskBase):
         wanted = getattr(self.options, key)
         raise ValueError(f"{path}: config.options.{key} is {wanted}, but its records hold {found.get(feature)}")
 
-    def _make_masking(self) -> DynamicMasking:
+    def _make_masking(self) -> Masking:
+        if self._is_next_token:
+            return lambda batch, _: next_token_batch(of_this_schema(batch))
         if not self.config.tokenizer.vocab_file:
             raise ValueError("records without masks need the vocabulary: give --vocab_file")
         return DynamicMasking(self.options.masking, VocabularyFacts.of(self.tokenizer.vocab), self.options.max_seq_length,
                               self.options.max_predictions_per_seq, self.config.seed)
 
-    def _parse(self, masking: DynamicMasking | None, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _parse(self, masking: Masking | None, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         options = self.options
         if masking:
             batch = masking(records.parse_examples(serialized, records.unmasked_features(options.max_seq_length)), indices)
@@ -169,7 +192,7 @@ class Task(TaskBase):
         words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
         known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
         segments = batch["segment_ids"]
-        return refuse_rows(batch, indices, {
+        checked = refuse_rows(batch, indices, {
             f"token id beyond the vocabulary of {words} (model.vocab_size)": ~(known[0] & known[1]),
             f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
                 tf.reduce_any((segments < 0) | (segments >= self.config.model.type_vocab_size), axis=1),
@@ -177,6 +200,7 @@ class Task(TaskBase):
             "masked position outside the sequence":
                 tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
             "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})
+        return next_token_batch(checked) if self._is_next_token and not masking else checked
 
 
 def _mlm_weights(batch) -> tf.Tensor:

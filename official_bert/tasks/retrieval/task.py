@@ -14,11 +14,14 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from official_bert.config import check_length
-from official_bert.data import labelled_texts, tables
+from official_bert.data import labelled_texts, splits, tables
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.sources import ExampleSource
+from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import Format, Source, checked_delimiter, read_table
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.files import written_whole
@@ -35,7 +38,7 @@ FILES = {name: tuple(f"{name}{suffix}" for suffix in tables.SUFFIXES) for name i
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(SplitOptions):
     """The columns of the files, the loss, and the vectors."""
 
     max_seq_length: int = 128  # of each text
@@ -53,6 +56,7 @@ class Options:
     delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
 
     def __post_init__(self):
+        super().__post_init__()
         checked_delimiter(self.delimiter)
         if self.group_size < 2:
             raise ValueError(f"config.options.group_size: expected at least 2 rows, got {self.group_size}")
@@ -126,17 +130,35 @@ class Task(TaskBase):
         """
         check_length(self.options.max_seq_length, self.config.model)
         self._check_groups(steps)
-        train = self._read(files.training_path(FILES["train"]), self.options.train_on == "scores") if steps.train else None
-        eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate else ""
+        splits.check_eval_file(self.options, files.eval_file)
+        eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not self.options.folds else ""
+        train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
+        divided = steps.evaluate and not eval_path
+        train = self._read(train_path, self.options.train_on == "scores") if steps.train or (divided and train_path) else None
         held_out = self._read(eval_path, bool(self.options.score_column)) if eval_path else None
         if train and held_out:
             labelled_texts.check_held_out(train, held_out, files.refuse_same)
+        notes: tuple[str, ...] = ()
+        if train and self.options.divides(divided):
+            parts = self._divide(train, divided)
+            if divided and len(parts.held_out):
+                held_out = self._read(train_path, bool(self.options.score_column)).rows(parts.held_out)
+            train, notes = train.rows(parts.train), parts.notes
         predict_path = files.path(files.predict_file, FILES["test"]) if steps.predict else ""
         tests = self._read(predict_path, scored=False, empty="keep") if predict_path else None
         return Resolved(task=self, model=model or self.build_model(),
-                        train=self._make_source(train, files, training=True) if train else None,
+                        train=self._make_source(train, files, training=True) if train and steps.train else None,
                         held_out=Pairs(held_out, self._make_source(held_out, files)) if held_out else None,
-                        tests=Pairs(tests, self._make_source(tests, files)) if tests else None)
+                        tests=Pairs(tests, self._make_source(tests, files)) if tests else None, notes=notes)
+
+    def _divide(self, data: LabelledTexts, hold_out: bool) -> splits.Parts:
+        """Divides pairs such that pairs with a text in common stay together; tenths of the scores are the strata."""
+        assert data.text_pair is not None
+        both = number_texts([text for pair in zip(data.text, data.text_pair) for text in pair])
+        ones = np.ones(len(both), np.int8)
+        common = connected_components(coo_array((ones, (both[:, 0], both[:, 1])), shape=(both.max() + 1,) * 2), directed=False)[1]
+        strata = [0] * len(both) if data.targets is None else splits.bins(data.targets)
+        return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, data.path)
 
     def _check_groups(self, steps: Steps) -> None:
         """Raises ValueError if a replica's part of a batch, or a micro-batch of it, would cut a group."""

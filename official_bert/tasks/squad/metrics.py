@@ -24,7 +24,7 @@ def squad_metrics(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], v
     if not version_2:
         _check_answers(articles)
         return _evaluate_version_1(articles, predictions)
-    exact, f1 = _score_version_2(articles, predictions)
+    exact, f1 = question_scores(articles, predictions, version_2=True)
     answerable = _answerable(articles)
     metrics = {"exact_match": _percent(exact, exact), "f1": _percent(f1, f1)}
     for name, wanted in (("has_answer", True), ("no_answer", False)):
@@ -53,28 +53,26 @@ def token_f1(prediction: str, gold: str) -> float:
 
 
 def _evaluate_version_1(articles: Sequence[Mapping], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Every question counts, even without a prediction; an answer that normalises to nothing earns no F1."""
-    exact = f1 = total = 0.0
-    for row in _questions(articles):
-        total += 1
-        if row["id"] not in predictions:
-            continue
-        predicted = normalize(predictions[row["id"]])
-        golds = [normalize(answer["text"]) for answer in row["answers"]]
-        exact += predicted in golds
-        f1 += max(token_f1(predicted, gold) for gold in golds) if predicted else 0.0
-    return {"exact_match": 100.0 * (exact / total), "f1": 100.0 * (f1 / total)}
+    """Every question counts, even without a prediction."""
+    total = float(sum(1 for _ in questions_of(articles)))
+    exact, f1 = question_scores(articles, predictions, version_2=False)
+    return {"exact_match": 100.0 * (sum(exact.values()) / total), "f1": 100.0 * (sum(f1.values()) / total)}
 
 
-def _score_version_2(articles: Sequence[Mapping], predictions: Mapping[str, str]) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns exact match and F1 of each question with a prediction; without a gold answer, "" is the right one."""
+def question_scores(articles: Sequence[Mapping], predictions: Mapping[str, str],
+                    version_2: bool) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns exact match and F1, from 0 to 1, of each question with a prediction.
+
+    Version 1: an answer that normalises to nothing earns no F1. Version 2: without a gold answer, "" is the right one.
+    """
     exact, f1 = {}, {}
-    for row in _questions(articles):
+    for row in questions_of(articles):
         if row["id"] in predictions:
             predicted = normalize(predictions[row["id"]])
-            golds = [gold for answer in row["answers"] if (gold := normalize(answer["text"]))] or [""]
+            golds = [normalize(answer["text"]) for answer in row["answers"]]
+            golds = [gold for gold in golds if gold] or [""] if version_2 else golds
             exact[row["id"]] = float(predicted in golds)
-            f1[row["id"]] = max(token_f1(predicted, gold) for gold in golds)
+            f1[row["id"]] = max(token_f1(predicted, gold) for gold in golds) if predicted or version_2 else 0.0
     return exact, f1
 
 
@@ -82,18 +80,19 @@ def _percent(scores: Mapping[str, float], keys: Sequence[str] | Mapping) -> floa
     return 100.0 * sum(scores[key] for key in keys) / len(keys)
 
 
-def _questions(articles: Sequence[Mapping]) -> Iterator[Mapping]:
+def questions_of(articles: Sequence[Mapping]) -> Iterator[Mapping]:
+    """Yields the questions of articles, in order."""
     for article in articles:
         for paragraph in article["paragraphs"]:
             yield from paragraph["qas"]
 
 
 def _answerable(articles: Sequence[Mapping]) -> dict[str, bool]:
-    return {row["id"]: bool(row["answers"]) for row in _questions(articles)}
+    return {row["id"]: bool(row["answers"]) for row in questions_of(articles)}
 
 
 def _check_answers(articles: Sequence[Mapping]) -> None:
-    for row in _questions(articles):
+    for row in questions_of(articles):
         if not row.get("answers"):
             raise ValueError(f"question {row['id']!r}: expected gold answers to evaluate against, got none; a file with "
                              "questions that have none is read with version_2_with_negative")
@@ -101,7 +100,7 @@ def _check_answers(articles: Sequence[Mapping]) -> None:
 
 def has_gold_answers(articles: Sequence[Mapping]) -> bool:
     """Whether the file has gold answers to evaluate against; a test set may have none."""
-    return any("answers" in row for row in _questions(articles))
+    return any("answers" in row for row in questions_of(articles))
 
 
 def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -> dict[str, tuple[float, float]]:
@@ -111,7 +110,7 @@ def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded])
     were decoded plays no part.
     """
     texts = {key: value.best_text for key, value in decoded.items()}
-    exact, f1 = _score_version_2(articles, texts)
+    exact, f1 = question_scores(articles, texts, version_2=True)
     answerable = _answerable(articles)
     odds = {key: value.null_odds for key, value in decoded.items()}
     return {"exact_match": best_threshold(exact, odds, answerable), "f1": best_threshold(f1, odds, answerable)}

@@ -2,7 +2,7 @@
 
 import bisect
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Literal
 
 from official_bert.data.tables import Rows, Source, place, rows_of
@@ -104,6 +104,26 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
     return SquadFile(path, tuple(examples), articles, tuple(unfound))
 
 
+def units_of(articles: Sequence[Mapping], least: int) -> tuple[dict[str, str], str]:
+    """Returns the article of each question, by id: its title, or else its first passage; and "articles".
+
+    If there are fewer than `least` articles, it is the passage of each question, and "passages".
+    """
+    found = {row["id"]: (article.get("title") or article["paragraphs"][0]["context"], paragraph["context"])
+             for article in articles for paragraph in article["paragraphs"] for row in paragraph["qas"]}
+    by_article = {qas_id: title for qas_id, (title, _) in found.items()}
+    if len(set(by_article.values())) >= least:
+        return by_article, "articles"
+    return {qas_id: context for qas_id, (_, context) in found.items()}, "passages"
+
+
+def only(file: SquadFile, ids: Set[str]) -> SquadFile:
+    """Returns only the questions with these ids."""
+    articles = [{**article, "paragraphs": [{**paragraph, "qas": [row for row in paragraph["qas"] if row["id"] in ids]}
+                                           for paragraph in article["paragraphs"]]} for article in file.articles]
+    return dataclasses.replace(file, articles=articles, examples=tuple(example for example in file.examples if example.qas_id in ids))
+
+
 def _load(source: Source) -> tuple[Source, list[dict]]:
     """Returns the articles of a source, and the source as messages name its places: rows are articles of one question."""
     source = rows_of(source)
@@ -113,7 +133,7 @@ def _load(source: Source) -> tuple[Source, list[dict]]:
         if not (articles and all(isinstance(row, Mapping) and "question" in row for row in articles)):
             return source, articles
         source = Rows(source, articles)
-    return source, [{"paragraphs": [{"context": row.get("context"), "qas": [_question(row, number)]}]}
+    return source, [{"title": row.get("title"), "paragraphs": [{"context": row.get("context"), "qas": [_question(row, number)]}]}
                     for number, row in enumerate(source.values)]
 
 

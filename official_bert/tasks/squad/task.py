@@ -1,5 +1,6 @@
 """Question answering over a passage: SQuAD 1.1 and 2.0 (paper 4.2 and 4.3; 2018 `run_squad.py`)."""
 
+import collections
 import dataclasses
 import functools
 import json
@@ -11,15 +12,19 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import check_length
-from official_bert.data.cache import cached, file_digest
+from official_bert.data import splits
+from official_bert.data.cache import cached, file_digest, text_digest
 from official_bert.data.labelled_texts import SAME_SHARE
 from official_bert.data.sources import ExampleSource
+from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import digest
 from official_bert.data.text_features import TextFeatures
 from official_bert.files import written_whole
 from official_bert.models.span_predictor import SpanPredictor
-from official_bert.tasks.squad import metrics
+from official_bert.reports.sections import Section
+from official_bert.tasks.squad import metrics, reading
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
+from official_bert.tasks.squad.examination import examine
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
 from official_bert.tasks.squad.reading import SeveralAnswers, SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
@@ -31,8 +36,8 @@ FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json",
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """The flags of 2018's `run_squad.py`."""
+class Options(SplitOptions):
+    """The flags of 2018's `run_squad.py`, and the parts of the training file."""
 
     max_seq_length: int = 384
     doc_stride: int = 128
@@ -95,21 +100,41 @@ class Task(TaskBase):
         The questions to answer are those of `predict_file`, else those of evaluation; without gold answers nothing is evaluated.
         """
         check_length(self.options.max_seq_length, self.config.model)
+        splits.check_eval_file(self.options, files.eval_file)
         read = functools.cache(read_squad)
-        eval_path = files.path(files.eval_file, [self._published(1)])
+        eval_path = "" if self.options.folds else files.path(files.eval_file, [self._published(1)])
         predict_path = files.predict_file or eval_path
         train = self._read_train(files) if steps.train else None
         if train and predict_path:
-            _check_overlap(train, read(predict_path), files.refuse_same if steps.evaluate and predict_path == eval_path else None)
+            _check_overlap(train, read(predict_path), files.refuse_same if predict_path == eval_path else None)
         if train and steps.evaluate and eval_path not in ("", predict_path):
             _check_overlap(train, read(eval_path), files.refuse_same)
         evaluated = read(eval_path) if steps.evaluate and eval_path else None
         evaluated = evaluated if evaluated and metrics.has_gold_answers(evaluated.articles) else None
+        train_path = files.path(files.train_file, [self._published(0)])
+        hold_out, notes = steps.evaluate and not eval_path, ()
+        if train_path and (train or hold_out) and self.options.divides(hold_out):
+            train, part, notes = self._divide(train, read_squad(train_path), hold_out)
+            evaluated = part if hold_out else evaluated
         answered = read(predict_path) if steps.predict and predict_path else None
         held_out = self._questions(evaluated) if evaluated else None
         tests = held_out if answered is evaluated else self._questions(answered) if answered else None
         return Resolved(task=self, model=model or self.build_model(), held_out=held_out, tests=tests,
-                        train=self._train_source(train, files.cache_dir) if train else None)
+                        train=self._train_source(train, files.cache_dir) if train else None, notes=notes)
+
+    def _divide(self, train: SquadFile | None, whole: SquadFile, hold_out: bool) -> tuple[SquadFile | None, SquadFile | None, tuple]:
+        """Divides the questions of a training file by articles, or by passages if there are few articles.
+
+        Returns the questions to train on, those held out, if any, and the notes about them.
+        """
+        unit_of, unit = reading.units_of(whole.articles, max(splits.FEW, self.options.folds))
+        questions = collections.Counter(unit_of.values())
+        sizes = dict(zip(questions, splits.bins(np.array(list(questions.values())))))
+        parts = splits.divide(self.options, list(unit_of.values()), [sizes[key] for key in unit_of.values()], hold_out, str(whole.source),
+                              "questions", unit)
+        ids = np.array(list(unit_of))
+        return (train and reading.only(train, set(ids[parts.train])),
+                reading.only(whole, set(ids[parts.held_out])) if len(parts.held_out) else None, parts.notes)
 
     def _read_train(self, files: DataFiles) -> SquadFile:
         path = files.path(files.train_file, [self._published(0)])
@@ -123,7 +148,8 @@ class Task(TaskBase):
         return file
 
     def _train_source(self, file: SquadFile, cache_dir: str) -> ExampleSource:
-        depends_on = {"layout": LAYOUT, "data": digest(file.source), "vocab": file_digest(self.config.tokenizer.vocab_file),
+        depends_on = {"layout": LAYOUT, "data": digest(file.source), "questions": text_digest(example.qas_id for example in file.examples),
+                      "vocab": file_digest(self.config.tokenizer.vocab_file),
                       "do_lower_case": self.config.tokenizer.do_lower_case} | {
             key: getattr(self.options, key) for key in ("max_seq_length", "doc_stride", "max_query_length",
                                                         "version_2_with_negative", "several_answers")}
@@ -207,9 +233,17 @@ class Questions:
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
         decoded = self.decode(predictions)
-        asked = [{"paragraphs": [{"qas": [row for row in paragraph["qas"] if row["id"] in decoded]}
-                                 for paragraph in article["paragraphs"]]} for article in self.file.articles]
-        return metrics.squad_metrics(asked, decoded, self.task.options.version_2_with_negative)
+        return metrics.squad_metrics(self._asked(decoded), decoded, self.task.options.version_2_with_negative)
+
+    def examine(self, predictions: Predictions) -> list[Section]:
+        """Scores by length and threshold, and the worst answers."""
+        decoded = self.decode(predictions)
+        return list(examine(self._asked(decoded), decoded, self.task.options.version_2_with_negative))
+
+    def _asked(self, decoded: Mapping[str, Decoded]) -> list[dict]:
+        """The articles with the questions that were answered."""
+        return [{"paragraphs": [{**paragraph, "qas": [row for row in paragraph["qas"] if row["id"] in decoded]}
+                                for paragraph in article["paragraphs"]]} for article in self.file.articles]
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.json`, `nbest_predictions.json` and, with version 2, `null_odds.json`, as 2018 does."""
@@ -217,16 +251,24 @@ class Questions:
 
 
 def _check_overlap(train: SquadFile, other: SquadFile, refuse: Callable[[str], None] | None) -> None:
-    """Warns of training questions that are also answered; calls `refuse`, if it is given, if nearly all questions are such."""
-    asked = {example.qas_id for example in other.examples}
-    if not (shared := [example.qas_id for example in train.examples if example.qas_id in asked]):
+    """Warns of training questions that are also answered; calls `refuse`, if it is given, if nearly all questions are such.
+
+    A question is the same if its text and its context are: ids may be numbers of rows.
+    """
+    trained, asked = _ids_by_question(train), _ids_by_question(other)
+    if not (shared := [number for question, number in trained.items() if question in asked]):
         return
-    message = f"{train.source}: {len(shared)} of its {len(train.examples)} questions are in {other.source} too ({shared[0]} ...)"
-    trained = {row["id"] for article in train.articles for paragraph in article["paragraphs"] for row in paragraph["qas"]}
-    if refuse and len(asked & trained) >= SAME_SHARE * len(asked):
+    message = f"{train.source}: {len(shared)} of its {len(trained)} questions are in {other.source} too ({shared[0]} ...)"
+    if refuse and len(shared) >= SAME_SHARE * len(asked):
         refuse(message)
     else:
         logging.warning("%s: what is measured there says nothing about other questions", message)
+
+
+def _ids_by_question(file: SquadFile) -> dict[tuple[str, str], str]:
+    """The ids of a file's questions by context and question."""
+    return {(paragraph["context"], row["question"]): row["id"]
+            for article in file.articles for paragraph in article["paragraphs"] for row in paragraph["qas"]}
 
 
 def _logits(row, length: int) -> Logits:

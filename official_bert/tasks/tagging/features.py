@@ -23,15 +23,22 @@ class TaggingFeature:
     positions: np.ndarray  # int32 [words], positions of their first pieces in the row
     first_pieces: np.ndarray  # int32 [length], 1 at the first piece of any word of the window
 
-    def row(self, tags: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Makes the model's features; first pieces get their word's entry of `tags` [words of the text] and `tag_mask` 1."""
+    def row(self, tags: np.ndarray | None = None, starts: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Makes the model's features; first pieces get their word's entry of `tags` [words of the text] and `tag_mask` 1.
+
+        `starts` [words of the text], 1 for the first word of each sentence, adds `sentence_starts`.
+        """
         length = len(self.input_ids)
         mask, row_tags = np.zeros((2, length), np.int32)
         mask[self.positions] = 1
         if tags is not None:
             row_tags[self.positions] = tags[self.words]
-        return {"input_ids": self.input_ids, "input_mask": np.ones(length, np.int32), "segment_ids": np.zeros(length, np.int32),
-                "tag_mask": mask, "tags": row_tags}
+        row = {"input_ids": self.input_ids, "input_mask": np.ones(length, np.int32), "segment_ids": np.zeros(length, np.int32),
+               "tag_mask": mask, "tags": row_tags}
+        if starts is not None:
+            row["sentence_starts"] = np.zeros(length, np.int32)
+            row["sentence_starts"][self.positions] = starts[self.words]
+        return row
 
 
 class TaggingFeatureMaker:

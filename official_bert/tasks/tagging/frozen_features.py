@@ -57,9 +57,11 @@ class WordFeatures:
 class WordRow(Mapping):
     """A text as a row of word features, which are computed at the first access."""
 
-    def __init__(self, stored: WordFeatures, number: int, tags: np.ndarray):
+    def __init__(self, stored: WordFeatures, number: int, tags: np.ndarray, starts: np.ndarray | None = None):
         self.stored, self.number = stored, number
         self.values_by_key = {"tags": tags, "input_mask": np.ones_like(tags), "tag_mask": np.ones_like(tags)}
+        if starts is not None:
+            self.values_by_key["sentence_starts"] = starts
 
     def __getitem__(self, key):
         return self.stored[self.number] if key == "word_features" else self.values_by_key[key]
@@ -68,7 +70,7 @@ class WordRow(Mapping):
         return iter([*self.values_by_key, "word_features"])
 
     def __len__(self):
-        return 4
+        return len(self.values_by_key) + 1
 
 
 def compute_features(model: keras.Model, features: Sequence[TaggingFeature], ends: np.ndarray, path: str) -> None:

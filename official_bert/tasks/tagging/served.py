@@ -38,7 +38,8 @@ class Entities(NamedTuple):
 class ServedTagger(ServedWindows):
     """Finds the entities of texts. `decode` finds the tags of a sequence of words; None takes the likeliest of each.
 
-    `plain`: each word is an entity, its tag the type. `pretokenized`: words are separated by spaces alone, as in CoNLL files; else
+    `plain`: each word is an entity, its tag the type. `lines`: texts are documents, each line a sentence, at whose end tags and entities
+    end; else a text is one sentence, whatever its lines. `pretokenized`: words are separated by spaces alone, as in CoNLL files; else
     punctuation around a word is set apart.
     """
 
@@ -46,9 +47,10 @@ class ServedTagger(ServedWindows):
     reads = ("pretokenized", *ServedWindows.reads)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str],
-                 decode: Decode | None = None, pretokenized: bool = False, plain: bool = False, **windows: int):
+                 decode: Decode | None = None, pretokenized: bool = False, plain: bool = False, lines: bool = False,
+                 **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
-        self.labels, self.pretokenized, self.plain = tuple(labels), pretokenized, plain
+        self.labels, self.pretokenized, self.plain, self.lines = tuple(labels), pretokenized, plain, lines
         self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
         self.types = sorted(set(labels) if plain else {label.partition("-")[2] for label in labels if label != "O"})
         tokens = list(tokenizer.vocab)
@@ -79,11 +81,13 @@ class ServedTagger(ServedWindows):
         word_splits = tf.searchsorted(first_tokens, tf.cast(ids.row_splits, tf.int32))
         lengths = word_splits[1:] - word_splits[:-1]
         logits = self._word_logits(ids, first_tokens, lengths)                        # [W,C]
-        tags = self._tags(logits, lengths)                                            # [W]
+        word_starts = tf.gather(starts.values, first_tokens)
+        sentences = self._sentence_lengths(text, word_starts, lengths) if self.lines else lengths
+        tags = self._tags(logits, sentences)                                          # [W]
         probability = tf.gather(tf.nn.softmax(logits), tags, batch_dims=1)
-        entities = self._entities(tags, word_splits)
+        entities = self._entities(tags, tf.concat([[0], tf.cumsum(sentences)], 0))
         last_token = tf.gather(tf.concat([first_tokens[1:], [tf.size(ids.values)]], 0), entities.last) - 1
-        start = tf.gather(starts.values, tf.gather(first_tokens, entities.first))
+        start = tf.gather(word_starts, entities.first)
         end = tf.gather(ends.values, last_token)
         row_splits = tf.searchsorted(entities.first, word_splits)
         score = _mean_of_runs(probability, entities.first, entities.last)
@@ -170,10 +174,24 @@ class ServedTagger(ServedWindows):
         padded, real = _by_text(logits, lengths)
         return tf.boolean_mask(tf.cast(self.decode(padded, real), tf.int32), real)
 
-    def _entities(self, tags: tf.Tensor, word_splits: tf.Tensor) -> Entities:
-        """Returns the entities of tags [W], read as conlleval reads them: any scheme of B, I, E, S and O, legal or not."""
+    @staticmethod
+    def _sentence_lengths(text: tf.Tensor, word_starts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        """Returns the number of words of each line with words, and a last 0; `word_starts` [W] are code points of the texts."""
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
+        owner = tf.repeat(tf.range(tf.size(lengths)), lengths)
+        ends_before = tf.cumsum(tf.cast(tf.equal(decoded.values, ord("\n")), tf.int32))
+        line = tf.gather(ends_before, tf.gather(tf.cast(decoded.row_starts(), tf.int32), owner) + word_starts)
+        begins = _with_first(tf.not_equal(line[1:], line[:-1]) | tf.not_equal(owner[1:], owner[:-1]), line)
+        first = tf.concat([tf.cast(tf.where(begins)[:, 0], tf.int32), [tf.size(owner)]], 0)
+        return tf.concat([first[1:] - first[:-1], [0]], 0)
+
+    def _entities(self, tags: tf.Tensor, splits: tf.Tensor) -> Entities:
+        """Returns the entities of tags [W], read as conlleval reads them: any scheme of B, I, E, S and O, legal or not.
+
+        `splits` are the words at which a sentence begins, and the number of words.
+        """
         prefix, kind = (tf.gather(table, tags) for table in self._tag_tables())
-        new_text = tf.scatter_nd(word_splits[:-1, None], tf.ones_like(word_splits[:-1]), [tf.size(tags) + 1])[:-1] > 0
+        new_text = tf.scatter_nd(splits[:-1, None], tf.ones_like(splits[:-1]), [tf.size(tags) + 1])[:-1] > 0
         outside = tf.equal(prefix, OUTSIDE)
         # An entity begins at B and S, behind O, E and S, and where the type changes.
         closed = tf.equal(prefix, OUTSIDE) | tf.equal(prefix, END) | tf.equal(prefix, SINGLE)

@@ -11,13 +11,18 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import check_length, check_rate
+from official_bert.data import splits
+from official_bert.data.label_weights import Weights, check_smoothing, check_weights, class_weights, describe
 from official_bert.data.labelled_texts import SAME_SHARE
 from official_bert.data.sources import ExampleSource
+from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import Rows, Source, place, rows_of
 from official_bert.layers import crf
 from official_bert.models.tagger import Tagger
+from official_bert.reports.sections import Section
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Columns, Scheme, Sentence
+from official_bert.tasks.tagging.examination import examine
 from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
@@ -29,11 +34,12 @@ FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll")
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
          "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated")}  # of a --data_dir
 ROWS = (".jsonl", ".json", ".parquet")  # files of a sentence a row
-TEXTS_AT_ONCE = 256  # in decoding
+LARGEST_LSTM, MOST_LSTMS = 8192, 16
+SENTENCES_AT_ONCE = 256  # in decoding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(SplitOptions):
     """The format of the files, and the model that tags the words."""
 
     max_seq_length: int = 128
@@ -54,9 +60,21 @@ class Options:
     feature_layers: int = 4  # number of last layers that are summed or concatenated; 0: all
     lstm_size: int = 768  # on frozen features, both directions together
     lstm_layers: int = 2
+    class_weights: Weights = ""  # of the tags, in the order of the labels or by tag; balanced: rare ones count as much as frequent ones
+    label_smoothing: float = 0.0  # share of the target that is spread evenly over all tags
 
     def __post_init__(self):
+        super().__post_init__()
+        if self.crf and (self.class_weights or self.label_smoothing):
+            raise ValueError("config.options.class_weights, label_smoothing: expected no crf beside them: its loss is that of whole chains")
+        check_weights(self.class_weights, "config.options.class_weights")
+        check_smoothing(self.label_smoothing, "config.options.label_smoothing")
         check_rate(self.dropout, "config.options.dropout")
+        if self.lstm_size % 2 or not 2 <= self.lstm_size <= LARGEST_LSTM:
+            raise ValueError(f"config.options.lstm_size: expected an even number from 2 to {LARGEST_LSTM}, half of it for each direction, "
+                             f"got {self.lstm_size}")
+        if not 0 <= self.lstm_layers <= MOST_LSTMS:
+            raise ValueError(f"config.options.lstm_layers: expected 0 to {MOST_LSTMS}, got {self.lstm_layers}")
 
 
 class Task(TaskBase):
@@ -85,15 +103,16 @@ class Task(TaskBase):
         return Tagger.make(model, settings, recompute=recompute)
 
     def losses(self, outputs, batch):
-        """Negative log-likelihood by word: of single tags, or of the CRF's chain over a row's words."""
+        """Negative log-likelihood by word: of single tags, or of the CRF's chains over the words of a row's sentences."""
         if not self.options.crf:
-            return {"loss": losses.cross_entropy(outputs["logits"], batch["tags"], _words(batch))}
-        likelihood = crf.log_likelihood(outputs["logits"], batch["tags"], batch["tag_mask"], chain_scores(outputs))
+            return {"loss": losses.cross_entropy(outputs["logits"], batch["tags"], _weights(batch), self.options.label_smoothing)}
+        likelihood = crf.log_likelihood(outputs["logits"], batch["tags"], batch["tag_mask"], chain_scores(outputs),
+                                        batch.get("sentence_starts"))
         return {"loss": (-tf.reduce_sum(likelihood * batch["example_weights"]), tf.reduce_sum(_words(batch)))}
 
     def loss_weights(self, batch):
-        """The number of words."""
-        return {"loss": tf.reduce_sum(_words(batch))}
+        """The number of words, or the sum of their weights."""
+        return {"loss": tf.reduce_sum(_weights(batch))}
 
     def counters(self, outputs, batch):
         """Accuracy of each word's likeliest tag."""
@@ -109,9 +128,16 @@ class Task(TaskBase):
         """Rows at their full length; frozen features have no fixed shape."""
         if self.options.features:
             return super().batch_spec(batch_size)
-        return {name: tf.TensorSpec((batch_size, self.options.max_seq_length), tf.int32) for name in (
-            "input_ids", "input_mask", "segment_ids", "tag_mask", "tags")} | {
+        names = ("input_ids", "input_mask", "segment_ids", "tag_mask", "tags", *(("sentence_starts",) if self._several_chains else ()))
+        length = self.options.max_seq_length
+        weighted = {"loss_weights": tf.TensorSpec((batch_size, length), tf.float32)} if self.options.class_weights else {}
+        return weighted | {name: tf.TensorSpec((batch_size, length), tf.int32) for name in names} | {
             "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+
+    @property
+    def _several_chains(self) -> bool:
+        """Whether a row has a chain for each sentence of its document."""
+        return self.options.crf and self.options.document_context
 
     def data(self, files):
         return {"train": [files.path(files.train_file, FILES["train"])], "eval": [files.path(files.eval_file, FILES["dev"])]}
@@ -121,24 +147,42 @@ class Task(TaskBase):
 
         Raises ValueError if all texts held out are training texts.
         """
-        train_path = rows_of(files.training_path(FILES["train"]), ROWS) if steps.train else ""
-        dev_path = rows_of(files.path(files.eval_file, FILES["dev"]), ROWS) if steps.evaluate else ""
+        splits.check_eval_file(self.options, files.eval_file)
+        dev_path = rows_of(files.path(files.eval_file, FILES["dev"]), ROWS) if steps.evaluate and not self.options.folds else ""
+        divided = steps.evaluate and not dev_path
+        train_path = rows_of(files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"]) if divided
+                             else "", ROWS)
         test_path = rows_of(files.path(files.predict_file, FILES["test"]), ROWS) if steps.predict else ""
         columns = Columns(self.options.word_column, self.options.tag_column, self.options.separator, self.options.scheme == "plain",
                           self.options.labels)
-        train = conll.read_sentences(train_path, columns) if steps.train else None
+        train = conll.read_sentences(train_path, columns) if train_path else None
         held_out = conll.read_sentences(dev_path, columns) if dev_path else None
         tests = conll.read_to_tag(test_path, columns, logging.warning) if test_path else None
         if train is not None and held_out is not None:
             _check_held_out(train_path, train, dev_path, held_out, files.refuse_same)
         task = self._with_labels_of(train) if train is not None else self
         model = model or task.build_model()
+        notes: tuple[str, ...] = ()
+        if train is not None and self.options.divides(divided):
+            parts = task._divide(train_path, train, divided)
+            if divided and len(parts.held_out):
+                dev_path, held_out = train_path, [train[number] for number in parts.held_out]
+            train, notes = [train[number] for number in parts.train], parts.notes
 
         def tagged(path, sentences, training=False, gold=True):
             return None if sentences is None else task._tagged_file(path, sentences, model, files.cache_dir, training, gold)
-        trained = tagged(train_path, train, training=True)
+        trained = tagged(train_path, train, training=True) if steps.train else None
+        if trained and trained.weights is not None:
+            notes = (*notes, f"weights of the tags: {describe(trained.weights, task.options.labels)}")
         return Resolved(task=task, model=model, train=trained and trained.source, held_out=tagged(dev_path, held_out),
-                        tests=tagged(test_path, tests, gold=False))
+                        tests=tagged(test_path, tests, gold=False), notes=notes)
+
+    def _divide(self, path: Source, sentences: Sequence[Sentence], hold_out: bool) -> splits.Parts:
+        """Divides the sentences by documents, if there are several, else by themselves; their types of entities are the strata."""
+        documents = len({sentence.document for sentence in sentences}) >= max(splits.FEW, self.options.folds)
+        units = [sentence.document if documents else sentence.words for sentence in sentences]
+        kinds = [() if documents else tuple(sorted({tag[2:] for tag in sentence.tags})) for sentence in sentences]
+        return splits.divide(self.options, units, kinds, hold_out, str(path), "sentences", "documents" if documents else "")
 
     def _with_labels_of(self, sentences: Sequence[Sentence]) -> "Task":
         """Returns this task with the labels of the training data's types in its options, unless labels are given."""
@@ -156,7 +200,7 @@ class Task(TaskBase):
     def served(self, model, options):
         kind = ServedFeatureTagger if self.options.features else ServedTagger
         return kind.make(self, model, options, labels=self.options.labels, decode=decoder(self, model),
-                         doc_stride=self.options.doc_stride, plain=self.options.scheme == "plain")
+                         doc_stride=self.options.doc_stride, plain=self.options.scheme == "plain", lines=self.options.document_context)
 
     def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
         """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its likeliest tag."""
@@ -168,20 +212,20 @@ class Task(TaskBase):
         return crf.constrain(chain, conll.legal_transitions(self.options.labels, self.options.scheme))
 
     def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """Decodes the tags of each text's words from logits [words,T]: the best path over the whole text; pure."""
+        """Decodes the tags of each sentence's words from logits [words,T]: the best path over the whole sentence; pure."""
         scores = self.scores(outputs)
         if scores is None:
             return [part.argmax(-1) for part in logits]
         found: list[np.ndarray] = [np.zeros(0, int)] * len(logits)
-        order = sorted(range(len(logits)), key=lambda text: len(logits[text]))
-        for start in range(0, len(order), TEXTS_AT_ONCE):
-            part = order[start:start + TEXTS_AT_ONCE]
-            longest = max(1, max(len(logits[text]) for text in part))
-            emissions = np.stack([np.pad(logits[text], [(0, longest - len(logits[text])), (0, 0)]) for text in part])
-            mask = np.arange(longest) < np.array([[len(logits[text])] for text in part])
+        order = sorted(range(len(logits)), key=lambda number: len(logits[number]))
+        for start in range(0, len(order), SENTENCES_AT_ONCE):
+            part = order[start:start + SENTENCES_AT_ONCE]
+            longest = max(1, max(len(logits[number]) for number in part))
+            emissions = np.stack([np.pad(logits[number], [(0, longest - len(logits[number])), (0, 0)]) for number in part])
+            mask = np.arange(longest) < np.array([[len(logits[number])] for number in part])
             paths = np.asarray(crf.best_path(emissions, mask, scores)[0])
-            for text, path in zip(part, paths):
-                found[text] = path[:len(logits[text])]
+            for number, path in zip(part, paths):
+                found[number] = path[:len(logits[number])]
         return found
 
     def _tagged_file(self, path: Source, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool,
@@ -192,16 +236,23 @@ class Task(TaskBase):
         tags = [np.array([number for sentence in group for number in (
             self._tag_numbers(path, sentence) if gold else [0] * len(sentence.words))], np.int32)
                 for group in groups]
+        starts = [np.array([place == 0 for sentence in group for place in range(len(sentence.words))], np.int32)
+                  if self._several_chains else None for group in groups]
         features = TaggingFeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride).make(texts)
-        rows: list = [feature.row(tags[feature.text]) for feature in features]
+        rows: list = [feature.row(tags[feature.text], starts[feature.text]) for feature in features]
         if self.options.features:
             stored = WordFeatures(features, [len(words) for words in texts], model, cache_dir)
-            rows = [WordRow(stored, number, part) for number, part in enumerate(tags)]
+            rows = [WordRow(stored, number, *parts) for number, parts in enumerate(zip(tags, starts))]
+        weights = None
+        if training and self.options.class_weights:
+            counts = np.bincount(np.concatenate(tags), minlength=len(self.options.labels))
+            weights = class_weights(self.options.class_weights, self.options.labels, counts, "config.options.class_weights")
+            rows = [WeightedRow(row, weights) for row in rows]
         settings = self.config.training
         source = ExampleSource(rows, settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
                                self.options.buckets, "tags", tuple(rows[0]), by_length=not settings.eval_steps)
         sizes = [[len(sentence.words) for sentence in group] for group in groups]
-        return TaggedFile(self, sentences, texts, sizes, features, source)
+        return TaggedFile(self, sentences, texts, sizes, features, source, weights)
 
     def _tag_numbers(self, path: Source, sentence: Sentence) -> Iterator[int]:
         """Yields the labels of a sentence's tags in the model's scheme, 0 without tags. Raises ValueError for another type."""
@@ -224,6 +275,7 @@ class TaggedFile:
     sizes: list[list[int]]  # words of each sentence of a text
     features: list[TaggingFeature]
     source: ExampleSource
+    weights: np.ndarray | None = None  # of the tags in the loss
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes precision, recall and F1 of whole entities, as conlleval does."""
@@ -231,6 +283,13 @@ class TaggedFile:
         both = zip(*((conll.convert_tags(sentence.tags, scheme), tags)
                      for sentence, tags in zip(self.sentences, found) if tags is not None))
         return (conll.plain_scores if scheme == "plain" else conll.chunk_scores)(*both)
+
+    def examine(self, predictions: Predictions) -> list[Section]:
+        """Scores of each type, confusions, and the worst sentences, among those that were evaluated."""
+        scheme = self.task.options.scheme
+        found = [(sentence.words, conll.convert_tags(sentence.tags, scheme), tags)
+                 for sentence, tags in zip(self.sentences, self.tags(predictions)) if tags is not None]
+        return list(examine(found, scheme == "plain"))
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's scheme."""
@@ -254,18 +313,36 @@ class TaggedFile:
         else:
             kept = [(feature, row["logits"]) for feature, row in zip(self.features, rows) if row is not None]
             logits = gather_words([feature for feature, _ in kept], [row for _, row in kept], lengths)
-        tags = self.task.decode_tags(logits, next(row for row in rows if row is not None))
-        found: list[list[str] | None] = []
-        for text, (numbers, sizes) in enumerate(zip(tags, self.sizes)):
-            ends = np.cumsum(sizes)
-            found += [None if text in missing else [options.labels[tag] for tag in numbers[end - size:end]]
-                      for size, end in zip(sizes, ends)]
-        return found
+        by_sentence = [part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole, np.cumsum(sizes)[:-1])]
+        tags = self.task.decode_tags(by_sentence, next(row for row in rows if row is not None))
+        owners = [text for text, sizes in enumerate(self.sizes) for _ in sizes]
+        return [None if text in missing else [options.labels[tag] for tag in numbers] for text, numbers in zip(owners, tags)]
 
 
 def _words(batch) -> tf.Tensor:
     """1 at the first piece of each word of a real row, else 0: [B,S]."""
     return tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
+
+
+def _weights(batch) -> tf.Tensor:
+    """The weight of each word in the loss: [B,S]."""
+    return _words(batch) * batch["loss_weights"] if "loss_weights" in batch else _words(batch)
+
+
+class WeightedRow(Mapping):
+    """A row with `loss_weights`, the weight of each tag."""
+
+    def __init__(self, row: Mapping[str, np.ndarray], weights: np.ndarray):
+        self.row, self.weights = row, weights
+
+    def __getitem__(self, key):
+        return self.weights[self.row["tags"]] if key == "loss_weights" else self.row[key]
+
+    def __iter__(self):
+        return iter([*self.row, "loss_weights"])
+
+    def __len__(self):
+        return len(self.row) + 1
 
 
 def _check_held_out(train_path: Source, train: Sequence[Sentence], path: Source, sentences: Sequence[Sentence],

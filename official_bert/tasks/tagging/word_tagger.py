@@ -6,6 +6,7 @@ B batch, S pieces, W words, N layers, D hidden size, T tags.
 import keras
 from keras import ops
 
+from official_bert.layers.bilstm import make_bilstm, run_bilstm
 from official_bert.layers.crf import CRF, Scores, chain_first, no_scores
 from official_bert.layers.heads import OutputLayer
 from official_bert.layers.layer_mixing import LayerMixing, chosen_layers
@@ -53,9 +54,7 @@ class FeatureTagger(EncoderWithHeads):
         self.layers_used = chosen_layers(features, feature_layers, encoder.settings["num_hidden_layers"])
         self.mixing = LayerMixing(features, name="mixing", dtype=self.dtype_policy)
         self.dropouts = [keras.layers.Dropout(dropout, dtype=self.dtype_policy) for _ in range(lstm_layers + 1)]
-        self.lstms = [keras.layers.Bidirectional(
-            keras.layers.LSTM(lstm_size // 2, return_sequences=True, name="lstm", dtype=self.dtype_policy),
-            name=f"lstm_{index}", dtype=self.dtype_policy) for index in range(lstm_layers)]
+        self.lstms = [make_bilstm(lstm_size, f"lstm_{index}", self.dtype_policy) for index in range(lstm_layers)]
         self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy)
         self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf") if crf else None
 
@@ -88,8 +87,7 @@ class FeatureTagger(EncoderWithHeads):
         """Features of words x [B,W,N,D], the real ones (mask [B,W]) first -> logits [B,W,T]."""
         x, mask = self.mixing(ops.cast(x, self.compute_dtype)), ops.cast(mask, "bool")
         for lstm, dropout in zip(self.lstms, self.dropouts):
-            x = lstm(dropout(x, training=training), mask=mask, training=training)     # [B,W,lstm_size]
-            x = x * ops.cast(mask, x.dtype)[:, :, None]
+            x = run_bilstm(lstm, dropout(x, training=training), mask, training)       # [B,W,lstm_size]
         return self.tagger(self.dropouts[-1](x, training=training))
 
     def _tag_pieces(self, inputs, training):

@@ -7,37 +7,66 @@ import abc
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.special
 import tensorflow as tf
 
 from official_bert.config import check_length, check_rate
-from official_bert.data import labelled_texts
+from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource
-from official_bert.data.text_features import TextFeatures, make_features
+from official_bert.data.splits import Parts, SplitOptions
+from official_bert.data.text_features import TextFeatures, Truncate, make_features
 from official_bert.files import written_whole
 from official_bert.models.classifier import Classifier
+from official_bert.reports.sections import Section
 from official_bert.tasks.texts import metrics
+from official_bert.tasks.texts.examination import examine
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training import losses
-from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
+from official_bert.training.task import Batch, DataFiles, Predictions, Resolved, Steps, TaskBase
 
 ROWS = ("input_ids", "input_mask", "segment_ids")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextOptions:
-    """Lengths of rows and batches, and dropout."""
+class TextOptions(SplitOptions):
+    """Lengths of rows and batches, dropout, and smoothing of the labels."""
 
     max_seq_length: int = 128
+    # What the model sees of a longer text: its head as in 2018, its tail, half of each, or all of it in windows whose logits are averaged.
+    truncate: Truncate = "head"
+    doc_stride: int = 64  # tokens from one window to the next
     buckets: tuple[int, ...] = ()  # lengths to which batches are padded; none: to the longest of each
     dropout: float = 0.1  # between pooler and classifier: 0.1 in 2018, whatever the encoder's rate
+    label_smoothing: float = 0.0  # share of the target that is spread evenly over all labels
 
     def __post_init__(self):
+        super().__post_init__()
         check_rate(self.dropout, "config.options.dropout")
+        label_weights.check_smoothing(self.label_smoothing, "config.options.label_smoothing")
+        if self.truncate == "windows" and self.pairs:
+            raise ValueError("config.options.truncate: windows are those of a single text, got pairs; expected head, tail or head_tail")
+        if self.doc_stride < 1:
+            raise ValueError(f"config.options.doc_stride: expected at least 1 token, got {self.doc_stride}")
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a row has two texts."""
+        return False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelOptions(TextOptions):
+    """Weights of the labels in the loss of training."""
+
+    class_weights: label_weights.Weights = ""  # balanced, or numbers in the order of the labels or by label; "": every row counts 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        label_weights.check_weights(self.class_weights, "config.options.class_weights")
 
 
 class TextClassification(TaskBase):
@@ -50,7 +79,7 @@ class TextClassification(TaskBase):
     metrics: Sequence[str]  # names in `metrics`; the first one chooses among checkpoints and runs
 
     @abc.abstractmethod
-    def read_train(self, files: DataFiles) -> tuple["TextClassification", LabelledTexts]:
+    def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
         """Reads the training rows; returns this task with their labels, and the rows."""
 
     @abc.abstractmethod
@@ -78,12 +107,18 @@ class TextClassification(TaskBase):
                                recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
-        """Cross-entropy (binary for several labels), or squared error."""
-        logits, weights = outputs["logits"], batch["example_weights"]
+        """Cross-entropy (binary for several labels), or squared error; training batches may have `loss_weights`."""
+        logits, weights, smoothing = outputs["logits"], batch["example_weights"], self.options.label_smoothing
         if self.head == "regression":
             return {"loss": losses.squared_error(logits[:, 0], batch["scores"], weights)}
-        loss = losses.binary_cross_entropy if self.head == "multi_label" else losses.cross_entropy
-        return {"loss": loss(logits, batch["label_ids"], weights)}
+        if self.head == "multi_label":
+            each = batch.get("loss_weights", 1.0)
+            return {"loss": losses.binary_cross_entropy(logits, batch["label_ids"], weights, each, smoothing)}
+        return {"loss": losses.cross_entropy(logits, batch["label_ids"], _row_weights(batch), smoothing)}
+
+    def loss_weights(self, batch):
+        """The number of real rows, or the sum of their weights; the weights of several labels do not count."""
+        return {"loss": tf.reduce_sum(batch["example_weights"] if self.head == "multi_label" else _row_weights(batch))}
 
     @property
     def counter_names(self):
@@ -103,7 +138,9 @@ class TextClassification(TaskBase):
         rows = {name: tf.TensorSpec((batch_size, self.options.max_seq_length), tf.int32) for name in ROWS}
         target = {"classifier": tf.TensorSpec((batch_size,), tf.int32), "regression": tf.TensorSpec((batch_size,), tf.float32),
                   "multi_label": tf.TensorSpec((batch_size, self.num_outputs), tf.float32)}[self.head]
-        return rows | {self._target_key: target, "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        weights = tf.TensorSpec((batch_size,), tf.float32)
+        weighted = {"loss_weights": target if self.head == "multi_label" else weights} if self._weights_given else {}
+        return rows | weighted | {self._target_key: target, "example_weights": weights}
 
     @property
     def _target_key(self) -> str:
@@ -115,15 +152,40 @@ class TextClassification(TaskBase):
         Raises ValueError if nearly all rows held out are training rows.
         """
         check_length(self.options.max_seq_length, self.config.model)
-        task, train = self.read_train(files) if steps.train else (self, None)
-        held_out = task.read_held_out(files) if steps.evaluate else []
-        for one in held_out if train is not None else []:
-            labelled_texts.check_held_out(train, one.data, files.refuse_same)
+        task, train, held_out, notes = self._read_labelled(files, steps)
         tests = task.read_tests(files) if steps.predict else []
         model = model or task.build_model()
-        return Resolved(task=task, model=model, train=None if train is None else task.make_source(train, files, training=True),
-                        held_out=task.make_sets(held_out, files) if held_out else None,
-                        tests=task.make_sets(tests, files) if tests else None)
+        source = None if train is None else task.make_source(train, files, training=True)
+        return Resolved(task=task, model=model, train=source, held_out=task.make_sets(held_out, files) if held_out else None,
+                        tests=task.make_sets(tests, files) if tests else None, notes=(*notes, *task.weight_notes(train)))
+
+    def _read_labelled(self, files: DataFiles, steps: Steps) -> tuple[Self, LabelledTexts | None, list[TextSet], tuple[str, ...]]:
+        """Reads the rows to train and to evaluate on: from files of their own, or as parts of the training file.
+
+        Returns the task with the labels, training rows, rows held out, and the notes about the parts.
+        """
+        splits.check_eval_file(self.options, files.eval_file)
+        task, rows = self.read_train(files) if steps.train else (self, None)
+        held_out = task.read_held_out(files) if steps.evaluate and not self.options.folds else []
+        if rows is None and steps.evaluate and not held_out and any(self.data(files)["train"]):
+            task, rows = self.read_train(files)  # to hold out the same rows as in training
+        if rows is None:
+            return task, None, held_out, ()
+        for one in held_out if steps.train else []:
+            labelled_texts.check_held_out(rows, one.data, files.refuse_same)
+        hold_out = steps.evaluate and not held_out
+        if not self.options.divides(hold_out):
+            return task, rows if steps.train else None, held_out, ()
+        parts = task.divide(rows, hold_out)
+        if steps.evaluate and len(parts.held_out):
+            held_out = [TextSet("", rows.rows(parts.held_out))]
+        return task, rows.rows(parts.train) if steps.train else None, held_out, parts.notes
+
+    def divide(self, rows: LabelledTexts, hold_out: bool) -> Parts:
+        """Divides the rows of a training file, stratified by label, set of labels, or tenths of the scores."""
+        assert rows.targets is not None
+        strata = splits.bins(rows.targets) if self.head == "regression" else [target.tobytes() for target in rows.targets]
+        return splits.divide(self.options, list(rows.pairs()), strata, hold_out, rows.path)
 
     def make_sets(self, sets: Sequence[TextSet], files: DataFiles) -> "TextSets":
         """Makes the batches of sets, one after another."""
@@ -133,14 +195,46 @@ class TextClassification(TaskBase):
         """Makes batches of rows; evaluation also batches rows of similar length, unless it evaluates only the first few."""
         settings = self.config.training
         targets = {} if data.targets is None else {self._target_key: data.targets}
+        if training and self._weights_given:
+            targets |= {"loss_weights": self._weigh(data)}
         return ExampleSource(self.make_features(data, targets, files.cache_dir),
                              settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
                              self.options.buckets, by_length=not settings.eval_steps)
 
+    @property
+    def _weights_given(self) -> bool:
+        """Whether rows or labels have weights in the loss of training."""
+        return bool(getattr(self.options, "class_weights", "") or getattr(self.options, "positive_weights", ""))
+
+    def _weights(self, data: LabelledTexts) -> np.ndarray:
+        """The weight of each label, or of its positive rows, float32 [K]."""
+        assert data.targets is not None
+        labels = self.options.labels
+        if self.head == "multi_label":
+            return label_weights.positive_weights(self.options.positive_weights, labels, data.targets, "config.options.positive_weights")
+        counts = np.bincount(data.targets, minlength=len(labels))
+        return label_weights.class_weights(self.options.class_weights, labels, counts, "config.options.class_weights")
+
+    def _weigh(self, data: LabelledTexts) -> np.ndarray:
+        """The weight of each row, float32 [N], or of each of its labels [N,K]."""
+        weights = self._weights(data)
+        if self.head == "multi_label":
+            return np.where(data.targets == 1.0, weights, 1.0).astype(np.float32)
+        return weights[data.targets]
+
+    def weight_notes(self, train: LabelledTexts | None) -> list[str]:
+        """Lines for the user about the weights of the labels."""
+        if train is None or not self._weights_given:
+            return []
+        kind = "positive rows" if self.head == "multi_label" else "labels"
+        return [f"weights of the {kind}: {label_weights.describe(self._weights(train), self.options.labels)}"]
+
     def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray],
                       cache_dir: str = "") -> Sequence[Mapping[str, np.ndarray]]:
         """Makes unpadded features of each row, with its target."""
-        return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, self.options.max_seq_length, cache_dir), targets)
+        options = self.options
+        return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, options.max_seq_length, cache_dir, options.truncate,
+                                          options.doc_stride), targets)
 
     def best_metric(self):
         """The first metric; for errors, less is better."""
@@ -148,7 +242,18 @@ class TextClassification(TaskBase):
 
     def served(self, model, options):
         kind = {"multi_label": ServedMultiLabel, "regression": ServedRegression}.get(self.head, ServedClassifier)
-        return kind.make(self, model, options, labels=self.options.labels, pairs=self.options.pairs)
+        own = {"threshold": self.thresholds.tolist()} if self.head == "multi_label" and options.threshold is None else {}
+        return kind.make(self, model, options, labels=self.options.labels, pairs=self.options.pairs,
+                         truncate=self.options.truncate, doc_stride=min(self.options.doc_stride, self.options.max_seq_length), **own)
+
+    @property
+    def thresholds(self) -> np.ndarray:
+        """The probability from which on each of several labels is given, float32 [K]."""
+        return np.full(self.num_outputs, 0.5, np.float32)
+
+    def measure(self, targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
+        """Computes the task's metrics of logits [N,K]; their names get the suffix `end`."""
+        return metrics.measure(self.metrics, targets, logits, end)
 
     def answer(self, logits: np.ndarray) -> dict[str, Any]:
         """Turns logits [K] into an answer, with the names of the served model."""
@@ -156,9 +261,16 @@ class TextClassification(TaskBase):
         if self.head == "regression":
             return {"score": float(logits[0])}
         if self.head == "multi_label":
-            chosen = [labels[number] for number in np.argsort(-logits, kind="stable") if logits[number] >= 0.0]
-            return {"labels": chosen, "probabilities": scipy.special.expit(logits).tolist()}
+            probabilities = scipy.special.expit(logits)
+            given = probabilities >= self.thresholds
+            chosen = [labels[number] for number in np.argsort(-logits, kind="stable") if given[number]]
+            return {"labels": chosen, "probabilities": probabilities.tolist()}
         return {"label": labels[int(np.argmax(logits))], "probabilities": scipy.special.softmax(logits).tolist()}
+
+
+def _row_weights(batch: Batch) -> tf.Tensor:
+    """The weight of each row in the loss of one label, [B]: 0 for filler rows."""
+    return batch["example_weights"] * batch["loss_weights"] if "loss_weights" in batch else batch["example_weights"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,8 +287,14 @@ class TextSets:
         for one, rows, logits in self._by_set(predictions):
             if len(rows):
                 assert one.data.targets is not None
-                measured |= metrics.measure(self.task.metrics, one.data.targets[rows], logits, one.name)
+                measured |= self.task.measure(one.data.targets[rows], logits, one.name)
         return measured
+
+    def examine(self, predictions: Predictions) -> list[Section]:
+        """Scores of the classes, calibration and the worst mistakes on each set, with the thresholds that the evaluation tunes."""
+        task = self.task.with_tuned(self.task.tuned_options(self.evaluate(predictions)))
+        return [section for one, rows, logits in self._by_set(predictions) if len(rows)
+                for section in examine(task.head, task.classes.labels, task.answer, one, rows, logits)]
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes a file for each set."""
@@ -195,10 +313,22 @@ class TextSets:
 
     def _by_set(self, predictions: Predictions) -> list[tuple[TextSet, np.ndarray, np.ndarray]]:
         """Each set with the numbers of its predicted rows, in order, and their logits [N,K]."""
-        found = self.source.in_order(predictions)
+        found = _by_text(self.source.in_order(predictions), getattr(self.source.examples, "texts", None))
         numbers = np.array([number for number, row in enumerate(found) if row is not None])
         logits = np.stack([row["logits"] for row in found if row is not None])
         ends = np.cumsum([0, *(len(one.data) for one in self.sets)])
         bounds = np.searchsorted(numbers, ends)
         return [(one, numbers[low:high] - start, logits[low:high])
                 for one, low, high, start in zip(self.sets, bounds, bounds[1:], ends)]
+
+
+def _by_text(rows: Sequence[Mapping[str, np.ndarray] | None], texts: np.ndarray | None) -> list[Mapping[str, np.ndarray] | None]:
+    """Averages the logits of each text's rows, whose texts have the numbers `texts` (None: a row is a text).
+
+    None for texts of which a row was not evaluated.
+    """
+    if texts is None:
+        return list(rows)
+    groups = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(texts)) + 1)
+    parts = ([rows[number] for number in group] for group in groups)
+    return [None if None in part else {"logits": np.mean([row["logits"] for row in part if row is not None], axis=0)} for part in parts]

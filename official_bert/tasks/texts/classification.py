@@ -7,14 +7,16 @@ import os
 from typing import Literal
 
 import numpy as np
+import scipy.special
 from absl import logging
 
 from official_bert.data import labelled_texts
+from official_bert.data.label_weights import Weights, check_weights
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Format, Source, Table, checked_delimiter, read_table
 from official_bert.files import written_whole
 from official_bert.tasks.texts import metrics
-from official_bert.tasks.texts.base import TextClassification, TextOptions
+from official_bert.tasks.texts.base import LabelOptions, TextClassification
 
 DEFAULT_METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}
@@ -23,7 +25,7 @@ FILES = {name: tuple(f"{name}.{suffix}" for suffix in SUFFIXES) for name in ("tr
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TextOptions):
+class Options(LabelOptions):
     """The format of the files, and the kind of answer."""
 
     kind: Literal["classifier", "multi_label", "regression"] = "classifier"
@@ -39,9 +41,24 @@ class Options(TextOptions):
     empty_text: labelled_texts.EmptyText = "refuse"
     missing_label: labelled_texts.MissingLabel = "refuse"  # rows with an empty cell, null or NaN for a label
     metrics: tuple[str, ...] = ()  # the first one chooses among checkpoints and runs
+    positive_weights: Weights = ""  # of several labels: of the rows that have one; as class_weights
+    # Of several labels: the probability from which on each is given. Tuned: the best for F1 on the evaluation data, one for all labels,
+    # or one for each.
+    threshold: float | Literal["tuned", "tuned_per_label"] | tuple[float, ...] = 0.5
 
     def __post_init__(self):
         super().__post_init__()
+        check_weights(self.positive_weights, "config.options.positive_weights")
+        several = self.kind == "multi_label"
+        wrong = {"class_weights": self.class_weights and (several or self.kind == "regression"),
+                 "positive_weights": self.positive_weights and not several, "threshold": self.threshold != 0.5 and not several,
+                 "label_smoothing": self.label_smoothing and self.kind == "regression"}
+        if names := [name for name, is_wrong in wrong.items() if is_wrong]:
+            hint = "; several labels have positive_weights" if several else ""
+            raise ValueError(f"config.options.{names[0]}: has no meaning for kind: {self.kind}{hint}")
+        given = () if isinstance(self.threshold, str) else np.atleast_1d(self.threshold)
+        if not all(0.0 <= value <= 1.0 for value in given):
+            raise ValueError(f"config.options.threshold: expected probabilities from 0 to 1, got {self.threshold}")
         if not self.text_column or not (self.label_column or self.label_columns) or not self.label_separator:
             raise ValueError("config.options.text_column, label_column and label_separator: expected a name or a text, got nothing")
         checked_delimiter(self.delimiter)
@@ -88,6 +105,13 @@ class Task(TextClassification):
         table = self._table(files.training_path(FILES["train"]), labelled=True, empty=self.options.empty_text)
         task = self._with_labels_of(table)
         return task, task._labelled(table, labelled=True)
+
+    def read(self, files, steps, model):
+        """Also raises ValueError for a threshold to tune without evaluation data."""
+        resolved = super().read(files, steps, model)
+        if steps.train and isinstance(self.options.threshold, str) and resolved.held_out is None:
+            raise ValueError(f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on")
+        return resolved
 
     def read_held_out(self, files):
         """Reads `--eval_file`, or the development file of `--data_dir`."""
@@ -144,6 +168,50 @@ class Task(TextClassification):
         if options.kind == "multi_label":
             return labelled_texts.label_matrix(table, options.label_column, options.labels, options.label_separator)
         return labelled_texts.label_ids(table, options.label_column, options.labels)
+
+    @property
+    def thresholds(self):
+        """Raises ValueError if they are to be tuned and were not, or are not as many as the labels."""
+        given = self.options.threshold
+        if isinstance(given, str):
+            raise ValueError(f"options.threshold: {given}, but no evaluation has tuned it yet; expected one (--do_eval), or a number")
+        if not isinstance(given, float) and len(given) != self.num_outputs:
+            raise ValueError(f"options.threshold: expected a number for each of the {self.num_outputs} labels, got {len(given)}")
+        return np.broadcast_to(np.float32(given), self.num_outputs)
+
+    def measure(self, targets, logits, end=""):
+        """Also tunes the thresholds, if that is asked for, and measures with them; they are among the metrics."""
+        if self.head != "multi_label":
+            return super().measure(targets, logits, end)
+        found = self._tune(targets, scipy.special.expit(logits.astype(np.float32)))
+        thresholds = np.array(list(found.values()) or self.thresholds)
+        return super().measure(targets, logits - scipy.special.logit(thresholds), end) | found
+
+    def _tune(self, targets: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+        """The best thresholds, by the names of their metrics; {} if they are given."""
+        if self.options.threshold == "tuned":
+            return {"threshold": metrics.best_threshold(targets.ravel(), probabilities.ravel())}
+        if self.options.threshold == "tuned_per_label":
+            columns = zip(self.options.labels, targets.T, probabilities.T)
+            return {f"threshold_{label}": metrics.best_threshold(target, found) for label, target, found in columns}
+        return {}
+
+    def tuned_options(self, metrics):
+        """The thresholds that the evaluation tuned."""
+        if self.options.threshold == "tuned":
+            return {"threshold": metrics["threshold"]} if "threshold" in metrics else {}
+        if self.options.threshold == "tuned_per_label" and metrics:
+            return {"threshold": [metrics[f"threshold_{label}"] for label in self.options.labels]}
+        return {}
+
+    def with_tuned(self, found):
+        """Takes the stored thresholds in the place of those to be tuned."""
+        if not found or not isinstance(self.options.threshold, str):
+            return self
+        stored = found["threshold"]
+        return self.with_options(threshold=tuple(stored) if isinstance(stored, list) else stored)
+
+    measured_with = with_tuned
 
     def write_set(self, name, logits, output_dir):
         """Writes `predictions.tsv`: the answer, and a column for the probability of each label."""

@@ -9,12 +9,12 @@ from absl import logging
 
 from official_bert.config import build, to_dict
 from official_bert.tasks.texts import glue_files, metrics
-from official_bert.tasks.texts.base import TextClassification, TextOptions
+from official_bert.tasks.texts.base import LabelOptions, TextClassification
 from official_bert.training.task import ConstantAnswers, DataFiles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TextOptions):
+class Options(LabelOptions):
     """The task and, for XNLI, its languages."""
 
     dataset: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "xnli"] = "mrpc"
@@ -22,6 +22,14 @@ class Options(TextOptions):
     language: str = "en"  # XNLI: of evaluation and test
     train_language: str = ""  # XNLI: of the training file, if it is another (zero-shot)
     majority_class: bool = False  # always answer the training data's most frequent label (as the paper does for WNLI)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.majority_class and self.folds:
+            raise ValueError("config.options.majority_class: expected no folds beside it")
+        if not glue_files.DATASETS[self.dataset].labels and (self.class_weights or self.label_smoothing):
+            raise ValueError("config.options.class_weights, label_smoothing: expected a data set with labels, "
+                             f"{self.dataset} has scores")
 
     @property
     def pairs(self) -> bool:

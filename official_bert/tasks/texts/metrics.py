@@ -43,12 +43,12 @@ def _mean_squared_error(scores: np.ndarray, logits: np.ndarray) -> float:
 
 
 def _f1_of_labels(average: str, labels: np.ndarray, logits: np.ndarray) -> float:
-    return float(sklearn.metrics.f1_score(labels, logits > 0.0, average=average, zero_division=0.0))
+    return float(sklearn.metrics.f1_score(labels, logits >= 0.0, average=average, zero_division=0.0))
 
 
 def _exact_match(labels: np.ndarray, logits: np.ndarray) -> float:
     """The share of rows with every label right."""
-    return float(np.mean(np.all((logits > 0.0) == (labels > 0.5), axis=-1)))
+    return float(np.mean(np.all((logits >= 0.0) == (labels > 0.5), axis=-1)))
 
 
 METRICS: Mapping[str, Metric] = types.MappingProxyType({
@@ -68,3 +68,22 @@ def measure(names: Iterable[str], targets: np.ndarray, logits: np.ndarray, end: 
     The names of the results have the suffix `end`.
     """
     return {f"{name}{end}": METRICS[name](targets, np.asarray(logits, np.float64)) for name in names}
+
+
+def best_threshold(targets: np.ndarray, probabilities: np.ndarray) -> float:
+    """Returns the probability from which on 1 is predicted with the best F1: both [N], targets 0 and 1.
+
+    It lies half-way between two of the probabilities, or below the lowest; of several, it is the one nearest 0.5. It is 0.5 if no target
+    is 1.
+    """
+    order = np.argsort(-probabilities, kind="stable")
+    falling = probabilities[order].astype(np.float64)
+    right = np.cumsum(targets[order])
+    following = np.append(falling[1:], 0.0)
+    cuts = falling > following  # equal probabilities stand on one side
+    if not right[-1] or not cuts.any():
+        return 0.5
+    scores = (2.0 * right / (np.arange(1, len(falling) + 1) + right[-1]))[cuts]
+    thresholds = ((falling + following) / 2.0)[cuts]
+    best = thresholds[scores >= scores.max() - 1e-12]
+    return float(best[np.argmin(np.abs(best - 0.5))])

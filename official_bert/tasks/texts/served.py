@@ -9,33 +9,64 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
+from official_bert.data.text_features import Truncate
 from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, text_specs
+from official_bert.serving.windows import ServedWindows
+from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
 
 
-class ServedClassifier(ServedModel):
-    """Gives one label of several, for one text or two."""
+class ServedClassifier(ServedWindows):
+    """Gives one label of several, for one text or two.
+
+    `truncate` says what the model sees of a text that is too long: a part of it, or all of it in windows, whose logits are averaged.
+    Rows of ids are answered one by one.
+    """
 
     outputs: ClassVar[tuple[str, ...]] = ("label", "probabilities", "logits", "truncated")
     reads: ClassVar[tuple[str, ...]] = ("pairs",)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str] = (),
-                 pairs: bool = False):
-        super().__init__(model, tokenizer, max_seq_length)
-        self.labels = tuple(labels)
+                 pairs: bool = False, truncate: Truncate = "head", **windows: int):
+        super().__init__(model, tokenizer, max_seq_length, **windows)
+        self.labels, self.truncate = tuple(labels), truncate
         self.text_inputs = text_specs("text", "text_pair") if pairs else text_specs("text")
 
+    @classmethod
+    def options_of(cls, settings):
+        """Those about windows too, if there are windows."""
+        return (*cls.reads, *ServedWindows.reads) if settings.get("truncate") == "windows" else cls.reads
+
+    def answer_logits(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `label` [B], `probabilities`, `logits` [B,C] of logits [B,C]."""
+        return post_processing.one_label(logits, self.labels)
+
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `label` [B], `probabilities`, `logits` [B,C]."""
-        return post_processing.one_label(self.run(inputs)["logits"], self.labels)
+        """Returns the answers to rows [B,S], as `answer_logits` does."""
+        return self.answer_logits(self.run(inputs)["logits"])
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same as `answer_rows`, and `truncated` [B]."""
+        """Returns the same for texts, and `truncated` [B]: whether the model did not see all of it."""
+        first = self.tokenizer.tokenize(inputs["text"])
+        if self.truncate == "windows":
+            return self._answer_windows(first)
         second = self.tokenizer.tokenize(inputs["text_pair"]) if "text_pair" in self.text_inputs else None
-        features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]), second)
+        features, truncated = self.pack(first, second, self.truncate)
         return {**self.answer_rows(features), "truncated": truncated}
+
+    def _answer_windows(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        """Answers texts [B] from the mean of the logits of their windows."""
+        texts = graph_packing.whole(tokens)
+        windows = self.make_windows("text", texts.length, self.max_seq_length - 2)
+        rows = graph_packing.Slices(texts.values, tf.gather(texts.start, windows.text) + windows.start, windows.length)
+        layout = graph_packing.lay_out(rows, None, self.special["CLS"], self.special["SEP"], self.special["PAD"])
+        count = 1 if "score" in self.outputs else len(self.labels)
+        logits = self.run_in_chunks(lambda part: {"logits": tf.cast(self.run(part)["logits"], tf.float32)}, layout.features(),
+                                    {"logits": tf.TensorSpec([None, count], tf.float32)})["logits"]      # [R,C]
+        means = tf.math.segment_mean(logits, windows.text)                                               # [B,C]
+        return {**self.answer_logits(means), "truncated": tf.zeros_like(texts.length, tf.bool)}
 
     @staticmethod
     def describe(row, answer):
@@ -44,18 +75,18 @@ class ServedClassifier(ServedModel):
 
 
 class ServedMultiLabel(ServedClassifier):
-    """Gives those of several labels whose probability is at least `threshold`, for one text or two."""
+    """Gives those of several labels whose probability is at least `threshold`, one or one for each label, for one text or two."""
 
     outputs = ("labels", "probabilities", "logits", "truncated")
     reads = ("pairs", "threshold")
 
-    def __init__(self, *arguments, threshold: float = 0.5, **settings):
+    def __init__(self, *arguments, threshold: float | Sequence[float] = 0.5, **settings):
         super().__init__(*arguments, **settings)
         self.threshold = threshold
 
-    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `labels` [B,most] likeliest first, padded with "", `probabilities`, `logits` [B,C]."""
-        return post_processing.several_labels(self.run(inputs)["logits"], self.labels, self.threshold)
+    def answer_logits(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `labels` [B,most] likeliest first, padded with "", `probabilities`, `logits` [B,C] of logits [B,C]."""
+        return post_processing.several_labels(logits, self.labels, self.threshold)
 
     @staticmethod
     def unpadded(answer):
@@ -73,9 +104,9 @@ class ServedRegression(ServedClassifier):
 
     outputs = ("score", "truncated")
 
-    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `score` [B]."""
-        return {"score": tf.reshape(self.run(inputs)["logits"], [-1])}
+    def answer_logits(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `score` [B] of logits [B,1]."""
+        return {"score": tf.reshape(logits, [-1])}
 
     @staticmethod
     def describe(row, answer):

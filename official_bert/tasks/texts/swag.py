@@ -38,6 +38,8 @@ class Options(TextOptions):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.truncate != "head":
+            raise ValueError(f"config.options.truncate: a task of choices expects head, got {self.truncate}")
         if not (self.choices_column or (self.begin_column and len(self.choice_columns) > 1)):
             raise ValueError("config.options.choices_column: expected a column of lists, or begin_column and two or more choice_columns")
 

@@ -1,5 +1,6 @@
 """The pre-training task reads records with masks, and masks those without."""
 
+import gzip
 
 import numpy as np
 import pytest
@@ -55,6 +56,17 @@ def rows_of(dataset):
             ids[row, places] = batch["masked_lm_ids"][row][used[row]]
             found[tuple(ids[row])] = tuple(places)
     return found
+
+
+def test_shards_without_records_among_others_are_taken_with_a_warning(unmasked, golden, tmp_path, caplog):
+    whole = resolve(unmasked, golden)
+    assert not caplog.text
+    (tmp_path / "part-0a").write_bytes(b"")
+    (tmp_path / "part-2").write_bytes(gzip.compress(b""))
+    resolved = resolve(unmasked, golden)
+    assert f"{unmasked}: no record in 2 of 4 files, the first is {tmp_path}/part-0a" in caplog.text
+    for mine, wanted in ((resolved.train, whole.train), (resolved.held_out.source, whole.held_out.source)):
+        assert mine.content == wanted.content and rows_of(mine.dataset().take(5)) == rows_of(wanted.dataset().take(5))
 
 
 def test_records_without_masks_are_masked_anew_each_epoch_and_alike_after_a_resume(unmasked, golden):

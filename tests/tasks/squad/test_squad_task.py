@@ -205,6 +205,18 @@ def test_skipped_and_cut_questions_and_a_dev_set_used_for_training_are_told(gold
     assert "2 of its 2 questions are in" in caplog.text
 
 
+def test_questions_are_the_same_by_their_text_and_context_and_not_by_their_ids(golden, tmp_path):
+    def write(name, context, **more):
+        answers = {"text": ["cat"], "answer_start": [context.index("cat")]}
+        row = {"question": "Who sat there?", "context": context, "answers": answers, **more}
+        (tmp_path / name).write_text(json.dumps(row) + "\n")  # without an id, "0"
+        return tmp_path / name
+    train = write("train.jsonl", "The cat sat on the mat.")
+    assert trained_on(golden, train, eval_file=write("other.jsonl", "The dog and the cat.")).held_out is not None
+    with pytest.raises(ValueError, match=r"1 of its 1 questions are in .*renamed\.jsonl too \(0 \.\.\.\) \(--allow_same_data"):
+        trained_on(golden, train, eval_file=write("renamed.jsonl", "The cat sat on the mat.", id="another"))
+
+
 def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_path):
     path = broken(tmp_path, lambda paragraph: paragraph["qas"][0].pop("answers"))
     files, task = DataFiles(train_file=str(golden / "squad_v1.json"), eval_file=str(path)), make_task(golden, max_seq_length=96)
@@ -216,6 +228,6 @@ def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_p
 
 def test_published_files_are_found_in_a_folder(golden, tmp_path):
     (tmp_path / "train-v1.1.json").write_bytes((golden / "squad_v1.json").read_bytes())
-    task = make_task(golden, max_seq_length=96, doc_stride=32, max_query_length=24)
+    task = make_task(golden, max_seq_length=96, doc_stride=32, max_query_length=24, dev_share=0.0)
     data = task.resolve(DataFiles(data_dir=str(tmp_path)), TRAIN_AND_EVALUATE)
     assert len(data.train.examples) == 207 and data.held_out is None

@@ -10,11 +10,14 @@ import pyarrow.parquet
 import pytest
 import tensorflow as tf
 from oracles.answers import answers_of
+from seqeval.metrics.sequence_labeling import get_entities
 
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
 from official_bert.layers import crf
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll
+from official_bert.tasks.tagging.features import gather_words
 from official_bert.training import evaluation, loop
 from official_bert.training.distribution import Placement
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
@@ -135,6 +138,34 @@ def test_documents_are_rows_and_sentences_are_written(golden, tmp_path):
     (written,) = tests.write([{"logits": logits} if length > 3 else {"logits": np.zeros((32, 3))}
                               for length in source.lengths[np.concatenate(source.plan(0))]], str(tmp_path))
     assert pathlib.Path(written).read_text() == "a\tO\tB-X\nb\tO\tO\n\nc\tO\tB-X\n\n-DOCSTART-\tO\tO\n\nd\tO\tO\n\n"
+
+
+def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_evaluation_and_the_exported_graph(golden, tmp_path):
+    path = write_conll(tmp_path / "document.conll", 12, seed=3)
+    options = {"crf": True, "document_context": True, "doc_stride": 8, "labels": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]}
+    data = resolve(golden, {"train_file": path, "eval_file": path, "allow_same_data": True}, **options)
+    task, model, part = data.task, data.model, data.held_out
+    rng = np.random.default_rng(0)
+    for variable in model.crf.trainable_weights:
+        variable.assign(rng.normal(size=variable.shape) / 100)  # the rate is 100
+    found = part.tags(evaluation.predict(task, model, part.source))
+    scores = crf.Scores(*(np.asarray(score) for score in model.crf.scores()))
+    rows = part.source.in_order(evaluation.predict(task, model, part.source))
+    logits = gather_words(part.features, [row["logits"] for row in rows], [len(words) for words in part.texts])
+    ends = np.cumsum(part.sizes[0])
+    assert len(part.features) > 3 and len(part.texts) == 1 and len(found) == 12
+    for tags, first, last in zip(found, [0, *ends], ends):
+        wanted = crf.best_path(logits[0][None, first:last], np.ones((1, last - first), bool), scores)[0][0]
+        assert [task.options.labels.index(tag) for tag in tags] == np.asarray(wanted).tolist()
+    starts = sum(int(row["sentence_starts"].sum()) for row in data.train.examples)
+    assert starts == 12 and "sentence_starts" in task.batch_spec(2)
+    text = "\n".join(" ".join(sentence.words) for sentence in part.sentences)
+    served = task.served(model, ServingOptions(pretokenized=True)).answer_text({"text": tf.constant([text, ""])})
+    wanted = [(kind, " ".join(sentence.words[first:last + 1])) for sentence, tags in zip(part.sentences, found)
+              for kind, first, last in get_entities(tags)]
+    assert len(wanted) > 10
+    kinds, entities = (served[name].numpy()[0] for name in ("types", "entities"))
+    assert [(kind.decode(), entity.decode()) for kind, entity in zip(kinds, entities)] == wanted
 
 
 @pytest.mark.parametrize(("epochs", "options"), [

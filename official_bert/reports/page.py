@@ -1,0 +1,108 @@
+"""Writes a report: JSON, one HTML page that needs nothing else, and lines for the screen."""
+
+import base64
+import html
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from official_bert.files import written_whole
+from official_bert.reports.sections import Cell, Section
+
+JSON_FILE, PAGE_FILE = "report.json", "report.html"
+UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")  # controls, and halves of characters
+MOST_ON_SCREEN = 30  # rows of a table
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; }
+div { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.9rem; }
+td, th { border-bottom: 1px solid #8888; padding: 0.2rem 0.6rem; text-align: left; vertical-align: top; }
+td:first-child { min-width: 12rem; }
+td { white-space: pre-wrap; overflow-wrap: anywhere; }
+img { background: white; height: auto; max-width: 100%; }
+"""
+
+
+def write_report(title: str, sections: Sequence[Section], folder: str) -> list[str]:
+    """Writes both files whole into a folder and returns their paths."""
+    written = []
+    for name, text in ((JSON_FILE, as_json(title, sections)), (PAGE_FILE, as_page(title, sections))):
+        written.append(os.path.join(folder, name))
+        with written_whole(written[-1]) as file:
+            file.write(text)
+    return written
+
+
+def as_json(title: str, sections: Sequence[Section]) -> str:
+    """Returns the values of the sections by name; numbers that are not finite are null."""
+    values = {"title": title} | {section.name: section.values for section in sections}
+    return json.dumps(_plain(values), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_clean(str(key)): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, str):
+        return _clean(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _clean(text: str) -> str:
+    """A text that every file and page can hold."""
+    return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def as_page(title: str, sections: Sequence[Section]) -> str:
+    """Returns the page: no script, no network; every text of the data is escaped, every picture is an image."""
+    parts = [
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">",
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
+        f"<title>{_escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{_escaped(title)}</h1>"]
+    for section in sections:
+        parts.append(f"<section>\n<h2>{_escaped(section.title)}</h2>")
+        if section.note:
+            parts.append(f"<p>{_escaped(section.note)}</p>")
+        if section.rows:
+            heads = "".join(f"<th>{_escaped(head)}</th>" for head in section.header)
+            rows = "\n".join("<tr>" + "".join(f"<td dir=\"auto\">{_escaped(shown(cell))}</td>" for cell in row) + "</tr>"
+                             for row in section.rows)
+            parts.append(f"<div><table>\n<tr>{heads}</tr>\n{rows}\n</table></div>")
+        for picture in section.pictures:
+            data = base64.b64encode(_clean(picture.svg).encode()).decode()
+            parts.append(f"<p><img alt=\"{_escaped(picture.description)}\" src=\"data:image/svg+xml;base64,{data}\"></p>")
+        parts.append("</section>")
+    return "\n".join([*parts, "</body>\n</html>\n"])
+
+
+def _escaped(text: str) -> str:
+    return html.escape(_clean(text))
+
+
+def shown(cell: Cell) -> str:
+    """A cell as text; numbers have four decimals."""
+    if cell is None:
+        return "–"
+    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+
+
+def as_lines(sections: Sequence[Section]) -> list[str]:
+    """Returns the tables for the screen."""
+    lines = []
+    for section in sections:
+        if not section.on_screen:
+            continue
+        rows = [[" ".join(_clean(shown(cell)).split()) for cell in row] for row in section.rows[:MOST_ON_SCREEN]]
+        table = [list(section.header), *rows]
+        widths = [max(len(row[column]) for row in table) for column in range(len(section.header))]
+        lines.append(f"{section.title}:" + (f" {section.note}" if section.note else ""))
+        lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
+        if len(section.rows) > MOST_ON_SCREEN:
+            lines.append(f"  ... and {len(section.rows) - MOST_ON_SCREEN} more, in {PAGE_FILE}")
+    return lines

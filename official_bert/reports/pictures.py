@@ -1,0 +1,133 @@
+"""The pictures of a report, as SVG: drawn without a screen, the same file for the same numbers.
+
+Labels come from data: they are never read as formulas, and an image in a page runs no script.
+"""
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from official_bert.reports.sections import Picture
+from official_bert.reports.statistics import Bin
+
+STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "official_bert", "text.parse_math": False, "font.size": 10.0}
+MOST_LABELS = 30  # of the classes of a picture
+MOST_POINTS = 1000  # of a line
+LONGEST_LABEL = 24  # characters
+NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@contextlib.contextmanager
+def _drawn(description: str, width: float = 6.0, height: float = 4.0) -> Iterator[tuple]:
+    """Gives axes and a list that gets the picture once they are drawn."""
+    done: list[Picture] = []
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of glyphs that matplotlib's own font lacks: the page's reader has others
+        figure = Figure(figsize=(width, height), layout="tight")
+        yield figure.add_subplot(), done
+        file = io.StringIO()
+        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": None})
+        done.append(Picture(file.getvalue(), description))
+
+
+def _thinned(values: Sequence | np.ndarray) -> list:
+    """At most `MOST_POINTS` of a line's points, evenly, with both ends: more cannot be seen."""
+    return [values[index] for index in np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_POINTS)).astype(int))]
+
+
+def label_of(text: str) -> str:
+    """A label that fits on an axis, without characters that XML refuses."""
+    text = NOT_XML.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))
+    return text if len(text) <= LONGEST_LABEL else text[:LONGEST_LABEL - 1] + "…"
+
+
+def confusion_picture(matrix: np.ndarray, labels: Sequence[str]) -> Picture:
+    """A confusion matrix [K,K]; shades are shares of each row."""
+    count = len(labels)
+    size = min(4.0 + 0.35 * count, 12.0)
+    with _drawn("Confusion matrix: rows are the right classes, columns the answers", size + 0.5, size) as (axes, done):
+        shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+        axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+        names = [label_of(label) for label in labels]
+        axes.set_xticks(range(count), names, rotation=45, ha="right")
+        axes.set_yticks(range(count), names)
+        axes.set_xlabel("answer")
+        axes.set_ylabel("right class")
+        for row, column in np.ndindex(count, count):
+            if matrix[row, column]:
+                axes.text(column, row, str(matrix[row, column]), ha="center", va="center",
+                          color="white" if shares[row, column] > 0.5 else "black")
+    return done[0]
+
+
+def reliability_picture(bins: Sequence[Bin]) -> Picture:
+    """Accuracy against confidence; bars are the share of rows in each bin."""
+    with _drawn("Reliability: the share of right answers for each confidence; the diagonal is perfect", 5.0, 4.5) as (axes, done):
+        total = sum(one.rows for one in bins)
+        axes.bar([(one.low + one.high) / 2 for one in bins], [one.rows / total for one in bins], width=0.09, color="lightgray",
+                 label="share of rows")
+        axes.plot([0, 1], [0, 1], color="gray", linestyle=":")
+        axes.plot([one.confidence for one in bins], [one.accuracy for one in bins], marker="o", label="share of right answers")
+        axes.set_xlabel("probability of the answer")
+        axes.set_ylim(0, 1.02)
+        axes.legend()
+    return done[0]
+
+
+def roc_picture(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Picture:
+    """ROC curves (false, true positive rates) by label."""
+    with _drawn("ROC: true positives against false positives", 5.0, 4.5) as (axes, done):
+        for label, (false, true) in list(curves.items())[:MOST_LABELS]:
+            axes.plot(_thinned(false), _thinned(true), label=label_of(label))
+        axes.plot([0, 1], [0, 1], color="gray", linestyle=":")
+        axes.set_xlabel("false positive rate")
+        axes.set_ylabel("true positive rate")
+        if len(curves) <= 10:
+            axes.legend()
+    return done[0]
+
+
+def lines_picture(curves: Mapping[str, Mapping[Any, float]], across: str, up: str, description: str, marker: str = "") -> Picture:
+    """Lines of points {x: y} by name."""
+    with _drawn(description) as (axes, done):
+        for name, points in curves.items():
+            axes.plot(_thinned(list(points)), _thinned(list(points.values())), label=label_of(name),
+                      marker=marker if len(points) < 50 else "")
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+        axes.legend()
+    return done[0]
+
+
+def scatter_picture(gold: np.ndarray, predicted: np.ndarray) -> Picture:
+    """Answers against right scores [N]; the diagonal is perfect."""
+    with _drawn("Answers against right scores; the diagonal is perfect", 5.0, 4.5) as (axes, done):
+        # Many points as an image: a page of a million vectors does not open.
+        axes.scatter(gold, predicted, s=12, alpha=0.4, rasterized=len(gold) > 2000)
+        low, high = float(min(gold.min(), predicted.min())), float(max(gold.max(), predicted.max()))
+        axes.plot([low, high], [low, high], color="gray", linestyle=":")
+        axes.set_xlabel("right score")
+        axes.set_ylabel("answer")
+    return done[0]
+
+
+def bars_picture(groups: Mapping[str, Mapping[str, float]], up: str, description: str) -> Picture:
+    """Bars {group: {name: height}}, a color for each name."""
+    names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
+    with _drawn(description, max(5.0, 1.0 + 0.8 * len(groups))) as (axes, done):
+        width = 0.8 / max(len(names), 1)
+        for number, name in enumerate(names):
+            axes.bar(np.arange(len(groups)) + number * width, [bars.get(name, 0.0) for bars in groups.values()], width,
+                     label=label_of(name))
+        axes.set_xticks(np.arange(len(groups)) + 0.4 - width / 2, [label_of(group) for group in groups], rotation=45, ha="right")
+        axes.set_ylabel(up)
+        axes.legend()
+    return done[0]

@@ -1,0 +1,45 @@
+"""The sections of a report that every task has: metrics, curves of the run, rows that were cut."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+
+from official_bert.files import exists, read_lines
+from official_bert.reports.pictures import lines_picture
+from official_bert.reports.sections import Section
+
+
+def metrics_section(metrics: Mapping[str, float]) -> Section:
+    """The metrics of an evaluation."""
+    return Section(name="metrics", title="Metrics", values=dict(metrics), header=("metric", "value"),
+                   rows=[[name, float(value)] for name, value in metrics.items()])
+
+
+def curves_section(log_file: str) -> Section | None:
+    """The loss and the metrics by step, from a run's log; None if it has none. Of a step that was logged twice, the later line counts."""
+    curves: dict[str, dict[int, float]] = {}
+    for line in read_lines(log_file) if exists(log_file) else ():
+        with contextlib.suppress(json.JSONDecodeError):
+            row = json.loads(line)
+            for name, value in row.items():
+                if value is not None and (name == "train/loss" or name.startswith("eval/")):
+                    curves.setdefault(name, {})[row["step"]] = value
+    if not curves:
+        return None
+    curves = {name: dict(sorted(points.items())) for name, points in curves.items()}
+    losses = {name: points for name, points in curves.items() if name.endswith("loss")}
+    others = {name: points for name, points in curves.items() if name not in losses}
+    pictures = [lines_picture(group, "step", up, f"{up} by step", marker="o")
+                for up, group in (("loss", losses), ("metric", others)) if group]
+    return Section(name="curves", title="Loss and metrics during training", values=curves, pictures=pictures)
+
+
+def cut_section(cut: Mapping[str, tuple[int, int]], limit: int) -> Section | None:
+    """The rows that were longer than the limit, of each kind of data {kind: (cut, rows)}; None if there are none."""
+    if not cut:
+        return None
+    values = {kind: {"cut": some, "rows": rows} for kind, (some, rows) in cut.items()}
+    return Section(name="cut_rows", title=f"Rows longer than {limit} tokens", values=values, header=("data", "cut", "rows"),
+                   rows=[[kind, some, rows] for kind, (some, rows) in cut.items()],
+                   note="The model did not see the rest of their texts (options.max_seq_length)." if any(
+                       some for some, _ in cut.values()) else "")

@@ -1,0 +1,56 @@
+"""A report on an evaluation: sections with values, a table and pictures."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+Cell = str | int | float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """An SVG image and its description for people who do not see it."""
+
+    svg: str
+    description: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a report. `name` is its key in the JSON file, `values` are its content there: plain types only."""
+
+    name: str
+    title: str
+    values: Any
+    note: str = ""  # how to read it
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell]] = ()
+    pictures: Sequence[Picture] = ()
+    on_screen: bool = False  # whether its table is printed too
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """A row that was answered wrongly: the texts, what was wanted, what came, and how wrong that is (a probability, a distance)."""
+
+    texts: Sequence[str]
+    wanted: str
+    got: str
+    by: float
+
+
+MOST_MISTAKES, MOST_CHARACTERS = 20, 600  # shown
+
+
+def mistakes_section(found: Sequence[Mistake], by: str, name: str = "mistakes", title: str = "The most confident mistakes") -> Section:
+    """The worst mistakes, in this order; `by` names the number that orders them."""
+    worst = sorted(found, key=lambda one: -one.by)[:MOST_MISTAKES]
+    values = [{"texts": [shortened(text) for text in one.texts], "wanted": one.wanted, "got": one.got, "by": one.by} for one in worst]
+    rows: list[list[Cell]] = [["\n".join(shortened(text) for text in one.texts), one.wanted, one.got, one.by] for one in worst]
+    return Section(name=name, title=title, values=values, header=("text", "wanted", "got", by), rows=rows,
+                   note=f"In all: {len(found)}" + (f"; shown: {len(worst)}" if len(found) > len(worst) else ""))
+
+
+def shortened(text: str) -> str:
+    """A text that is not longer than the report shows; what is left out is replaced by an ellipsis."""
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " …"

@@ -1,0 +1,126 @@
+"""What `tools/run_ablations.py` runs: the rows of tables, their pre-training and fine-tuning, at one of several scales."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from official_bert.config import inherited_and_own, merge
+from official_bert.files import read_text
+from official_bert.typed_values import build
+
+COMMON = "baseline"  # the row whose held-out records measure all rows, and whose configuration is that of the scale
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scale:
+    """The values that all rows share."""
+
+    pretraining: str  # a YAML, from the root of the repository
+    vocab_size: int
+    dupe_factor: int
+    finetuning: dict
+    tasks: tuple[str, ...] = ()  # only these
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskEntry:
+    """A task of fine-tuning."""
+
+    data: str
+    metric: str
+    config: dict
+    training_rows: int = 0  # 0: all
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a table; without `config` and `pretrained`, its model is not pre-trained."""
+
+    title: str
+    config: str = ""  # of configs/ablations
+    pretraining: dict = dataclasses.field(default_factory=dict)  # laid over it
+    milestones: bool = False  # keeps the weights after each eighth of its steps
+    data: dict = dataclasses.field(default_factory=dict)  # further flags of the data generator
+    pretrained: str = ""  # the row whose pre-training it takes
+    at_share: float = 1.0  # the share of that pre-training's steps after which it takes the weights
+    finetuning: dict = dataclasses.field(default_factory=dict)  # laid over each task's configuration
+    tasks: str = "usual"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything in suites.yaml, for one scale. Paths of configurations begin at `root`, the repository's."""
+
+    root: str
+    scale_name: str
+    scale: Scale
+    tasks: Mapping[str, TaskEntry]
+    rows: Mapping[str, Row]
+    task_sets: Mapping[str, Sequence[str]]
+    suites: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def read(cls, root: str, scale: str) -> "Plan":
+        """Reads tools/ablations/suites.yaml. Raises ValueError for an unknown scale, and for unknown keys and values of another type."""
+        path = os.path.join(root, "tools", "ablations", "suites.yaml")
+        values = yaml.safe_load(read_text(path, "suites of ablations"))
+        if scale not in values["scales"]:
+            raise ValueError(f"--scale: expected one of {', '.join(values['scales'])}, got {scale}")
+        rows = {name: build(Row, entry, f"{path}: rows.{name}") for name, entry in values["rows"].items()}
+        tasks = {name: build(TaskEntry, entry, f"{path}: tasks.{name}") for name, entry in values["tasks"].items()}
+        return cls(root, scale, build(Scale, values["scales"][scale], f"{path}: scales.{scale}"), tasks, rows, values["task_sets"],
+                   values["suites"])
+
+    def chosen(self, suite: str, only: Sequence[str]) -> list[str]:
+        """Returns the names of a suite's rows, those of `only`, in the order of the file."""
+        if suite != "all" and suite not in self.suites:
+            raise ValueError(f"--suite: expected all or one of {', '.join(self.suites)}, got {suite}")
+        wanted = list(self.rows) if suite == "all" else self.suites[suite]
+        if unknown := sorted(set(only) - set(wanted)):
+            raise ValueError(f"--rows: expected rows of {suite}: {', '.join(wanted)}; got {', '.join(unknown)}")
+        return [name for name in self.rows if name in (only or wanted)]
+
+    def tasks_of(self, row: str) -> list[str]:
+        """The tasks that a row is fine-tuned on."""
+        return [task for task in self.task_sets[self.rows[row].tasks] if task in (self.scale.tasks or self.tasks)]
+
+    def pretraining(self, row: str) -> dict:
+        """The configuration of a row's pre-training: the scale's values, under the row's own."""
+        entry = self.rows[row]
+        values = merge(*inherited_and_own(os.path.join(self.root, self.scale.pretraining)))
+        own: dict = {}
+        if entry.config not in ("", COMMON):
+            own = inherited_and_own(os.path.join(self.root, "configs", "ablations", f"{entry.config}.yaml"))[1]
+        values = merge(merge(merge(values, {"model": {"vocab_size": self.scale.vocab_size}}), own), entry.pretraining)
+        return merge(values, {"training": {"keep_every": steps_of(values) // 8}}) if entry.milestones else values
+
+    def finetuning(self, row: str, task: str) -> dict:
+        """The configuration of a row's fine-tuning on a task; its model is that of the checkpoint, or of the scale without one."""
+        entry = self.rows[row]
+        values = merge(merge(self.scale.finetuning, self.tasks[task].config), entry.finetuning)
+        if entry.config or entry.pretrained:
+            return values
+        return merge({key: value for key, value in self.pretraining(row).items() if key in ("model", "tokenizer")}, values)
+
+
+def steps_of(config: Mapping[str, Any]) -> int:
+    """Returns the steps of a pre-training's configuration."""
+    return sum(phase["steps"] for phase in config.get("phases", [])) or config["training"]["steps"]
+
+
+def generator_flags(config: Mapping[str, Any], more: Mapping[str, Any], dupe_factor: int) -> list[list[str]]:
+    """Returns the flags of the data generator for a pre-training's configuration: a list for each length of its phases."""
+    lengths = [merge(config["options"], phase.get("options", {})) for phase in config.get("phases", [])] or [config["options"]]
+    found = []
+    for options in lengths:
+        masking = {"strategy": "token", **options.get("masking", {})}
+        chosen = {"max_seq_length": options["max_seq_length"], "max_predictions_per_seq": options["max_predictions_per_seq"],
+                  "sentence_task": options.get("sentence_task", "nsp"), "dupe_factor": dupe_factor, "masking": masking.pop("strategy"),
+                  **{"masked_lm_prob" if key == "rate" else key: value for key, value in masking.items()}, **more}
+        if chosen["masking"] == "dynamic":
+            chosen = {key: value for key, value in chosen.items() if key in ("max_seq_length", "sentence_task", "masking", "dupe_factor")}
+        found.append([f"--{key}={value}" for key, value in chosen.items()])
+    return found

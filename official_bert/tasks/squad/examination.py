@@ -1,0 +1,59 @@
+"""The report on an evaluation of answers: scores by the length of the answer and by the threshold for no answer, the worst answers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from official_bert.reports import pictures
+from official_bert.reports.sections import Mistake, Section, mistakes_section
+from official_bert.tasks.squad import metrics
+from official_bert.tasks.squad.decoding import Decoded
+
+LENGTHS = ((0, 0, "no answer"), (1, 1, "1 word"), (2, 2, "2 words"), (3, 5, "3 to 5 words"), (6, 10, "6 to 10 words"),
+           (11, None, "more than 10 words"))
+THRESHOLDS = 41  # of the curve
+
+
+def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> Iterator[Section]:
+    """Yields the sections about the questions that were answered, all of `articles`; scores are in percent."""
+    exact, f1 = metrics.question_scores(articles, {key: value.prediction for key, value in decoded.items()}, version_2)
+    questions = {row["id"]: row for row in metrics.questions_of(articles) if row["id"] in decoded}
+    contexts = {row["id"]: paragraph.get("context", "") for article in articles for paragraph in article["paragraphs"]
+                for row in paragraph["qas"]}
+    yield _by_length(questions, exact, f1)
+    if version_2:
+        yield _by_threshold(articles, decoded)
+    yield mistakes_section(
+        [Mistake([row["question"], contexts[key]], " / ".join(dict.fromkeys(answer["text"] for answer in row["answers"])) or "(no answer)",
+                 decoded[key].prediction or "(no answer)", float(decoded[key].nbest[0].probability) if decoded[key].nbest else 0.0)
+         for key, row in questions.items() if f1[key] == 0.0],
+        "probability", title="The most confident answers that share no word with the right one")
+
+
+def _by_length(questions: Mapping[str, Mapping], exact: Mapping[str, float], f1: Mapping[str, float]) -> Section:
+    """Scores by the words of the shortest right answer."""
+    lengths = {key: min((len(answer["text"].split()) for answer in row["answers"]), default=0) for key, row in questions.items()}
+    values = {}
+    for least, most, name in LENGTHS:
+        if keys := [key for key, length in lengths.items() if length >= least and (most is None or length <= most)]:
+            values[name] = {"questions": len(keys), "exact_match": 100.0 * float(np.mean([exact[key] for key in keys])),
+                            "f1": 100.0 * float(np.mean([f1[key] for key in keys]))}
+    bars = {name: {"exact match": row["exact_match"], "F1": row["f1"]} for name, row in values.items()}
+    return Section(name="answer_length", title="By the length of the right answer", values=values, on_screen=True,
+                   header=("right answer", "questions", "exact match", "F1"), rows=[[name, *row.values()] for name, row in values.items()],
+                   pictures=[pictures.bars_picture(bars, "percent", "Exact match and F1 by the length of the right answer")])
+
+
+def _by_threshold(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -> Section:
+    """Scores of all questions for thresholds from the lowest to the highest odds of no answer: above it, no answer is given."""
+    odds = np.array([value.null_odds for value in decoded.values()])
+    curves: dict[str, dict[float, float]] = {"exact match": {}, "F1": {}}
+    for threshold in np.unique(np.quantile(odds, np.linspace(0.0, 1.0, THRESHOLDS))):
+        answers = {key: "" if value.null_odds > threshold else value.best_text for key, value in decoded.items()}
+        for name, scores in zip(curves, metrics.question_scores(articles, answers, True)):
+            curves[name][float(threshold)] = 100.0 * float(np.mean(list(scores.values())))
+    values = [{"threshold": threshold, "exact_match": exact, "f1": curves["F1"][threshold]}
+              for threshold, exact in curves["exact match"].items()]
+    return Section(name="null_threshold", title="By the threshold for no answer", values=values,
+                   note="No answer is given if its score lies above that of the best answer by more than the threshold.",
+                   pictures=[pictures.lines_picture(curves, "null_score_diff_threshold", "percent", "Scores by threshold")])

@@ -1,0 +1,128 @@
+"""Evaluation on questions in several languages (XQuAD, MLQA): a row for each file, as a table and as JSON."""
+
+import dataclasses
+import json
+import os
+import re
+import statistics
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+
+import keras
+import numpy as np
+
+from official_bert.files import written_whole
+from official_bert.tasks.squad.metrics import questions_of
+from official_bert.tasks.squad.mlqa import mlqa_metrics
+from official_bert.tasks.squad.reading import read_squad
+from official_bert.tasks.squad.task import Questions, Task
+from official_bert.training import evaluation
+from official_bert.training.task import DataFiles, Steps
+
+MOST_DELETED = 0.01  # of a file's characters by lower-casing: with more it is told
+MOST_UNKNOWN = 0.01  # of a file's tokens
+HEADINGS = ("exact match", "F1", "exact match, MLQA's rules", "F1, MLQA's rules")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The result on a file, in percent; None if MLQA's script does not know the language."""
+
+    language: str
+    file: str
+    questions: int
+    exact_match: float  # of SQuAD's script, as published results on XQuAD
+    f1: float
+    mlqa_exact_match: float | None = None
+    mlqa_f1: float | None = None
+
+    @property
+    def cells(self) -> tuple[float | None, ...]:
+        """The scores in the order of `HEADINGS`."""
+        return self.exact_match, self.f1, self.mlqa_exact_match, self.mlqa_f1
+
+
+def language_of(path: str) -> str:
+    """Returns the language in a file's name: that of its contexts in `test-context-ar-question-de.json`, else the last code of two letters.
+
+    Raises ValueError if the name has none.
+    """
+    stem = os.path.basename(path).lower().partition(".json")[0]
+    found = re.findall(r"context[-_.]([a-z]{2})(?![a-z])", stem) or re.findall(r"(?<![a-z])([a-z]{2})(?![a-z])", stem)[-1:]
+    if not found:
+        raise ValueError(f"{path}: expected the language in the file's name, as in xquad.de.json")
+    return found[0]
+
+
+def check(paths: Sequence[str]) -> None:
+    """Raises ValueError for a file that cannot be read, without gold answers, without a language in its name; for equal names."""
+    names = [os.path.basename(path) for path in paths]
+    if len(set(names)) < len(names):
+        raise ValueError(f"--eval_files: expected files of different names, got {', '.join(paths)}")
+    for path in paths:
+        language_of(path)
+        for row in questions_of(read_squad(path).articles):
+            if "answers" not in row:
+                raise ValueError(f"{path}: question {row['id']!r}: expected gold answers to measure against, got none")
+
+
+def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: str, warn: Callable[[str], None]) -> list[Scores]:
+    """Answers and measures the questions of each file; writes the answers to `predictions_FILE.json`. Warns of text that is lost."""
+    found = []
+    for path in paths:
+        questions = task.resolve(DataFiles(predict_file=path), Steps(train=False, evaluate=False, predict=True), model).tests
+        assert isinstance(questions, Questions)
+        for line in losses(questions):
+            warn(f"{path}: {line}")
+        rows = evaluation.predict(task, model, questions.source)
+        answers = {key: value.prediction for key, value in questions.decode(rows).items()}
+        name = os.path.basename(path).partition(".json")[0]
+        with written_whole(os.path.join(output_dir, f"predictions_{name}.json")) as file:
+            json.dump(answers, file, indent=4, ensure_ascii=False)
+            file.write("\n")
+        measured, language = questions.evaluate(rows), language_of(path)
+        of_mlqa = mlqa_metrics(questions.file.articles, answers, language)
+        found.append(Scores(language, os.path.basename(path), len(answers), measured["exact_match"], measured["f1"],
+                            of_mlqa.get("exact_match"), of_mlqa.get("f1")))
+    return found
+
+
+def losses(questions: Questions) -> list[str]:
+    """Returns a line for each way in which a vocabulary loses much of a file's text: characters deleted, words unknown."""
+    lines, tokenizer = [], questions.task.tokenizer
+    contexts = {example.passage.context for example in questions.file.examples}
+    characters = unicodedata.normalize("NFD", "".join(contexts))
+    deleted = sum(unicodedata.category(char) == "Mn" for char in characters) / max(1, len(characters))
+    if tokenizer.do_lower_case and deleted > MOST_DELETED:
+        lines.append(f"lower-casing deletes {deleted:.1%} of its characters (accents, vowel signs); a cased vocabulary keeps them")
+    ids = np.concatenate([feature.pieces.ids for feature in questions.features if feature.window_index == 0])
+    unknown = float(np.mean(ids == tokenizer.vocab["[UNK]"]))
+    if unknown > MOST_UNKNOWN:
+        lines.append(f"{unknown:.1%} of its tokens are [UNK]; a multilingual vocabulary has more of its words")
+    return lines
+
+
+def table(rows: Sequence[Scores]) -> str:
+    """Returns the scores in Markdown, with the mean over the files; "-" for what is not measured."""
+    lines = [f"| language | file | questions | {' | '.join(HEADINGS)} |", "|---" * (3 + len(HEADINGS)) + "|"]
+    lines += [f"| {row.language} | {row.file} | {row.questions} | {_shown(row.cells)} |" for row in rows]
+    lines.append(f"| mean | | {sum(row.questions for row in rows)} | {_shown(map(_mean, zip(*(row.cells for row in rows))))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(cells: Iterable[float | None]) -> str:
+    return " | ".join("-" if cell is None else f"{cell:.2f}" for cell in cells)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
+
+
+def write(rows: Sequence[Scores], output_dir: str) -> list[str]:
+    """Writes `languages.json` and `languages.md`; returns their paths."""
+    texts = {"languages.json": json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "languages.md": table(rows)}
+    for name, text in texts.items():
+        with written_whole(os.path.join(output_dir, name)) as file:
+            file.write(text)
+    return [os.path.join(output_dir, name) for name in texts]

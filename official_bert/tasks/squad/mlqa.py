@@ -1,0 +1,56 @@
+"""Exact match and F1 by the rules of MLQA's script (Lewis et al. 2020), which knows the words and articles of seven languages.
+
+Punctuation is Unicode's, not only ASCII's; articles are the language's; in Chinese each ideograph is a word.
+"""
+
+import functools
+import re
+import string
+import sys
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from official_bert.tasks.squad.metrics import questions_of, token_f1
+
+ARTICLES = {
+    "en": r"\b(?:a|an|the)\b", "es": r"\b(?:un|una|unos|unas|el|la|los|las)\b", "vi": r"\b(?:của|là|cái|chiếc|những)\b",
+    "de": r"\b(?:ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
+    "ar": "ال",  # wherever it stands, also within a word: the script's other alternative never matches
+    "hi": "", "zh": ""}
+SEPARATED = ("zh",)  # languages whose ideographs are words
+IDEOGRAPH = re.compile(r"[\u4e00-\u9fa5]")
+
+
+@functools.cache
+def punctuation() -> dict[int, None]:
+    """The script's, to delete: all that Unicode calls punctuation, and ASCII's, some of which it calls symbols."""
+    codes = (code for code in range(sys.maxunicode) if unicodedata.category(chr(code)).startswith("P"))
+    return dict.fromkeys([*codes, *map(ord, string.punctuation)])
+
+
+def normalize(text: str, language: str) -> str:
+    """Returns `text` in lower case, without punctuation and the language's articles, its words between single spaces."""
+    text = text.lower().translate(punctuation())
+    if pattern := ARTICLES[language]:
+        text = re.sub(pattern, " ", text)
+    if language in SEPARATED:
+        text = IDEOGRAPH.sub(r" \g<0> ", text)
+    return " ".join(text.split())
+
+
+def mlqa_metrics(articles: Sequence[Mapping], predictions: Mapping[str, str], language: str) -> dict[str, float]:
+    """Returns `exact_match` and `f1` in percent of answers in a language; {} if it is none of MLQA's, or a question has no answer.
+
+    Every question counts, even without a prediction; the best of several gold answers counts.
+    """
+    rows = list(questions_of(articles))
+    if language not in ARTICLES or not all(row.get("answers") for row in rows):
+        return {}
+    exact = f1 = 0.0
+    for row in rows:
+        if row["id"] in predictions:
+            predicted = normalize(predictions[row["id"]], language)
+            golds = [normalize(answer["text"], language) for answer in row["answers"]]
+            exact += predicted in golds
+            f1 += max(token_f1(predicted, gold) for gold in golds) if predicted else 0.0
+    return {"exact_match": 100.0 * exact / len(rows), "f1": 100.0 * f1 / len(rows)}

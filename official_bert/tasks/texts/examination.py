@@ -1,0 +1,123 @@
+"""The report on an evaluation of texts: classes, probabilities, scores, and the worst mistakes with their texts.
+
+N rows, K labels.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from official_bert.data.labelled_texts import LabelledTexts, TextSet
+from official_bert.reports import pictures, statistics
+from official_bert.reports.sections import Mistake, Section, mistakes_section
+
+Answer = Callable[[np.ndarray], Mapping[str, Any]]  # of a row's logits [K], as `TextClassification.answer`
+
+
+def examine(head: str, labels: Sequence[str], answer: Answer, one: TextSet, rows: Sequence[int] | np.ndarray,
+            logits: np.ndarray) -> list[Section]:
+    """Returns the sections about the rows of a set that were evaluated, from their logits [N,K]; names end with the set's name."""
+    assert one.data.targets is not None
+    gold = one.data.targets[rows]
+    texts = [_texts(one.data, row) for row in rows]
+    if head == "regression":
+        found = _of_scores(gold, np.asarray(logits[:, 0], np.float64), texts)
+    elif head == "multi_label":
+        found = _of_several_labels(gold.astype(int), labels, [answer(row) for row in logits], texts)
+    elif head == "choice":
+        found = _of_choices(gold, logits, texts)
+    else:
+        found = _of_one_label(gold, labels, scipy.special.softmax(np.asarray(logits, np.float64), axis=-1), texts)
+    return [dataclasses.replace(section, name=f"{section.name}{one.name}", title=f"{section.title}{one.name.replace('_', ' ')}")
+            for section in found]
+
+
+def _texts(data: LabelledTexts, row: int) -> list[str]:
+    """The texts of a row; of a choice model the text before the choices."""
+    return [data.text[row]] + ([data.text_pair[row]] if data.text_pair else []) + (list(data.choices[row]) if data.choices else [])
+
+
+def _of_one_label(gold: np.ndarray, labels: Sequence[str], probabilities: np.ndarray, texts: Sequence[Sequence[str]]) -> Iterator[Section]:
+    predicted = probabilities.argmax(axis=-1)
+    scores = statistics.class_scores(gold, predicted, labels)
+    areas = {label: statistics.roc_auc(gold == number, probabilities[:, number]) for number, label in enumerate(labels)}
+    yield _classes(scores, areas)
+    matrix = statistics.confusion(gold, predicted, len(labels))
+    pairs = statistics.most_confused(matrix, labels)
+    yield Section(name="confusion", title="Confusions", values={"labels": list(labels), "matrix": matrix.tolist(), "most": pairs},
+                  header=("wanted", "got", "rows"), rows=[[pair["wanted"], pair["got"], pair["rows"]] for pair in pairs],
+                  pictures=[pictures.confusion_picture(matrix, labels)] if len(labels) <= pictures.MOST_LABELS else ())
+    confidence = probabilities[np.arange(len(gold)), predicted]
+    yield _calibration(confidence, predicted == gold)
+    yield from _roc({label: (gold == number, probabilities[:, number]) for number, label in enumerate(labels)
+                     if len(labels) > 2 or number == 1})
+    yield mistakes_section([Mistake(texts[row], labels[gold[row]], labels[predicted[row]], float(confidence[row]))
+                            for row in np.flatnonzero(predicted != gold)], "probability")
+
+
+def _of_several_labels(gold: np.ndarray, labels: Sequence[str], answers: Sequence[Mapping[str, Any]],
+                       texts: Sequence[Sequence[str]]) -> Iterator[Section]:
+    probabilities = np.array([answer["probabilities"] for answer in answers])
+    predicted = np.array([[label in answer["labels"] for label in labels] for answer in answers], int)
+    areas = {label: statistics.roc_auc(gold[:, number], probabilities[:, number]) for number, label in enumerate(labels)}
+    yield _classes(statistics.class_scores(gold, predicted, labels), areas)
+    yield _calibration(np.where(predicted, probabilities, 1.0 - probabilities).ravel(), (predicted == gold).ravel(),
+                       "Each label of each row counts as one answer: that it holds, or that it does not.")
+    yield from _roc({label: (gold[:, number], probabilities[:, number]) for number, label in enumerate(labels)})
+
+    def named(row: np.ndarray) -> str:
+        return ", ".join(label for label, holds in zip(labels, row) if holds) or "(none)"
+    distance = np.where(predicted == gold, 0.0, np.where(predicted, probabilities, 1.0 - probabilities)).max(axis=1)
+    yield mistakes_section([Mistake(texts[row], named(gold[row]), named(predicted[row]), float(distance[row]))
+                            for row in np.flatnonzero((predicted != gold).any(axis=1))], "probability")
+
+
+def _of_choices(gold: np.ndarray, logits: np.ndarray, texts: Sequence[Sequence[str]]) -> Iterator[Section]:
+    probabilities = scipy.special.softmax(np.asarray(logits, np.float64), axis=-1)
+    predicted = probabilities.argmax(axis=-1)
+    confidence = probabilities[np.arange(len(gold)), predicted]
+    yield _calibration(confidence, predicted == gold)
+    yield mistakes_section([Mistake(texts[row][:1], texts[row][1 + gold[row]], texts[row][1 + predicted[row]], float(confidence[row]))
+                            for row in np.flatnonzero(predicted != gold)], "probability")
+
+
+def _of_scores(gold: np.ndarray, predicted: np.ndarray, texts: Sequence[Sequence[str]]) -> Iterator[Section]:
+    errors = predicted - gold
+    values = {"mean_error": float(errors.mean()), "mean_absolute_error": float(np.abs(errors).mean()),
+              "largest_absolute_error": float(np.abs(errors).max())}
+    yield Section(name="scores", title="Answers and right scores", values=values, header=("", "value"),
+                  rows=[[name, value] for name, value in values.items()], on_screen=True,
+                  pictures=[pictures.scatter_picture(gold, predicted)])
+    yield mistakes_section([Mistake(texts[row], f"{gold[row]:.4g}", f"{predicted[row]:.4g}", float(abs(errors[row])))
+                            for row in range(len(gold))], "absolute error", title="The largest errors")
+
+
+def _classes(scores: Mapping[str, Mapping[str, float]], areas: Mapping[str, float | None]) -> Section:
+    values = {label: {**score, "roc_auc": areas[label]} for label, score in scores.items()}
+    return Section(name="classes", title="Classes", values=values, on_screen=True,
+                   header=("label", "precision", "recall", "F1", "support", "ROC AUC"),
+                   rows=[[label, *score.values()] for label, score in values.items()],
+                   note="" if any(area is not None for area in areas.values()) else "No ROC: all rows have one label.")
+
+
+def _calibration(confidence: np.ndarray, right: np.ndarray, note: str = "") -> Section:
+    bins = statistics.reliability(confidence, right)
+    error = statistics.expected_calibration_error(bins)
+    return Section(name="calibration", title="Calibration", on_screen=True,
+                   values={"expected_calibration_error": error, "bins": [dataclasses.asdict(one) for one in bins]},
+                   note=f"expected_calibration_error {error:.4f}: the mean distance between probability and share of right answers. {note}"
+                   .strip(), header=("probability up to", "rows", "mean probability", "right"),
+                   rows=[[one.high, one.rows, one.confidence, one.accuracy] for one in bins],
+                   pictures=[pictures.reliability_picture(bins)])
+
+
+def _roc(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Iterator[Section]:
+    """The ROC curve of each label that some rows have and others lack; nothing without such a label."""
+    drawn = {label: statistics.roc_curve(gold, scores) for label, (gold, scores) in curves.items() if 0 < np.sum(gold) < len(gold)}
+    if drawn:
+        areas = {label: statistics.roc_auc(*curves[label]) for label in drawn}
+        yield Section(name="roc", title="ROC", values=areas, pictures=[pictures.roc_picture(drawn)],
+                      note="Each label against all others." if len(curves) > 1 else "")

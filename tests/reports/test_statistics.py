@@ -1,0 +1,45 @@
+"""The numbers of a report, against values worked out by hand."""
+
+import numpy as np
+import pytest
+
+from official_bert.reports import statistics
+
+GOLD = np.array([0, 0, 0, 1, 1, 2])
+FOUND = np.array([0, 0, 1, 1, 2, 2])
+
+
+def test_scores_of_classes_are_those_worked_out_by_hand():
+    scores = statistics.class_scores(GOLD, FOUND, ["a", "b", "c", "never"])
+    assert scores["a"] == {"precision": 1.0, "recall": pytest.approx(2 / 3), "f1": pytest.approx(0.8), "support": 3}
+    assert scores["b"] == {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2}
+    assert scores["c"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
+    assert scores["never"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
+    several = statistics.class_scores(np.array([[1, 0], [1, 1]]), np.array([[1, 1], [0, 1]]), ["x", "y"])
+    assert several["x"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
+    assert several["y"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
+
+
+def test_confusions_are_counted_and_the_most_common_named():
+    matrix = statistics.confusion(GOLD, FOUND, 3)
+    np.testing.assert_array_equal(matrix, [[2, 1, 0], [0, 1, 1], [0, 0, 1]])
+    assert statistics.most_confused(matrix, ["a", "b", "c"]) == [
+        {"wanted": "a", "got": "b", "rows": 1}, {"wanted": "b", "got": "c", "rows": 1}]
+
+
+def test_the_calibration_error_is_the_weighted_distance_of_confidence_and_accuracy():
+    # The bins end at 0.6 (0.55 and 0.58, one of two right), 0.8 (0.75, wrong) and 1 (0.91, 0.95 and 1, all right).
+    confidence, right = np.array([0.55, 0.58, 0.91, 0.95, 1.0, 0.75]), np.array([1, 0, 1, 1, 1, 0])
+    bins = statistics.reliability(confidence, right)
+    assert [(one.high, one.rows, one.accuracy) for one in bins] == [(0.6, 2, 0.5), (0.8, 1, 0.0), (1.0, 3, 1.0)]
+    assert statistics.expected_calibration_error(bins) == pytest.approx((2 * 0.065 + 1 * 0.75 + 3 * (1 - 2.86 / 3)) / 6)
+    assert statistics.expected_calibration_error(statistics.reliability(np.array([0.0, 1.0]), np.array([0, 1]))) == 0.0
+    assert statistics.expected_calibration_error([]) == 0.0
+
+
+def test_the_area_under_the_roc_curve_is_the_share_of_pairs_in_order():
+    gold, scores = np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.35, 0.8])
+    assert statistics.roc_auc(gold, scores) == pytest.approx(3 / 4)  # of four pairs, one (0.4 before 0.35) is in the wrong order
+    assert statistics.roc_auc(np.ones(3), np.array([0.1, 0.2, 0.3])) is None
+    false, true = statistics.roc_curve(gold, scores)
+    assert (false[0], true[0], false[-1], true[-1]) == (0.0, 0.0, 1.0, 1.0)

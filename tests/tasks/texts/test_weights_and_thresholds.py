@@ -1,0 +1,146 @@
+"""Weights of labels in training, and thresholds tuned in evaluation, from the options to the answers."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from made_finetuning import data_files, make_config, resolve
+
+from official_bert.predictor import Predictor
+from official_bert.serving.served_model import ServingOptions
+from official_bert.tasks.loading import load_task
+from official_bert.tasks.texts.metrics import best_threshold
+from official_bert.training import checkpointing, distribution, runs
+from official_bert.training.distribution import Placement
+from official_bert.training.task import DataFiles, Steps
+from official_bert.training.trainer import Trainer
+
+WORDS = ("water", "stone", "paper", "green", "house", "small")
+
+
+def write_rows(path, rows, header="text\tlabel"):
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def rows_of(count, seed=0):
+    """Rows whose labels are the words `water` and, rarely, `stone`."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        words = list(rng.choice(WORDS[2:], rng.integers(2, 6)))
+        labels = [word for word, share in zip(WORDS, (0.5, 0.15)) if rng.random() < share]
+        yield f"{' '.join([*words, *labels])}\t{','.join(labels)}"
+
+
+@pytest.fixture
+def one_label(tmp_path):
+    rows = [f"{WORDS[number % 6]} {number}\t{'yes' if number % 4 == 0 else 'no'}" for number in range(40)]
+    return write_rows(tmp_path / "train.tsv", rows)
+
+
+def test_rows_weigh_in_training_as_scikit_learn_balances_them_and_in_evaluation_one(one_label):
+    data = resolve(make_config("classification", options={"class_weights": "balanced"}), train_file=one_label)
+    weights = {int(row["label_ids"]): float(row["loss_weights"]) for row in data.train.examples}
+    counts = np.bincount([int(row["label_ids"]) for row in data.train.examples])
+    assert weights == pytest.approx({label: counts.sum() / (2 * count) for label, count in enumerate(counts)})
+    assert "weights of the labels: no 0.6667, yes 2" in data.notes
+    assert "loss_weights" not in data.held_out.source.batch(0) and len(data.held_out.source.examples) == 4
+    batch = {key: tf.constant(value) for key, value in data.train.batch(0).items()}
+    logits = tf.random.stateless_normal((16, 2), seed=(1, 2))
+    total, weight = data.task.losses({"logits": logits}, batch)["loss"]
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label_ids"], logits).numpy()
+    own = np.array([weights[int(label)] for label in batch["label_ids"]]) * batch["example_weights"].numpy()
+    assert float(total) == pytest.approx((each * own).sum(), rel=1e-5) and float(weight) == pytest.approx(own.sum(), rel=1e-6)
+    assert float(data.task.loss_weights(batch)["loss"]) == pytest.approx(own.sum(), rel=1e-6)
+    assert set(data.task.batch_spec(4)) == set(data.train.batch(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"class_weights": {"yes": 5.0}, "label_smoothing": 0.1},
+                                     {"kind": "multi_label", "positive_weights": "balanced"}])
+def test_a_weighted_batch_cut_into_micro_batches_is_the_same_step(tmp_path, one_label, options):
+    path = one_label if "class_weights" in options else write_rows(tmp_path / "several.tsv", rows_of(40))
+    made = []
+    for pieces in (1, 4):
+        tf.keras.utils.set_random_seed(3)
+        config = make_config("classification", options={**options, "dev_share": 0.0, "dropout": 0.0},
+                             training={"accumulation_steps": pieces, "batch_size": 8})
+        data = resolve(config, train_file=path)
+        trainer = Trainer(data.task, data.model, tf.distribute.get_strategy(), 10)
+        rows = trainer.run_steps(iter(distribution.distribute(data.train, trainer.strategy)), tf.constant(5)).numpy()
+        made.append((rows[:, 0], [weight.numpy() for weight in trainer.weights]))
+    np.testing.assert_allclose(made[0][0], made[1][0], rtol=1e-5)
+    for one, other in zip(made[0][1], made[1][1]):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"kind": "regression", "class_weights": "balanced"}, "class_weights: has no meaning for kind: regression"),
+    ({"kind": "regression", "label_smoothing": 0.1}, "label_smoothing: has no meaning for kind: regression"),
+    ({"kind": "multi_label", "class_weights": "balanced"}, "kind: multi_label; several labels have positive_weights"),
+    ({"positive_weights": "balanced"}, "positive_weights: has no meaning for kind: classifier"),
+    ({"threshold": "tuned"}, "threshold: has no meaning for kind: classifier"),
+    ({"kind": "multi_label", "threshold": 1.5}, "threshold: expected probabilities from 0 to 1, got 1.5"),
+    ({"label_smoothing": 1.0}, "label_smoothing: expected a share from 0 to below 1"),
+    ({"class_weights": "balance"}, "class_weights: expected '' or 'balanced' or list of float or mapping to float, got 'balance'"),
+    ({"class_weights": {"maybe": 2.0}}, r"class_weights: expected labels of \['no', 'yes'\], got 'maybe'"),
+    ({"class_weights": [1.0, 2.0, 3.0]}, "expected a weight for each of the 2 labels"),
+    ({"kind": "multi_label", "threshold": "tuned", "dev_share": 0.0}, "threshold: tuned: expected evaluation data to tune it on")])
+def test_options_without_meaning_are_refused(one_label, options, said):
+    with pytest.raises(ValueError, match=said):
+        resolve(make_config("classification", options=options), train_file=one_label)
+    with pytest.raises(ValueError, match="expected a data set with labels, stsb has scores"):
+        load_task(make_config("glue", options={"dataset": "stsb", "class_weights": "balanced"}))
+
+
+def test_the_best_threshold_is_that_of_every_threshold_tried():
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 7, 40):
+        targets = (rng.random(count) < 0.4).astype("float32")
+        probabilities = rng.choice(np.linspace(0.05, 0.95, 19), count).astype("float32")
+        found = best_threshold(targets, probabilities)
+
+        def f1(threshold, targets=targets, probabilities=probabilities):
+            given = probabilities >= threshold
+            return 2 * (given * targets).sum() / max(given.sum() + targets.sum(), 1)
+        assert f1(found) == pytest.approx(max(f1(threshold) for threshold in np.linspace(0.001, 0.999, 999)))
+    assert best_threshold(np.array([0.0, 0.0]), np.array([0.9, 0.1])) == 0.5
+    assert best_threshold(np.array([1.0, 0.0]), np.array([0.25, 0.125], np.float32)) == 0.1875
+
+
+@pytest.mark.parametrize("threshold", [pytest.param("tuned", marks=pytest.mark.slow), "tuned_per_label"])
+def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_path, threshold):
+    train, dev = (write_rows(tmp_path / f"{name}.tsv", rows_of(count, seed)) for name, count, seed in (("train", 200, 0), ("dev", 60, 1)))
+    config = make_config("classification", options={"kind": "multi_label", "threshold": threshold, "positive_weights": "balanced"},
+                         training={"epochs": 1.0}, optimizer={"learning_rate": 2e-3})
+    folder = str(tmp_path / "run")
+    files = data_files(train_file=train, eval_file=dev, predict_file=dev)
+    said = []
+    metrics = runs.run(load_task(config), files, folder, Placement(), steps=Steps(predict=True), report=said.append)
+    stored = checkpointing.read_tuned(folder)["threshold"]
+    assert any(line.startswith("weights of the positive rows: stone ") for line in said)
+    named = {"tuned": {"threshold": stored}, "tuned_per_label": dict(zip(("threshold_stone", "threshold_water"), np.atleast_1d(stored)))}
+    assert {name: value for name, value in metrics.items() if name.startswith("threshold")} == named[threshold]
+    predictor = Predictor(folder)
+    answers = predictor([line.split("\t")[0] for line in dev.read_text().splitlines()[1:]])
+    written = [line.split("\t")[1] for line in (tmp_path / "run/predictions.tsv").read_text().splitlines()[1:]]
+    assert [",".join(answer["labels"]) for answer in answers] == written
+    limits = np.broadcast_to(stored, 2)
+    for answer in answers:
+        assert sorted(answer["labels"]) == [label for label, probability, limit in zip(("stone", "water"), answer["probabilities"], limits)
+                                            if probability >= limit]
+    chosen = Predictor(folder, ServingOptions(threshold=0.0))("paper green")
+    assert len(chosen["labels"]) == 2
+    # An evaluation alone measures with what is stored, and tunes nothing on its rows.
+    other = write_rows(tmp_path / "other.tsv", rows_of(30, 5))
+    again = runs.run(load_task(runs.stored_config(folder)), DataFiles(eval_file=str(other)), folder, Placement(), steps=Steps(train=False),
+                     report=said.append)
+    assert not [name for name in again if name.startswith("threshold")] and checkpointing.read_tuned(folder)["threshold"] == stored
+
+
+def test_a_threshold_that_no_evaluation_tuned_is_told(tmp_path):
+    task = load_task(make_config("classification", options={"kind": "multi_label", "labels": ["a", "b"], "threshold": "tuned"}))
+    with pytest.raises(ValueError, match="threshold: tuned, but no evaluation has tuned it yet"):
+        task.answer(np.zeros(2, np.float32))
+    given = load_task(make_config("classification", options={"kind": "multi_label", "labels": ["a", "b"], "threshold": [0.9, 0.2]}))
+    assert given.answer(np.array([2.0, -1.0], np.float32))["labels"] == ["b"]  # 0.88 and 0.27
+
