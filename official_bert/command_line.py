@@ -3,9 +3,23 @@
 Importing this defines no flag; a command calls what it needs.
 """
 
+import sys
+
+STOPPED = "error: stopped by SIGINT"
+
+
+def _show(kind, error, traceback) -> None:
+    """Shows Ctrl-C in one line and other errors as Python does."""
+    if issubclass(kind, KeyboardInterrupt):
+        print(STOPPED, file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+sys.excepthook = _show  # before the other imports, here and in the commands: they take a second, and `run_main` begins after them
+
 import concurrent.futures
 import os
-import sys
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -87,6 +101,12 @@ def define_resume() -> None:
     flags.DEFINE_bool("allow_changed_data", False, "Go on with a run although its data or vocabulary are others than at its beginning.")
 
 
+def define_cache() -> None:
+    """Defines --cache_dir."""
+    flags.DEFINE_string("cache_dir", os.path.join("~", ".cache", "official_bert"), "A folder that keeps what is slow to make: tokenized "
+                        "data, and plain copies of records that are packed or lie elsewhere; empty: none.")
+
+
 def define_2018(names: Iterable[str]) -> None:
     """Defines flags of 2018's scripts; each sets the configuration key that its help names and has no default."""
     for name in names:
@@ -137,7 +157,7 @@ def run_main(main: Any) -> None:
             message = original_paths(" ".join(str(error).split()))
             raise SystemExit(f"error: {message}") from None
         except KeyboardInterrupt:
-            raise SystemExit("error: stopped by SIGINT") from None
+            raise SystemExit(STOPPED) from None
         except concurrent.futures.BrokenExecutor:
             raise SystemExit("error: a worker process was ended from outside, for lack of memory perhaps "
                              "(fewer --num_workers take less)") from None
@@ -145,15 +165,9 @@ def run_main(main: Any) -> None:
             if error.name not in ("jax", "torch", "openvino"):  # what the other backends of Keras import
                 raise
             raise SystemExit(f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}") from None
+        except Exception as error:
+            if not isinstance(error, MemoryError) and type(error).__name__ != "ResourceExhaustedError":  # that of TensorFlow
+                raise
+            raise SystemExit("error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), "
+                             "shorter sequences or a smaller model take less") from None
     app.run(checked_main)
-
-
-def _show(kind: Any, error: Any, traceback: Any) -> None:
-    """Shows Ctrl-C in one line and other errors as Python does."""
-    if issubclass(kind, KeyboardInterrupt):
-        print("error: stopped by SIGINT", file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, traceback)
-
-
-sys.excepthook = _show  # at import: a command's other modules take a second to import, before `run_main` can catch anything

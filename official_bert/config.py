@@ -11,13 +11,13 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import yaml
 
 from official_bert.files import folder_of, normal, read_json, read_text, written_whole
+from official_bert.typed_values import build
 
-T = TypeVar("T")
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
 
 
@@ -48,6 +48,8 @@ class ModelConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_epsilon: float = 1e-12
+    attention: Literal["bidirectional", "left_to_right"] = "bidirectional"  # left_to_right: a token sees itself and the tokens before it
+    bilstm_layers: int = 0  # BiLSTMs between the encoder and the heads, each as wide as the encoder (paper 5.1: on top of left-to-right)
 
     def __post_init__(self):
         for key in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size",
@@ -59,12 +61,15 @@ class ModelConfig:
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(f"model.hidden_size: expected a multiple of num_attention_heads "
                              f"({self.num_attention_heads}), got {self.hidden_size}")
+        if self.bilstm_layers < 0 or (self.bilstm_layers and self.hidden_size % 2):
+            raise ValueError(f"model.bilstm_layers: expected at least 0, and an even hidden_size (half of it for each direction), "
+                             f"got {self.bilstm_layers} and {self.hidden_size}")
 
 
 # The keys that the weights of a checkpoint decide; others, such as dropout, are for the user to choose.
 FIXED_BY_CHECKPOINT = ("model.vocab_size", "model.hidden_size", "model.num_hidden_layers", "model.num_attention_heads",
                        "model.intermediate_size", "model.max_position_embeddings", "model.type_vocab_size",
-                       "tokenizer.do_lower_case")
+                       "model.attention", "tokenizer.do_lower_case")
 BERT_BASE = ModelConfig()  # the default sizes of layers and models
 
 
@@ -92,6 +97,14 @@ class OptimizerConfig:
     beta_2: float = 0.999
     epsilon: float = 1e-6
     clip_norm: float = 1.0  # of the global gradient; 0 switches clipping off
+    layer_decay: float = 1.0  # a layer learns at so much of the rate of the layer above it, embeddings of that of the first layer
+    head_rate: float = 1.0  # of the rate, at which the task's head learns
+
+    def __post_init__(self):
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise ValueError(f"config.optimizer.layer_decay: expected a factor above 0, at most 1, got {self.layer_decay}")
+        if not 0.0 < self.head_rate < float("inf"):
+            raise ValueError(f"config.optimizer.head_rate: expected a factor above 0, got {self.head_rate}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,12 +122,18 @@ class TrainingConfig:
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     xla: bool = changeable(False)  # compile forward and backward pass of a micro-batch with XLA
     tf32: bool = True  # on a GPU, round the factors of float32 products to 10 bits; TensorFlow's default
+    freeze: str | tuple[str, ...] = ""  # parts that do not learn, such as "embeddings, layers 0-5": also pooler, encoder
+    reinitialize_layers: int = 0  # the last layers whose weights (and the pooler's) are not taken from the checkpoint, but made anew
     recompute: bool = changeable(False)  # activation checkpointing: less memory, about a third more work
     save_every: int = changeable(1000)  # steps between checkpoints
     keep_checkpoints: int = changeable(3)  # the number of last checkpoints to keep; the best one is kept too
     keep_every: int = changeable(0)  # checkpoints of multiples of these steps are kept for good; 0: none
-    eval_every: int = changeable(0)  # steps between evaluations; 0: at the end only
+    eval_every: int = changeable(0)  # steps between evaluations; 0: see eval_epochs
+    eval_epochs: float = changeable(0.0)  # epochs between evaluations, if eval_every is 0; 0: at the end only
     eval_steps: int = changeable(0)  # batches of one evaluation; 0: all
+    patience: int = changeable(0)  # evaluations in a row without a better value that end the training; 0: no number does
+    answer_with: Literal["last", "best"] = changeable("last")  # the checkpoint of a run that predicts and is exported
+    report: bool = changeable(False)  # write report.html and report.json about the last evaluation
     log_every: int = changeable(50)  # steps between lines of the log
     skip_gradient_norm: float = 0.0  # steps with a larger global gradient norm are skipped and counted; 0: none
     max_skipped_in_a_row: int = changeable(100)  # so many steps skipped one after the other stop the run; 0: no number does
@@ -126,8 +145,8 @@ class TrainingConfig:
         for key in ("batch_size", "eval_batch_size", "accumulation_steps", "steps_per_loop", "save_every", "keep_checkpoints", "log_every"):
             if getattr(self, key) < 1:
                 raise ValueError(f"config.training.{key}: expected at least 1, got {getattr(self, key)}")
-        for key in ("steps", "epochs", "keep_every", "eval_every", "eval_steps", "skip_gradient_norm", "max_skipped_in_a_row",
-                    "rewind_on_spike"):
+        for key in ("steps", "epochs", "reinitialize_layers", "keep_every", "eval_every", "eval_epochs", "eval_steps", "patience",
+                    "skip_gradient_norm", "max_skipped_in_a_row", "rewind_on_spike"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ValueError(f"config.training.{key}: expected at least 0, got {getattr(self, key)}")
 
@@ -163,50 +182,8 @@ class Config:
 # The defaults of 2018's run_classifier.py and run_squad.py.
 FINE_TUNING: Mapping[str, Any] = types.MappingProxyType({
     "optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1}, "training": {"epochs": 3.0}})
-AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({"training": {"epoch_rounding": "down"}})  # of the scripts of these names
-
-
-def build(cls: type[T], values: Any, where: str = "config") -> T:
-    """Makes dataclass `cls` from a parsed YAML mapping.
-
-    Raises ValueError, naming the dotted key, for unknown keys and for values of another type.
-    """
-    kinds = typing.get_type_hints(cls)
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{where}: expected a mapping, got {values!r}")
-    if unknown := sorted(set(map(str, values)) - set(kinds)):
-        raise ValueError(f"{where}: unknown keys {unknown}; known: {sorted(kinds)}")
-    return cls(**{key: _typed(kinds[key], value, f"{where}.{key}") for key, value in values.items()})
-
-
-def _typed(kind: Any, value: Any, where: str) -> Any:
-    """Returns `value` as `kind`, strictly: YAML reads 2e-1 as a string and yes as a bool, and both are refused."""
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return build(kind, value, where)  # type: ignore[arg-type]
-    if origin in (list, tuple):
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{where}: expected a list, got {value!r}")
-        return tuple(_typed(parts[0], item, f"{where}[{index}]") for index, item in enumerate(value))
-    if origin is Literal:
-        if not any(type(value) is type(part) and value == part for part in parts):
-            raise ValueError(f"{where}: expected one of {list(parts)}, got {value!r}")
-        return value
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not (kind := origin or kind):
-        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}{_hint(kind, value)}")
-    return value
-
-
-def _hint(kind: type, value: Any) -> str:
-    """Returns a hint for a string that should probably be a number."""
-    if kind is not float or not isinstance(value, str):
-        return ""
-    try:
-        return f" (write {float(value)!r}: YAML wants a dot in a number with an exponent)" if float(value) else ""
-    except ValueError:
-        return ""
+AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({  # of the scripts of these names
+    "training": {"epoch_rounding": "down", "eval_epochs": 0.0, "answer_with": "last", "report": False}, "options": {"dev_share": 0.0}})
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -31,8 +31,8 @@ def copy_file(source: str, target: str) -> None:
 
 
 @functools.cache
-def _copies_folder() -> str:
-    """The folder of copies of files that lie elsewhere, as long as this process lives."""
+def temporary_folder() -> str:
+    """A folder for copies of files that lie elsewhere, which goes with this process."""
     folder = tempfile.mkdtemp(prefix="official_bert_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -40,12 +40,12 @@ def _copies_folder() -> str:
 
 def _copy_of(path: str) -> str:
     """Where the copy of a path that lies elsewhere lies here: folders are the same, so what lies beside it lies beside its copy."""
-    return os.path.join(_copies_folder(), scheme_of(path), normal(path)[len(scheme_of(path)) + 3:])
+    return os.path.join(temporary_folder(), scheme_of(path), normal(path)[len(scheme_of(path)) + 3:])
 
 
 def original_paths(text: str) -> str:
     """A message with the user's paths in place of those of copies."""
-    return re.sub(rf"{re.escape(_copies_folder())}/([^/\s]+)/", r"\1://", text) if _copies_folder.cache_info().currsize else text
+    return re.sub(rf"{re.escape(temporary_folder())}/([^/\s]+)/", r"\1://", text) if temporary_folder.cache_info().currsize else text
 
 
 def local_copy(path: str) -> str:
@@ -98,8 +98,11 @@ class WorkingFolder:
         """Size and time of each file of the copy, by name; none if there is no copy."""
         if self.folder == self.path:
             return {}
-        found = {os.path.relpath(path, self.folder): os.stat(path) for path in files_below(self.folder)}
-        return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()}
+        return {name: self._state_of(name) for name in (os.path.relpath(path, self.folder) for path in files_below(self.folder))}
+
+    def _state_of(self, name: str) -> tuple[int, int]:
+        stat = os.stat(os.path.join(self.folder, name))
+        return stat.st_size, stat.st_mtime_ns
 
     def pull(self) -> None:
         """Brings here what others have written since, and removes here what they have removed."""
@@ -120,4 +123,5 @@ class WorkingFolder:
                 os.utime(os.path.join(self.folder, name), ns=(when, when))
         for name in set(self._copied) - set(now):
             remove(os.path.join(self.path, name))
-        self._copied = self._state()
+        # A log that has grown since is another one than the copied.
+        self._copied = {name: (size, self._state_of(name)[1]) if name in changed else (size, time) for name, (size, time) in now.items()}

@@ -7,6 +7,8 @@ A line is a text, or two with ` ||| ` between them. --output_file=features.npz o
 lines. Vocabulary and model size are read from files beside the checkpoint, if they are there.
 """
 
+from official_bert.command_line import given_flags, run_main
+
 import re
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +17,6 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert import command_line, files
-from official_bert.command_line import given_flags, run_main
 from official_bert.config import check_length, load_config
 
 FLAGS = flags.FLAGS

@@ -8,12 +8,15 @@ written here and copied, and nothing is renamed.
 import contextlib
 import errno
 import glob
+import gzip
 import io
 import json
 import os
 import re
 import shutil
 import tempfile
+import uuid
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Literal, TextIO
 
@@ -189,12 +192,13 @@ def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]
         return {}
 
 
-def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None, keep_ends: bool = False) -> Iterator[str]:
+def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None, keep_ends: bool = False,
+               unzip: bool = False) -> Iterator[str]:
     """Gives the lines of a UTF-8 file without a byte-order mark and, unless `keep_ends`, without line ends and carriage returns.
 
     Only a line feed ends a line: Unicode's other line ends may be words. `on_bad_text` is the command's flag of that name:
-    "replace" gives U+FFFD for bytes that are not UTF-8. Raises ValueError naming the file and `what` it should be if it is
-    missing, or naming the file, line and byte that are not UTF-8.
+    "replace" gives U+FFFD for bytes that are not UTF-8. `unzip` reads a file whose name ends with .gz as gzip. Raises ValueError
+    naming the file and `what` it should be if it is missing or no whole gzip file, or naming the file, line and byte that are not UTF-8.
     """
     try:
         file = open_bytes(path)
@@ -204,7 +208,7 @@ def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None
         raise ValueError(f"{path}: expected a {what}, got a folder") from None
     offset = 0
     with file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(_unzipped(file, path) if unzip and path.endswith(".gz") else file, 1):
             data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             try:
                 text = data.decode("utf-8", errors="replace" if on_bad_text == "replace" else "strict")
@@ -214,6 +218,14 @@ def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None
                                  + ("; --on_bad_text=replace continues" if on_bad_text else "")) from None
             offset += len(line)
             yield text if keep_ends else text.rstrip("\r\n")
+
+
+def _unzipped(file: IO[bytes], path: str) -> Iterator[bytes]:
+    """Yields the lines in a gzip file. Raises ValueError if it is broken or has no end."""
+    try:
+        yield from gzip.GzipFile(fileobj=file)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: not a whole gzip file: {error}") from None
 
 
 def read_text(path: str, what: str = "file") -> str:
@@ -240,7 +252,7 @@ def written_beside(path: str) -> Iterator[str]:
             yield (temporary := os.path.join(folder, os.path.basename(path)))
             publish(temporary, path)
         return
-    temporary = f"{path}.tmp.{os.getpid()}"
+    temporary = f"{path}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"  # processes of other machines may have this one's number
     try:
         yield temporary
         with open(temporary, "rb") as file:

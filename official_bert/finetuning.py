@@ -57,6 +57,9 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     optimizer (`learning_rate=3e-5`), model and tokenizer, and `seed`; if two sections have a name, the dotted one says which:
     `**{"optimizer.name": "lamb"}`. They override the YAML `config`. The same call continues a stopped run.
 
+    With `eval`, every epoch is measured, the best checkpoint answers (`answer_with="last"`: the last), `patience=3` stops early, and the
+    folder gets a report.
+
     Raises ValueError, naming file and line or `train[row 3]` (rows count from 0), before training begins.
     """
     check_backend()
@@ -100,7 +103,7 @@ def _config_of_run(output_dir: str, init_checkpoint: str, overrides: list[str], 
 
 
 def carry_out(config: Config, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-              steps: Steps = TRAIN_AND_EVALUATE, best: bool = False, report: Callable[[str], None] = print,
+              steps: Steps = TRAIN_AND_EVALUATE, best: bool | None = None, report: Callable[[str], None] = print,
               opened: Steps | None = None) -> FineTuned:
     """Trains, evaluates and predicts as `runs.run` does."""
     metrics = runs.run(load_task(config), files, output_dir, placement, init_checkpoint, steps, best, report, opened)

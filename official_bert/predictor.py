@@ -59,7 +59,8 @@ class Predictor:
             raise ValueError(f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of {unknown}")
         self.describe, self._unpadded = kind.describe, kind.unpadded
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
-        self.outputs = self._model.outputs
+        others = sorted(set(self._model.outputs) - set(kind.outputs))  # a SavedModel's outputs have no order either
+        self.outputs = (*(name for name in kind.outputs if name in self._model.outputs), *others)
 
     def __call__(self, texts: Any, batch_size: int = 32) -> Any:
         """Returns the answers to a list of texts in order, as dicts of plain Python values; for a single text, the answer itself.
@@ -88,7 +89,7 @@ class Predictor:
         for chosen in self._batches(rows, batch_size):
             outputs = self._model(**{name: [rows[index][name] for index in chosen] for name in self.inputs})
             for place, index in enumerate(chosen):
-                answers[index] = {name: plain(value[place]) for name, value in outputs.items()}
+                answers[index] = {name: plain(outputs[name][place]) for name in self.outputs}
         return answers
 
     def _batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:

@@ -12,7 +12,7 @@ from official_bert.models.interchange import casing, formats
 from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import restore_model, run_folder
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.text.vocab import read_entries
+from official_bert.text.vocab import has_capitals, read_entries
 from official_bert.training.checkpointing import CONFIG_FILE, VOCAB_FILE
 
 
@@ -27,7 +27,7 @@ def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -
     vocab_file, lower_case = _vocabulary(os.fspath(path))
     if do_lower_case is not None:
         lower_case = do_lower_case
-    return FullTokenizer(vocab_file, not casing.has_capitals(read_entries(vocab_file)) if lower_case is None else lower_case)
+    return FullTokenizer(vocab_file, not has_capitals(read_entries(vocab_file)) if lower_case is None else lower_case)
 
 
 def _vocabulary(path: str) -> tuple[str, bool | None]:

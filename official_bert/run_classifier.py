@@ -7,13 +7,14 @@
 `run_finetuning` does more: your own data, grids, several seeds, files to hand in.
 """
 
+from official_bert.command_line import given_flags, run_main
+
 import os
 from typing import Any
 
 from absl import flags
 
 from official_bert import command_line
-from official_bert.command_line import given_flags, run_main
 from official_bert.config import AS_IN_2018, load_config, merge
 
 FLAGS = flags.FLAGS
@@ -56,7 +57,7 @@ def main(_) -> None:
     if steps.predict:
         resolved = runs.resolve_answers(task, files)
         tests: Any = resolved.tests  # of the task: its `TextSets`
-        rows = runs.predict(resolved, tests.source, runs.trained_folder(FLAGS.output_dir, FLAGS.init_checkpoint))
+        rows = runs.predict(resolved, tests.source, runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint))
         for path in tests.write_probabilities(rows, FLAGS.output_dir):
             print(f"wrote {path}")
 
@@ -73,9 +74,9 @@ def _config(dataset: str):
 
 def _results_of_2018(metrics: dict[str, float]) -> dict[str, float | int]:
     """Returns the metrics and their step under the names of 2018's `eval_results.txt`."""
-    from official_bert.models.checkpoints import newest_checkpoint
+    from official_bert.models.checkpoints import checkpoint_at
     results: dict[str, float | int] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
-    if prefix := newest_checkpoint(FLAGS.output_dir):
+    if prefix := checkpoint_at(FLAGS.output_dir):
         results["global_step"] = int(os.path.basename(prefix).rpartition("-")[2])
     return results | ({"loss": metrics["loss"]} if "loss" in metrics else {})
 

@@ -6,13 +6,14 @@
 writes models/small/text/1 and models/small/ids/1; see docs/serving_models.md for their inputs and outputs.
 """
 
-from absl import flags
-
 from official_bert.command_line import run_main
 
+from absl import flags
+
 FLAGS = flags.FLAGS
-flags.DEFINE_string("checkpoint", None, "A training run's output folder, one checkpoint in it (folder/ckpt-1000), or a checkpoint of "
-                    "any format that --init_checkpoint takes: TF 1, Hugging Face, keras-hub, tf-models.", required=True)
+flags.DEFINE_string("checkpoint", None, "A training run's output folder (its best checkpoint, if training.answer_with says so, or its "
+                    "newest), one checkpoint in it (folder/ckpt-1000), or a checkpoint of any format that --init_checkpoint takes: TF 1, "
+                    "Hugging Face, keras-hub, tf-models.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if it is not beside --checkpoint.")
 flags.DEFINE_bool("do_lower_case", None, "Whether text is lower-cased; by default decided by the files beside the checkpoint.")
 flags.DEFINE_string("output", None, "Folder of the exported model, such as models/NAME.", required=True)

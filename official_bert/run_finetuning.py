@@ -8,13 +8,14 @@ A task is a name in official_bert/tasks/loading.py, a data set of `glue`, or the
 again continues a stopped run.
 """
 
+from official_bert.command_line import given_flags, run_main
+
 import dataclasses
 import os
 
 from absl import flags
 
 from official_bert import command_line
-from official_bert.command_line import given_flags, run_main
 from official_bert.config import Config, may_change
 
 FLAGS = flags.FLAGS
@@ -25,24 +26,30 @@ flags.DEFINE_string("eval_file", "", "Evaluation data, instead of the file in --
 flags.DEFINE_string("predict_file", "", "Data to predict, instead of the file in --data_dir.")
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration, logs, results and predictions.", required=True)
 flags.DEFINE_string("init_checkpoint", "", "Weights to begin with: a TF 1 checkpoint, a Hugging Face folder, one of ours.")
-flags.DEFINE_string("cache_dir", os.path.join("~", ".cache", "official_bert"), "A folder to keep tokenized data in; empty: none.")
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", True, "Evaluate on the evaluation data.")
 flags.DEFINE_bool("do_predict", None, "Write the task's prediction files for the test data; by default with --predict_file.")
 flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data are the training data, for smoke tests.")
-flags.DEFINE_bool("predict_best", False, "Predict with the best checkpoint of the run instead of the last.")
+flags.DEFINE_bool("predict_best", None, "Predict with the best checkpoint of the run, or (--nopredict_best) with the last; by default as "
+                  "training.answer_with says: the best.")
 flags.DEFINE_bool("grid", False, "Train the paper's grid (batch 16, 32; rate 5e-5 to 2e-5; 2 to 4 epochs) and keep the best run.")
-flags.DEFINE_multi_string("vary", [], "A grid of your own: --vary optimizer.learning_rate=2e-5,3e-5, once for each key.")
+flags.DEFINE_multi_string("vary", [], "A grid of your own: --vary optimizer.learning_rate=2e-5,3e-5, once for each key; with --random "
+                          "also ranges.")
+flags.DEFINE_integer("random", 0, "Train this many settings, drawn from --vary, which may have ranges: --vary "
+                     "'optimizer.learning_rate=loguniform(1e-5,1e-4)', uniform(a,b), integers(a,b).", lower_bound=0)
+flags.DEFINE_integer("folds", 0, "Cross-validation: hold out each of this many parts of the training data once; reports mean and standard "
+                     "deviation.", lower_bound=0)
 flags.DEFINE_integer("seeds", 1, "Train with this many seeds; reports mean and standard deviation.", lower_bound=1)
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_resume()
+command_line.define_cache()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
                            "learning_rate", "num_train_epochs", "num_train_steps", "warmup_proportion", "save_checkpoints_steps"])
 
 
 def main(_) -> None:
-    """Trains, evaluates and predicts; a grid or several seeds if asked for."""
+    """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
     from official_bert import finetuning
     from official_bert.training import search
     from official_bert.training.distribution import Placement
@@ -50,7 +57,7 @@ def main(_) -> None:
     placement = Placement(**command_line.placement_values(FLAGS))
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
                   predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
-    searching = bool(FLAGS.grid or FLAGS.vary or FLAGS.seeds > 1)
+    searching = bool(FLAGS.grid or FLAGS.vary or FLAGS.random or FLAGS.folds or FLAGS.seeds > 1)
     output_dir = FLAGS.output_dir if steps.train or searching else search.best_run(FLAGS.output_dir) or FLAGS.output_dir
     # The best run of a search keeps what was varied, even if the command line is that of the search.
     given = {key: value for key, value in given_flags(FLAGS).items() if output_dir == FLAGS.output_dir or may_change(key)}
@@ -68,21 +75,25 @@ def main(_) -> None:
 
 
 def _search(config: Config, files, placement, steps) -> None:
-    """Trains a grid or several seeds, and predicts with the best run if that is asked for."""
+    """Trains all settings, seeds and folds, and predicts with the best run if that is asked for."""
     from official_bert import finetuning
     from official_bert.tasks.loading import load_task
     from official_bert.training import runs, search
     if not (steps.train and steps.evaluate):
-        raise ValueError("--grid, --vary and --seeds: expected --do_train and --do_eval beside them")
+        raise ValueError("--grid, --vary, --random, --folds and --seeds: expected --do_train and --do_eval beside them")
+    if FLAGS.folds and steps.predict:
+        raise ValueError("--folds: expected no --predict_file and no --do_predict beside it, because the model of a fold has not seen all "
+                         "rows; train the best setting without --folds to predict with it")
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
         return dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint, opened=steps).metrics)
 
     task = load_task(config)
     metric, origin = task.best_metric(), task.data_digests(files) | {"init_checkpoint": FLAGS.init_checkpoint}
-    grid = (dict(search.PAPER_GRID) if FLAGS.grid else {}) | search.parse_vary(FLAGS.vary)
-    outcomes, best = search.search(config, grid, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin)
-    print("\n".join(search.describe(outcomes, metric)))
+    grid: search.Grid = {**(search.PAPER_GRID if FLAGS.grid else {}), **search.parse_vary(FLAGS.vary)}
+    settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
+    outcomes, best = search.search(config, settings, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin, folds=FLAGS.folds)
+    print("\n".join(search.describe(outcomes, metric, FLAGS.folds)))
     print(f"  {best}")
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)

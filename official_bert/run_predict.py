@@ -7,6 +7,8 @@ Texts come from arguments, --input_file, or the lines of standard input. A file 
 training, or plain lines: JSON objects with the model's inputs, or columns separated by tabs. --keep_columns=id copies columns.
 """
 
+from official_bert.command_line import run_main
+
 import contextlib
 import json
 import sys
@@ -15,7 +17,6 @@ from typing import Any
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.command_line import run_main
 from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
@@ -51,7 +52,9 @@ def main(arguments: list[str]) -> None:
     predictor = Predictor(FLAGS.model, options, FLAGS.vocab_file, FLAGS.do_lower_case)
     if wanted and not class_that_gives(predictor.outputs, wanted):
         raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(predictor.outputs)}")
-    if FLAGS.input_file not in ("", "-") and not arguments[1:]:
+    if FLAGS.input_file and arguments[1:]:
+        raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
+    if FLAGS.input_file not in ("", "-"):
         rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, FLAGS.set, FLAGS.keep_columns)
     elif FLAGS.keep_columns:
         raise ValueError("--keep_columns: expected --input_file with names of columns")

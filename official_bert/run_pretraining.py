@@ -6,13 +6,14 @@
 The same command again continues a stopped run. The flags of 2018's script work too.
 """
 
+from official_bert.command_line import given_flags, run_main
+
 import math
 import os
 
 from absl import flags
 
 from official_bert import command_line
-from official_bert.command_line import given_flags, run_main
 from official_bert.config import load_config, nest
 
 FLAGS = flags.FLAGS
@@ -32,6 +33,7 @@ flags.DEFINE_bool("do_eval", False, "Evaluate on --eval_input_file or, as in 201
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_resume()
+command_line.define_cache()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "max_predictions_per_seq", "train_batch_size",
                            "eval_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "save_checkpoints_steps",
                            "iterations_per_loop", "max_eval_steps"])
@@ -56,19 +58,22 @@ def main(_) -> None:
         raise ValueError("--output_dir: expected the folder of a run")
     if not do_train and not FLAGS.do_eval:
         raise ValueError("--do_train and --do_eval: expected at least one of them")
-    weights = runs.trained_folder(FLAGS.output_dir, FLAGS.init_checkpoint) if evaluates else ""
-    if weights != FLAGS.output_dir and weights:
-        config = runs.with_sentence_task_of(config, weights)
+    best = config.training.answer_with == "best"
+    elsewhere = ""
+    if evaluates and not runs.own_folder(FLAGS.output_dir, best):
+        elsewhere = runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint)
+        config = runs.with_sentence_task_of(config, elsewhere)
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file,
-                                              allow_changed_data=FLAGS.allow_changed_data)
+                                              allow_changed_data=FLAGS.allow_changed_data,
+                                              cache_dir=os.path.expanduser(FLAGS.cache_dir))
     if FLAGS.mode == "eval_continuous":
         metrics = evaluation.evaluate_continuously(task, files, FLAGS.output_dir, placement, FLAGS.idle_seconds)
     elif evaluates:
-        metrics = evaluation.evaluate(task, files, FLAGS.output_dir, placement, "" if weights == FLAGS.output_dir else weights)
+        metrics = evaluation.evaluate(task, files, FLAGS.output_dir, placement, elsewhere, best=best)
     else:
         metrics = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps).metrics
-    if "mlm_loss" in metrics:
-        metrics = {**metrics, "mlm_perplexity": math.exp(min(metrics["mlm_loss"], 700.0))}
+    for name in {"mlm_loss", "next_token_loss"} & set(metrics):
+        metrics = {**metrics, name.replace("_loss", "_perplexity"): math.exp(min(metrics[name], 700.0))}
     print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
     if not FLAGS.output_dir:
         return

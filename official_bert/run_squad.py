@@ -5,25 +5,28 @@
 
 Besides 2018's three prediction files it writes the official metrics (`eval_results.txt`) if the file has gold answers. A later
 --do_predict needs only the run's folder. --ensemble=runs/a,runs/b averages the logits of several runs. A second fine-tuning
-starts from the first with --init_checkpoint=FOLDER.
+starts from the first with --init_checkpoint=FOLDER. --eval_files='xquad.*.json' measures the trained model on files in several languages.
 """
+
+from official_bert.command_line import given_flags, run_main
 
 import dataclasses
 import os
 from typing import Any
 
-from absl import flags
+from absl import flags, logging
 
 from official_bert import command_line
-from official_bert.command_line import given_flags, run_main
 from official_bert.config import AS_IN_2018, FINE_TUNING, Config, build, load_config, merge, nest, parse_override, to_dict
-from official_bert.files import exists
+from official_bert.files import exists, find_files
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and predictions.", required=True)
 flags.DEFINE_string("train_file", "", "SQuAD's JSON for training, such as train-v1.1.json.")
 flags.DEFINE_string("predict_file", "", "SQuAD's JSON for predictions, such as dev-v1.1.json or test-v1.1.json.")
 flags.DEFINE_string("init_checkpoint", "", "A checkpoint to take the weights from: pre-trained, or a fine-tuned run's folder.")
+flags.DEFINE_string("eval_files", "", "Files of questions in several languages, which their names tell: paths and globs, with commas "
+                    "between. Prints a table, and writes languages.json and languages.md.")
 flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir.")
 flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data are the training data, for smoke tests.")
@@ -41,18 +44,28 @@ flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 
 
 def main(_) -> None:
     """Trains, answers, or both."""
-    if not FLAGS.do_train and not FLAGS.do_predict:
+    if not (FLAGS.do_train or FLAGS.do_predict or FLAGS.eval_files):
         raise ValueError("expected --do_train, --do_predict or both, got neither")
     if FLAGS.do_train and not FLAGS.train_file:
         raise ValueError("--do_train: expected --train_file")
     if FLAGS.do_predict and not FLAGS.predict_file:
         raise ValueError("--do_predict: expected --predict_file")
+    if FLAGS.eval_files and FLAGS.ensemble:
+        raise ValueError("--eval_files: expected no --ensemble beside it")
+    from official_bert.tasks.squad import languages
     from official_bert.training.distribution import Placement, is_first_worker
+    files = find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else []
+    languages.check(files)
     placement = Placement(**command_line.placement_values(FLAGS))
     if FLAGS.do_train:
         train(placement)
     if FLAGS.do_predict and is_first_worker(placement):
         predict()
+    if files and is_first_worker(placement):
+        trained, model = _trained(FLAGS.output_dir)
+        rows = languages.evaluate(_as_asked(trained), model, files, FLAGS.output_dir, logging.warning)
+        print(languages.table(rows), end="")
+        print("\n".join(languages.write(rows, FLAGS.output_dir)))
 
 
 def train(placement) -> None:
@@ -63,13 +76,12 @@ def train(placement) -> None:
     config = _config()
     files = DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
                       cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data)
-    steps = Steps(evaluate=config.training.eval_every > 0)
+    steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
     loop.train(load_task(config), files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps)
 
 
 def predict() -> None:
     """Answers the questions of --predict_file; writes the answers and, if there are gold answers, the metrics."""
-    from official_bert.tasks.loading import load_task
     from official_bert.tasks.squad.task import average_logits
     from official_bert.training import checkpointing
     from official_bert.training.evaluation import predict as predict_rows
@@ -79,13 +91,8 @@ def predict() -> None:
     found = []
     for folder in [folder for folder in FLAGS.ensemble.split(",") if folder] or [FLAGS.output_dir]:
         trained, model = _trained(folder)
-        _check_task(trained.config)
         if questions is None:
-            config = to_dict(trained.config)
-            flagged = nest({key: value for key, value in given_flags(FLAGS).items() if key != "tokenizer.vocab_file"})
-            for values in (flagged, *map(parse_override, _overrides())):
-                config = merge(config, values)
-            task = load_task(build(Config, config))
+            task = _as_asked(trained)
             files = DataFiles(predict_file=FLAGS.predict_file)
             questions = task.resolve(files, Steps(train=False, evaluate=False, predict=True), model).tests
         task.check_same_rows(trained, folder)
@@ -101,6 +108,17 @@ def predict() -> None:
         if not FLAGS.ensemble:
             checkpointing.write_tuned(task.tuned_options(metrics), FLAGS.output_dir)
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
+
+
+def _as_asked(trained):
+    """Returns the task of a trained model with the options of the command line."""
+    from official_bert.tasks.loading import load_task
+    _check_task(trained.config)
+    config = to_dict(trained.config)
+    flagged = nest({key: value for key, value in given_flags(FLAGS).items() if key != "tokenizer.vocab_file"})
+    for values in (flagged, *map(parse_override, _overrides())):
+        config = merge(config, values)
+    return load_task(build(Config, config))
 
 
 def _with_stored_threshold(questions):

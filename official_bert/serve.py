@@ -6,13 +6,14 @@
 Flags with TF Serving's names have the same meaning. docs/serving.md lists the interface, its limits and its statuses.
 """
 
+from official_bert.command_line import run_main
+
 import asyncio
 import dataclasses
 import logging
 
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.files import exists
 
 FLAGS = flags.FLAGS
