@@ -5,6 +5,8 @@
 Several languages: `--input_file=en:english/*.txt,sw:swahili/*.txt`; the sampling is then smoothed (`--smoothing`).
 """
 
+from official_bert.command_line import run_main
+
 import collections
 import itertools
 import os
@@ -13,7 +15,6 @@ from collections.abc import Iterator
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.command_line import run_main
 from official_bert.config import BERT_BASE
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.worker_processes import worker_pool

@@ -7,13 +7,14 @@ The result is loaded back (a preset by keras-hub itself), and both models run on
 appears only if the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
 """
 
+from official_bert.command_line import run_main
+
 import dataclasses
 import re
 
 import numpy as np
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.files import require_new_folder, written_folder
 
@@ -75,7 +76,8 @@ def leave_out(model):
         raise ValueError(f"--leave_out={FLAGS.leave_out}: not a regular expression: {error}") from None
     weights = {name: weight for name, weight in model.weights.items()
                if not pattern.fullmatch(name) and not pattern.fullmatch(model.table.theirs(name) or name)}
-    head = model.head if any(not name.startswith(("embeddings/", "layer_", "pooler/")) for name in weights) else ""
+    from official_bert.models import encoder
+    head = model.head if any(not name.startswith(encoder.ENCODER_PREFIXES) for name in weights) else ""
     return dataclasses.replace(model, weights=weights, head=head,
                                unknown=[name for name in model.unknown if not pattern.fullmatch(name)])
 

@@ -6,6 +6,8 @@ It has the flags of 2018's `create_pretraining_data.py`, and gives the same inst
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 """
 
+from official_bert.command_line import run_main
+
 import collections
 import contextlib
 import os
@@ -17,7 +19,6 @@ from typing import Any
 
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.data import record_origins
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.progress import Reporter
@@ -29,7 +30,7 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.files import absolute, find_files, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
-from official_bert.text.vocab import load_vocab
+from official_bert.text.vocab import check_casing, load_vocab
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files: comma-separated paths and globs.", required=True)
@@ -230,6 +231,7 @@ def report(account: Account, config: InstanceConfig) -> YieldReport:
 def create() -> None:
     """Turns text into records as the flags say."""
     refuse_unread_options()
+    check_casing(FLAGS.vocab_file, load_vocab(FLAGS.vocab_file), FLAGS.do_lower_case)
     if FLAGS.copies_apart is None:
         FLAGS["copies_apart"].value = FLAGS.sentence_task == "nsp" and holds_copies()
     begin = time.monotonic()

@@ -4,6 +4,8 @@ Without `--corpus` the text is the prose of Python's own language reference, whi
 command of this project and is printed before it runs, so the demo is also a tour of the commands.
 """
 
+from official_bert.command_line import run_main
+
 import functools
 import json
 import math
@@ -14,13 +16,17 @@ import shlex
 import subprocess
 import sys
 import time
+import unicodedata
+from collections.abc import Callable
 
 import numpy as np
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.data import records
+from official_bert.data.pretraining.yield_report import MOST_LOST
+from official_bert.data.raw_text import scripts
 from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.vocab_learning import DELETED, count_characters
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("corpus", "", "Text files (globs with commas) to use instead of Python's language reference.")
@@ -97,19 +103,39 @@ def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int
 
     In text without spaces (Chinese, Thai), a token of letters is masked: a whole word if possible, else a piece of one.
     """
-    for blank in (_blank_between_spaces, functools.partial(_blank_of_token, whole=True), functools.partial(_blank_of_token, whole=False)):
-        found = [chosen for document in documents
-                 if (chosen := next(filter(None, (blank(sentence, tokenizer) for sentence in document)), None))]
-        if found:
-            return found[::max(1, len(found) // count)][:count]
-    return []
+    sentences = [sentence for document in documents for sentence in document]
+    has_spaces = scripts.script_of(" ".join(sentences[:100])) == "spaced"
+    blanks = _spread([_blank_between_spaces], sentences, tokenizer, count) if has_spaces else []
+    return blanks or _spread([functools.partial(_blank_of_token, whole=whole) for whole in (True, False)], sentences, tokenizer, count)
+
+
+def _spread(kinds: list[Callable], sentences: list[str], tokenizer: FullTokenizer, count: int) -> list[tuple[str, str]]:
+    """Returns `count` blanks of different sentences, evenly spread over them; those of the first kind first."""
+    found: dict[str, tuple[str, str]] = {}
+    for blank in kinds:
+        more = [(sentence, chosen) for sentence in sentences if sentence not in found and (chosen := blank(sentence, tokenizer))]
+        wanted = count - len(found)
+        found |= dict(more[::max(1, len(more) // max(1, wanted))][:wanted])
+    return list(found.values())
+
+
+def _is_word(text: str) -> bool:
+    """Tells whether a text consists of letters, vowel signs included, and does not begin with a sign."""
+    return text[:1].isalpha() and all(unicodedata.category(char)[0] in "LM" for char in text)
+
+
+def deletes_letters(text: pathlib.Path) -> bool:
+    """Tells whether lower-casing deletes more than 5 % of a text's characters, as the vowel signs of Thai and Hindi."""
+    with text.open(encoding="utf-8") as lines:
+        counts = count_characters(lines)
+    return counts[DELETED[0]] > MOST_LOST * sum(counts.values())
 
 
 def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str, str] | None:
     """Returns the sentence with its middle single-piece word masked; None if it has no such word."""
     words = sentence.split()
     whole = [index for index, word in enumerate(words[2:], 2)
-             if word.isalpha() and len(word) > 3 and len(tokenizer.tokenize(word)) == 1]
+             if _is_word(word) and len(word) > 3 and len(tokenizer.tokenize(word)) == 1]
     if not (8 <= len(words) <= 20 and whole):
         return None
     middle = whole[len(whole) // 2]
@@ -121,8 +147,8 @@ def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tup
     tokens = tokenizer.tokenize_with_offsets(sentence)
     continued = [*(token.startswith("##") for token, _, _ in tokens[1:]), False]
     chosen = [(start, end) for (token, start, end), more in zip(tokens, continued)
-              if token.removeprefix("##").isalpha() and not (whole and (more or token.startswith("##")))]
-    if not 8 <= len(tokens) <= 40 or not chosen:
+              if _is_word(token.removeprefix("##")) and not (whole and (more or token.startswith("##")))]
+    if not 8 <= len(tokens) <= 60 or not chosen:
         return None
     start, end = chosen[len(chosen) // 2]
     return f"{sentence[:start].rstrip()} [MASK] {sentence[end:].lstrip()}", sentence[start:end]
@@ -142,19 +168,20 @@ def main(_) -> None:
         pathlib.Path(raw).write_text("\n".join(rows) + "\n", encoding="utf-8")
     run("tools/prepare_corpus.py", f"--input_file={raw}", f"--output_file={prepared}")
     documents = split_documents(prepared, train, held_out)
-    run("tools/build_vocab.py", f"--input_file={train}", f"--output_file={vocab}", "--vocab_size=4000",
-        "--do_lower_case=True")
+    lower = not deletes_letters(train)
+    casing = f"--do_lower_case={lower}"
+    run("tools/build_vocab.py", f"--input_file={train}", f"--output_file={vocab}", "--vocab_size=4000", casing)
     for text, seed, dupes in ((train, 1, 20), (held_out, 2, 4)):
         run("tools/create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={vocab}",
             f"--output_file={text.with_suffix('.tfrecord')}", "--max_seq_length=64", "--max_predictions_per_seq=10",
-            f"--dupe_factor={dupes}", f"--random_seed={seed}")
-    tokenizer = FullTokenizer(str(vocab))
+            f"--dupe_factor={dupes}", f"--random_seed={seed}", casing)
+    tokenizer = FullTokenizer(str(vocab), lower)
     unigram = unigram_loss(str(train.with_suffix(".tfrecord")), str(held_out.with_suffix(".tfrecord")),
                            len(tokenizer.vocab))
     model = output / "model"
     run("-m", "official_bert.run_pretraining", f"--config={FLAGS.config}", f"--vocab_file={vocab}",
         f"--input_file={train.with_suffix('.tfrecord')}", f"--eval_input_file={held_out.with_suffix('.tfrecord')}",
-        f"--output_dir={model}", f"--set=model.vocab_size={len(tokenizer.vocab)}",
+        f"--output_dir={model}", casing, f"--set=model.vocab_size={len(tokenizer.vocab)}",
         *(f"--set={override}" for override in FLAGS.set))
     loss = last_held_out_loss(model / "log.jsonl")
     run("tools/plot_run.py", f"--run={model}", f"--output_file={output / 'loss.png'}", "--name=mlm_loss",

@@ -6,7 +6,14 @@
 Instead of a list of words, `--input_file=medicine/*.txt --num_words=500` takes the words that save the most tokens
 there. A new word's embedding (and its bias in the masked-LM head) starts as the mean over the pieces that spelled it. With
 `--vectors=glove.txt`, the embedding of a new word that has a vector there is that vector, mapped into the checkpoint's embeddings.
+
+    python tools/extend_vocab.py --vocab_file=vocab.txt --config=model.yaml --vectors=glove.txt.gz --output_dir=begun
+
+Without a checkpoint, this makes one to pre-train from (`--init_checkpoint=begun`): random weights, but the embeddings of all words that
+have a vector begin as these vectors, projected to the model's width.
 """
+
+from official_bert.command_line import run_main
 
 import dataclasses
 import json
@@ -18,7 +25,6 @@ import numpy as np
 from absl import flags
 
 from official_bert import config as configuration
-from official_bert.command_line import run_main
 from official_bert.files import find_files, read_json, read_lines, require_new_folder, written_folder
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
@@ -37,7 +43,9 @@ flags.DEFINE_bool("grow", True, "Add rows when the [unusedN] slots are full; oth
 flags.DEFINE_string("bert_config_file", "", "bert_config.json of the model.")
 flags.DEFINE_string("config", "", "Instead of --bert_config_file: YAML of the model.")
 flags.DEFINE_string("init_checkpoint", "", "The model's checkpoint, of 2018 or ours.")
-flags.DEFINE_string("vectors", "", "Word vectors as text (GloVe, word2vec, fastText), from which the embeddings of new words begin.")
+flags.DEFINE_string("vectors", "", "Word vectors as text (GloVe, word2vec, fastText; .gz too), from which the embeddings of new words "
+                    "begin; without --init_checkpoint, those of all words of a new model.")
+flags.DEFINE_integer("random_seed", 12345, "The seed of a new model's weights and of the projection of --vectors.")
 flags.DEFINE_string("output_dir", None, "A new folder for all that is written.", required=True)
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
 
@@ -54,8 +62,15 @@ def read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
     return words
 
 
+def begins_model() -> bool:
+    """Tells whether a model is made from word vectors alone."""
+    return bool(FLAGS.vectors and not FLAGS.init_checkpoint)
+
+
 def wanted_words(tokenizer: FullTokenizer) -> list[str]:
     """Returns the new words; those chosen from text have the best first."""
+    if begins_model() and not (FLAGS.words_file or FLAGS.input_file):
+        return []
     if bool(FLAGS.words_file) == bool(FLAGS.input_file):
         raise ValueError("expected one of --words_file and --input_file")
     if FLAGS.words_file:
@@ -65,14 +80,13 @@ def wanted_words(tokenizer: FullTokenizer) -> list[str]:
     return vocab_learning.choose_domain_words(counts, tokenizer, FLAGS.num_words, FLAGS.min_frequency)
 
 
-def read_config() -> int | None:
-    """Returns the configuration's vocab_size; None without a configuration."""
+def read_config() -> configuration.ModelConfig | None:
+    """Returns the configuration of the model; None without a configuration."""
     if FLAGS.bert_config_file and FLAGS.config:
         raise ValueError("expected one of --bert_config_file and --config, got both")
     if not FLAGS.bert_config_file and not FLAGS.config:
         return None
-    values = configuration.load_config(FLAGS.config or None, bert_config_file=FLAGS.bert_config_file or None)
-    return values.model.vocab_size
+    return configuration.load_config(FLAGS.config or None, bert_config_file=FLAGS.bert_config_file or None).model
 
 
 def write_config(folder: str, size: int) -> None:
@@ -91,25 +105,44 @@ def write_config(folder: str, size: int) -> None:
             file.write("\n")
 
 
+def is_word(entry: str) -> bool:
+    """Tells whether an entry is a whole word."""
+    return not entry.startswith("##") and not SPECIAL.fullmatch(entry)
+
+
+def projection(model: configuration.ModelConfig, vectors: dict[int, np.ndarray]) -> str:
+    """Says how the vectors of a new model became rows."""
+    width = len(next(iter(vectors.values())))
+    scaled = f"scaled to initializer_range {model.initializer_range:g}"
+    if width == model.hidden_size:
+        return scaled
+    return f"projected from {width} to {model.hidden_size} numbers by a random orthonormal matrix, {scaled}"
+
+
 def vectors_of(entries: list[str]) -> dict[int, np.ndarray] | None:
     """Returns the vectors of the entries that are whole words, by id; None without --vectors."""
     if not FLAGS.vectors:
         return None
-    ids = {word: index for index, word in enumerate(entries) if not word.startswith("##") and not SPECIAL.fullmatch(word)}
+    ids = {word: index for index, word in enumerate(entries) if is_word(word)}
     found = read_vectors(FLAGS.vectors, ids.keys(), FLAGS.do_lower_case, FLAGS.on_bad_text)
     return {ids[word]: vector for word, vector in found.items()}
 
 
-def write_all(folder: str, entries: list[str], vocab_size: int | None, pieces: dict[int, list[int]],
+def write_all(folder: str, entries: list[str], model: configuration.ModelConfig | None, pieces: dict[int, list[int]],
               vectors: dict[int, np.ndarray] | None) -> tuple[int, float]:
     """Writes vocabulary, configuration and checkpoint; returns the new vocab_size, and how well the vectors could be mapped."""
+    vocab_size = model.vocab_size if model else 0
+    size, explained = max(len(entries), vocab_size), 0.0
+    if model and vectors is not None and begins_model():
+        from official_bert.models.interchange import vocabulary_rows  # imports TensorFlow, which only a checkpoint needs
+        vocabulary_rows.begin_with_vectors(dataclasses.replace(model, vocab_size=size), vectors, FLAGS.random_seed, folder,
+                                           "ours" if FLAGS.config else "tf1")
+    elif FLAGS.init_checkpoint:
+        from official_bert.models.interchange import vocabulary_rows
+        explained = vocabulary_rows.extend_checkpoint(FLAGS.init_checkpoint, folder, vocab_size, pieces, size, vectors)
     with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(entries) + "\n")
-    size, explained = max(len(entries), vocab_size or 0), 0.0
     write_config(folder, size)
-    if FLAGS.init_checkpoint:
-        from official_bert.models.interchange import vocabulary_rows  # imports TensorFlow, which only a checkpoint needs
-        explained = vocabulary_rows.extend_checkpoint(FLAGS.init_checkpoint, folder, vocab_size or 0, pieces, size, vectors)
     return size, explained
 
 
@@ -117,19 +150,20 @@ def main(_) -> None:
     """Chooses words, gives them ids and rows, and writes all into a folder that appears when it is complete."""
     require_new_folder(FLAGS.output_dir, "--output_dir")
     tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
-    vocab_size = read_config()
-    if FLAGS.init_checkpoint and vocab_size is None:
+    model = read_config()
+    if FLAGS.init_checkpoint and model is None:
         raise ValueError("--init_checkpoint needs --bert_config_file or --config, so that both stay together")
-    if FLAGS.vectors and not FLAGS.init_checkpoint:
-        raise ValueError("--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped")
-    if vocab_size is not None:
-        check_size(FLAGS.vocab_file, len(tokenizer.vocab), vocab_size)
+    if begins_model() and model is None:
+        raise ValueError("--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped, or the configuration of a model "
+                         "to begin (--bert_config_file, --config)")
+    if model is not None:
+        check_size(FLAGS.vocab_file, len(tokenizer.vocab), model.vocab_size)
     words = wanted_words(tokenizer)
     entries, ids = extend_vocab(tokenizer.vocab, words, FLAGS.grow)
     pieces = {index: tokenizer.convert_tokens_to_ids(tokenizer.split_word(word)) for word, index in ids.items()}
     vectors = vectors_of(entries)
     with written_folder(FLAGS.output_dir) as folder:
-        size, explained = write_all(folder, entries, vocab_size, pieces, vectors)
+        size, explained = write_all(folder, entries, model, pieces, vectors)
     unknown = [word for word in ids if tokenizer.split_word(word) == ["[UNK]"]]
     if unknown:
         print(f"warning: {len(unknown)} words could not be spelled before and begin as [UNK]: {' '.join(unknown[:5])}",
@@ -137,7 +171,12 @@ def main(_) -> None:
     slots = sum(index < len(tokenizer.vocab) for index in ids.values())
     print(f"{FLAGS.output_dir}: {len(ids)} new words ({slots} in [unusedN] slots, {len(ids) - slots} rows added; "
           f"{len(set(words)) - len(ids)} were there already), vocab_size {size}")
-    if vectors is not None:
+    if vectors is not None and begins_model():
+        assert model is not None
+        total = sum(is_word(entry) for entry in entries)
+        print(f"{FLAGS.vectors}: vectors for {len(vectors)} of {total} words of the vocabulary ({len(vectors) / max(total, 1):.1%}); "
+              f"{projection(model, vectors)}; all other weights are random (seed {FLAGS.random_seed})")
+    elif vectors is not None:
         covered = sum(index in vectors for index in ids.values())
         print(f"{FLAGS.vectors}: vectors for {covered} of {len(ids)} new words ({covered / max(len(ids), 1):.1%}), fitted to "
               f"{len(vectors) - covered} words of the checkpoint; the map explains {explained:.1%} of their embeddings")

@@ -4,12 +4,13 @@
     python tools/glue_submission.py --runs='runs/glue/*' --output_file=submission.zip
 """
 
+from official_bert.command_line import run_main
+
 import os
 import zipfile
 
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.copies import local_copy
 from official_bert.files import is_file, matching, written_beside
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES

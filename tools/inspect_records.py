@@ -5,6 +5,8 @@
 `--every=100` looks at one record in a hundred, for files of many gigabytes.
 """
 
+from official_bert.command_line import run_main
+
 import collections
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.data import record_origins, records
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.data.record_encoding import FRAME_BYTES
 from official_bert.files import find_files, size_of
 from official_bert.text.vocab import load_vocab
 
@@ -157,7 +159,7 @@ def share_read(path: str, count: int) -> float:
     """Estimates the share of a file that `count` records are, if all are as long as the first; 0 for a compressed file."""
     if records.is_gzip(path):
         return 0.0
-    first = len(next(records.read_records(path))) + records.HEADER_BYTES + records.FOOTER_BYTES
+    first = len(next(records.read_records(path))) + FRAME_BYTES
     return min(1.0, count * first / size_of(path))
 
 

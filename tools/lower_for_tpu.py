@@ -7,12 +7,13 @@ for an op that TPUs lack. It prints the size of the HLO and the number of each o
 the step.
 """
 
+from official_bert.command_line import run_main
+
 import collections
 import re
 
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.config import load_config
 from official_bert.files import written_whole
 
@@ -48,6 +49,7 @@ def main(_) -> None:
     """Builds task, model and step, and lowers both functions."""
     import tensorflow as tf
 
+    from official_bert.models import parts
     from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
     from official_bert.training.step import State, Step
@@ -55,6 +57,7 @@ def main(_) -> None:
     distribution.set_precision(config.training.precision)
     task = load_task(config)
     model = task.build_model()
+    parts.freeze(model, config.training.freeze)
     step = Step(task, model, config, max(config.training.steps, 1))
 
     def spec(variable):

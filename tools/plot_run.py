@@ -3,13 +3,14 @@
     python tools/plot_run.py --run=runs/small --output_file=loss.png --name=mlm_loss
 """
 
+from official_bert.command_line import run_main
+
 import collections
 import json
 import os
 
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.files import exists, read_lines, written_beside
 
 FLAGS = flags.FLAGS

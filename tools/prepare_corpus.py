@@ -4,6 +4,8 @@
     python tools/prepare_corpus.py --input_file='de:dewiki/**,th:thwiki/**' --output_file=mixed.txt@16 --smoothing=0.7
 """
 
+from official_bert.command_line import run_main
+
 import collections
 import concurrent.futures
 import contextlib
@@ -16,11 +18,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.command_line import run_main
 from official_bert.data import record_origins
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.journal import Journal
@@ -65,47 +65,15 @@ DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document"
             "smoothing", "drop_duplicates", "near_similarity", "min_letters", "max_repeated_lines", "min_words",
             "min_script", "same_language")  # the output depends on these, on the text and on its languages only
 CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
-HASH_PARTS, HASHES_AT_ONCE = 64, 1 << 16
-
-
-class LineCounter:
-    """Counts exact duplicates of lines, with hashes on disk: memory does not grow with the corpus."""
-
-    def __init__(self, folder: str):
-        self.paths = [os.path.join(folder, f"hashes-{part}") for part in range(HASH_PARTS)]
-        self.lines = 0
-        self._waiting: list[int] = []
-
-    def add(self, lines: list[str]) -> None:
-        """Adds `lines`."""
-        self.lines += len(lines)
-        self._waiting.extend(map(hash, lines))
-        if len(self._waiting) >= HASHES_AT_ONCE:
-            self._write()
-
-    def _write(self) -> None:
-        """Adds the hashes that wait to the files."""
-        hashes = np.array(self._waiting, np.int64).view(np.uint64)
-        parts = hashes % HASH_PARTS
-        for part in np.unique(parts):
-            with open(self.paths[part], "ab") as file:
-                hashes[parts == part].tofile(file)
-        self._waiting = []
-
-    def duplicates(self) -> int:
-        """Returns how many lines are copies of earlier ones."""
-        self._write()
-        return self.lines - sum(len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths
-                                if os.path.exists(path))
 
 
 @dataclasses.dataclass
 class Piece:
-    """Documents read together, the report of unreadable text among them, and the bytes of the files that end here."""
+    """Documents read together, the report of unreadable text among them, and the bytes of the files that were read for them."""
     language: str
     documents: list[documents.Document]
     report: YieldReport
-    ended: int = 0
+    read: int = 0
 
 
 @dataclasses.dataclass
@@ -128,20 +96,23 @@ def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.
     for language, paths in files.items():
         piece, size = Piece(language, [], bad.report), 0
         for path in paths:
+            counted = 0
             for document in documents.read_documents(path, **settings, bad=bad):
                 piece.documents.append(document)
                 size += sum(map(len, document.paragraphs))
                 if size >= CHUNK_CHARACTERS:
+                    piece.read += bad.bytes_read() - counted
+                    counted = bad.bytes_read()
                     yield piece
                     bad.report = YieldReport()
                     piece, size = Piece(language, [], bad.report), 0
-            piece.ended += 0 if path == containers.STANDARD_INPUT else size_of(path)
+            piece.read += 0 if path == containers.STANDARD_INPUT else size_of(path) - counted
         yield piece
         bad.report = YieldReport()
 
 
 def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldReport, int]:
-    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes that end here."""
+    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes that were read."""
     cleaner = documents.Cleaner(piece.language, **settings["cleaning"])
     fingerprinter = deduplication.Fingerprinter("near" in settings["kinds"])
     cleaned = []
@@ -149,7 +120,7 @@ def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldRepor
         if paragraphs := cleaner.clean_paragraphs(document, piece.report):
             amounts = [cleaner.amounts([paragraph]) for paragraph in paragraphs]
             cleaned.append(Cleaned(piece.language, paragraphs, amounts, fingerprinter(paragraphs)))
-    return cleaned, piece.report, piece.ended
+    return cleaned, piece.report, piece.read
 
 
 def in_order(pool: concurrent.futures.Executor, work, items: Iterable, settings: dict, ahead: int) -> Iterator:
@@ -186,7 +157,7 @@ class Writer:
 
     def __init__(self, files: list[TextIO], held_out: TextIO | None, folder: str, languages: list[str], report: YieldReport):
         self.files, self.held_out, self.report = files, held_out, report
-        self.lines = LineCounter(folder)
+        self.lines = deduplication.LineCounter(folder)
         self.written, self.number, self.holds_copies = 0, 0, False
         self.sizes = dict.fromkeys(languages, 0)
         self.out = dict.fromkeys(languages, 0)
@@ -264,12 +235,12 @@ def is_mixed() -> bool:
 
 def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplicator, shortest: int, progress: tqdm) -> None:
     """Writes the documents that are no duplicates, in the order of the input."""
-    for cleaned, report, ended in pieces:
+    for cleaned, report, read in pieces:
         writer.report.add(report)
         for document in cleaned:
             if kept := without_duplicates(document, seen, shortest, writer.report):
                 writer.add(kept)
-        progress.update(ended)
+        progress.update(read)
     writer.finish()
 
 
@@ -301,13 +272,13 @@ def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.
 
 @contextlib.contextmanager
 def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]:
-    """Gives files in the work folder to write, and moves them to their own names at the end.
+    """Gives files in the work folder to write.
 
     Raises OSError naming the outputs if the disk is full.
     """
-    names = [f"part-{number:05d}" for number in range(len(outputs))]
     with contextlib.ExitStack() as stack:
-        files: list[TextIO] = [stack.enter_context(open(work.path_of(name), "w", encoding="utf-8", newline="")) for name in names]
+        files: list[TextIO] = [stack.enter_context(open(work.path_of(part_name(number)), "w", encoding="utf-8", newline=""))
+                               for number in range(len(outputs))]
         try:
             yield files
             stack.close()
@@ -318,9 +289,23 @@ def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]
             if error.errno not in DISK_FULL:
                 raise
             raise OSError(f"{', '.join(outputs)}: cannot be written: {error.strerror}") from None
-    for name, path in zip(names, outputs):
-        flush_to_disk(work.path_of(name))
-        work.publish(name, path)
+
+
+def part_name(number: int) -> str:
+    """Returns the name of an unfinished output in the work folder."""
+    return f"part-{number:05d}"
+
+
+def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> None:
+    """Moves the outputs to their own names; those `with_copies` of documents get their note before, so that a kill cannot separate them."""
+    for number, path in enumerate(outputs):
+        written = work.path_of(part_name(number))
+        flush_to_disk(written)
+        if path in with_copies:
+            record_origins.note_copies(path, os.path.getsize(written))
+        work.publish(part_name(number), path)
+        if path not in with_copies:
+            record_origins.forget(path)
 
 
 def made_of(files: dict[str, list[str]]) -> dict[str, Any]:
@@ -353,23 +338,22 @@ def main(_) -> None:
     size = sum(map(size_of, inputs))
     preflight.check_disk({place: size // 4}, "the output")
     discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
+    reading = {"form": FLAGS.format, "text_key": FLAGS.text_key}
     with (WorkFolder(work_path(outputs[0]), made_of(files), discard) as work, worker_pool(FLAGS.num_workers) as pool,
-          tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder,
-          open_outputs(work, outputs + held_out) as opened,
-          tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress):
-        reading = {"form": FLAGS.format, "text_key": FLAGS.text_key}
-        pieces = resumed(read_pieces(files, reading, FLAGS.on_bad_text), work, pool, settings)
-        writer = Writer(opened[:len(outputs)], opened[-1] if held_out else None, folder, list(files), YieldReport())
-        seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
-        write_corpus(pieces, writer, seen, shortest, progress)
-        if not writer.written:
-            print_report(writer.report, 0, writer.shares())
-            raise ValueError(f"{FLAGS.input_file}: no document with {shortest} sentences of running text in "
-                             f"{sum(map(len, files.values()))} files ({writer.report.balance('documents')['dropped']} dropped); "
-                             "see --shortest_document, --keep_everything and --format")
-        duplicate_lines = writer.lines.duplicates()
-    for path in outputs:
-        record_origins.note_copies(path, writer.holds_copies)
+          tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder):
+        with (open_outputs(work, outputs + held_out) as opened,
+              tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress):
+            pieces = resumed(read_pieces(files, reading, FLAGS.on_bad_text), work, pool, settings)
+            writer = Writer(opened[:len(outputs)], opened[-1] if held_out else None, folder, list(files), YieldReport())
+            seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
+            write_corpus(pieces, writer, seen, shortest, progress)
+            if not writer.written:
+                print_report(writer.report, 0, writer.shares())
+                raise ValueError(f"{FLAGS.input_file}: no document with {shortest} sentences of running text in "
+                                 f"{sum(map(len, files.values()))} files ({writer.report.balance('documents')['dropped']} dropped); "
+                                 "see --shortest_document, --keep_everything and --format")
+            duplicate_lines = writer.lines.duplicates()
+        publish(work, outputs + held_out, outputs if writer.holds_copies else [])
     print_report(writer.report, duplicate_lines, writer.shares())
 
 

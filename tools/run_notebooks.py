@@ -6,12 +6,13 @@
 A notebook is written only if all its cells ran.
 """
 
+from official_bert.command_line import run_main
+
 import pathlib
 import re
 
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.files import find_files, written_whole
 
 FLAGS = flags.FLAGS

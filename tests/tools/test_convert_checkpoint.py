@@ -1,6 +1,5 @@
 """The command: the golden model to each format and back, its messages, and refusals that leave no files."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -10,22 +9,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl import flags
-from commands import run_here
+from commands import imported_tool, run_here
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
 def tool():
-    """Imports the command; removes its flags afterwards."""
-    spec = importlib.util.spec_from_file_location("convert_checkpoint", ROOT / "tools" / "convert_checkpoint.py")
-    module = importlib.util.module_from_spec(spec)
-    before = set(flags.FLAGS)
-    spec.loader.exec_module(module)
-    module.own_flags = set(flags.FLAGS) - before
-    yield module
-    for name in module.own_flags:
-        delattr(flags.FLAGS, name)
+    with imported_tool("convert_checkpoint") as module:
+        yield module
 
 
 @pytest.fixture

@@ -2,12 +2,10 @@
 
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import pathlib
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from commands import imported_tool, limited
 
 from official_bert.data import record_origins, records
 
@@ -29,14 +28,8 @@ RUNS = ["base", "wwm", "two_files_cased", "short", "long"]
 
 @pytest.fixture(scope="module")
 def tool():
-    """Imports the command, so that not every test starts a process."""
-    spec = importlib.util.spec_from_file_location("create_pretraining_data", COMMAND)
-    module = importlib.util.module_from_spec(spec)
-    names = set(flags.FLAGS)
-    spec.loader.exec_module(module)
-    yield module
-    for name in set(flags.FLAGS) - names:
-        delattr(flags.FLAGS, name)
+    with imported_tool("create_pretraining_data") as module:
+        yield module
 
 
 @pytest.fixture
@@ -49,8 +42,8 @@ def create(tool):
     return call
 
 
-def start(*arguments, **kwargs):
-    return subprocess.Popen([sys.executable, str(COMMAND), *arguments], text=True, stdout=subprocess.PIPE,
+def start(*arguments, limits=(), **kwargs):
+    return subprocess.Popen([*limits, sys.executable, str(COMMAND), *arguments], text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, cwd=ROOT, env=dict(os.environ, PYTHONPATH=str(ROOT)), **kwargs)
 
 
@@ -163,6 +156,7 @@ def test_a_kept_store_gives_the_same_bytes_and_is_not_tokenized_again(create, as
     ("golden: expected a token store or an empty folder", [f"--token_store={GOLDEN}"]),
     ("text_a.txt: expected a folder for the token store", [f"--token_store={GOLDEN / 'text_a.txt'}"]),
     ("make 1 together", ["--mask_rate=0.9"]),
+    ("vocab_cased.txt: more than 1 % of its entries have capital letters", [f"--vocab_file={GOLDEN / 'vocab_cased.txt'}"]),
 ])
 def test_flags_that_cannot_be_used_are_refused(assert_refused, tmp_path, message, changes):
     assert_refused(message, *small(tmp_path, *changes))
@@ -220,13 +214,10 @@ def test_a_mistake_is_one_line_and_a_non_zero_status(tmp_path):
 
 
 def test_a_full_disk_leaves_no_file(create, tmp_path):
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails as on a full disk
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
     store = f"--token_store={tmp_path / 'store'}"
     create(*small(tmp_path, store, name="fits"))
     before = sorted(tmp_path.iterdir())
-    code, _, errors = run(*small(tmp_path, "--dupe_factor=40", store), preexec_fn=limit)
+    code, _, errors = run(*small(tmp_path, "--dupe_factor=40", store), limits=limited(fsize=300_000))
     assert code == 1 and errors.splitlines()[-1].startswith("error: ") and "File too large" in errors
     assert "Traceback" not in errors and sorted(tmp_path.iterdir()) == before
 
@@ -296,7 +287,7 @@ def test_poor_shards_are_named(create, tmp_path, capsys, text, files, words):
     warnings = " ".join(capsys.readouterr().err.split())
     assert all(part in warnings for part in words)
     labels = [[int(row["next_sentence_labels"][0]) for row in records.read_instances([str(path)])]
-              for path in sorted(tmp_path.glob("out-*")) if records.count_records(str(path))]
+              for path in sorted(tmp_path.glob("out-*")) if records.holds_records(str(path))]
     assert len(labels) == (2 if files == 4 else 3) and (files == 4 or all(set(part) == {1} for part in labels))
 
 
@@ -317,12 +308,10 @@ def test_the_account_of_the_tokens_is_printed_and_written(create, tmp_path, caps
 
 @pytest.mark.slow
 def test_more_outputs_than_file_handles_work_or_are_refused_at_once(tmp_path):
-    def limit(hard):
-        return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    code, _, errors = run(*small(tmp_path, name="out@1100"), preexec_fn=limit(1024))
+    code, _, errors = run(*small(tmp_path, name="out@1100"), limits=limited(nofile="256:1024"))
     assert code == 1 and errors.startswith("error: 1100 files have to be open at once, this process may open 1024")
     assert not list(tmp_path.iterdir())
-    code, _, _ = run(*small(tmp_path, name="out@1100"), preexec_fn=limit(4096))
+    code, _, _ = run(*small(tmp_path, name="out@1100"), limits=limited(nofile="256:4096"))
     assert code == 0 and len(list(tmp_path.glob("out-*"))) == 1100
 
 
@@ -400,7 +389,7 @@ def test_copies_are_kept_apart_if_the_text_is_known_to_hold_some_or_if_asked(cre
     assert as_in_2018 == records_of("asked_not", "--nocopies_apart")
     apart = records_of("asked", "--copies_apart")
     assert apart != as_in_2018
-    record_origins.note_copies(str(text), True)
+    record_origins.note_copies(str(text), text.stat().st_size)
     assert records_of("known") == apart and records_of("known_but_not_wanted", "--nocopies_apart") == as_in_2018
     text.write_text(text.read_text(encoding="utf-8") + "\n".join(words) + "\n", encoding="utf-8")  # another text than the noted one
     assert records_of("changed") == records_of("changed_and_asked_not", "--nocopies_apart")

@@ -1,10 +1,10 @@
-import importlib.util
 import json
 import math
 import subprocess
 import sys
 
 import pytest
+from commands import imported_tool
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data import records
@@ -13,14 +13,9 @@ from official_bert.text.vocab import SPECIAL_TOKENS
 
 
 @pytest.fixture(scope="module")
-def demo(root):
-    spec = importlib.util.spec_from_file_location("demo", root / "tools/demo.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    for name in list(module.FLAGS):
-        if module.FLAGS.find_module_defining_flag(name) == "demo":
-            delattr(module.FLAGS, name)
+def demo():
+    with imported_tool("demo") as module:
+        yield module
 
 
 def test_the_language_reference_becomes_prose_without_repeats(demo):
@@ -76,6 +71,24 @@ def test_blanks_of_scripts_without_spaces_are_tokens(demo, tmp_path):
     assert demo.make_blanks([["这座城市位于河的北岸。"]], tokenizer) == [("这座城市位 [MASK] 河的北岸。", "于")]
     [(text, word)] = demo.make_blanks([["เมืองนี้ตั้งอยู่เหนือ"]], tokenizer)
     assert text.replace(" [MASK] ", word) == "เมืองนี้ตั้งอยู่เหนือ" and text.count("[MASK]") == 1
+
+
+def test_pieces_of_words_are_blanks_too_until_there_are_three(demo, tmp_path):
+    whole, piece = "这座城市位于河的北岸。", "เมืองนี้ตั้งอยู่เหนือ"
+    pieces = [*whole, "เมือง", *(f"##{char}" for char in "นี้ตั้งอยู่เหือ")]
+    (tmp_path / "v.txt").write_text("\n".join(dict.fromkeys([*SPECIAL_TOKENS, *pieces])))
+    tokenizer = FullTokenizer(str(tmp_path / "v.txt"), do_lower_case=False)
+    sentences = [whole, piece, f"{piece}{piece[5:]}", f"{piece}{piece[6:]}"]
+    blanks = demo.make_blanks([sentences], tokenizer)
+    assert blanks[0] == ("这座城市位 [MASK] 河的北岸。", "于") and len(blanks) == 3
+    assert {text.replace(" [MASK] ", word) for text, word in blanks[1:]} <= set(sentences[1:])
+
+
+@pytest.mark.parametrize(("text", "deletes"), [("ก่อตั้งขึ้นโดยพ่อค้าในศตวรรษที่สิบสอง", True), ("यह शहर नदी के किनारे है।", True),
+                                               ("Ça a été fondé à Zürich.", False), ("这座城市位于河的北岸。", False)])
+def test_text_is_lower_cased_unless_that_deletes_its_vowels(demo, tmp_path, text, deletes):
+    (tmp_path / "text.txt").write_text(text)
+    assert demo.deletes_letters(tmp_path / "text.txt") is deletes
 
 
 @pytest.mark.slow

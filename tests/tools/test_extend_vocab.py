@@ -9,6 +9,7 @@ import tensorflow as tf
 from commands import run_here
 
 from official_bert.config import load_config
+from official_bert.models.interchange import formats
 from official_bert.text.tokenization import FullTokenizer
 
 EMBEDDINGS, BIAS = "bert/embeddings/word_embeddings", "cls/predictions/output_bias"
@@ -143,3 +144,59 @@ def test_new_words_with_vectors_begin_as_their_images_and_the_others_as_means(ro
     np.testing.assert_allclose(now[ids["brno"]], was[pieces].mean(axis=0), rtol=1e-5, atol=1e-7)
     others = [index for index in range(len(was)) if index not in (ids["glassblower"], ids["brno"])]
     np.testing.assert_array_equal(now[others], was[others])
+
+
+def begin(root, vocab, tmp_path, lines, *more, header=""):
+    """Begins a model of 8 numbers with vectors; returns how the command ended, and the embeddings."""
+    (tmp_path / "vectors.txt").write_text(header + "".join(f"{word} {' '.join(map(repr, map(float, vector)))}\n" for word, vector in lines))
+    (tmp_path / "model.json").write_text('{"vocab_size": 3000, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, '
+                                         '"intermediate_size": 16, "initializer_range": 0.1, "max_position_embeddings": 16}')
+    out = tmp_path / f"out{len(list(tmp_path.glob('out*')))}"
+    config = [] if more else [f"--bert_config_file={tmp_path}/model.json"]
+    done = extend(root, f"--vocab_file={vocab}", f"--vectors={tmp_path}/vectors.txt", f"--output_dir={out}", *config, *more)
+    return done, formats.read(str(out)) if done.returncode == 0 else None
+
+
+@pytest.mark.parametrize("width", [3, 8, 20])
+def test_a_model_from_nothing_begins_with_the_vectors_of_its_words(root, tmp_path, vocab, width):
+    rng, ids = np.random.default_rng(0), FullTokenizer(str(vocab)).vocab
+    words = [word for word in ids if word.isalpha() and len(word) > 2][:40]
+    vectors = 5 * rng.normal(size=(40, width))
+    lines = [*zip(words, vectors), (words[0], -vectors[0]), ("nowhere", vectors[1]), ("##s", vectors[2]), ("[MASK]", vectors[3])]
+    done, stored = begin(root, vocab, tmp_path, lines, header=f"{len(lines)} {width}\n" if width == 8 else "")
+    assert done.returncode == 0, done.stderr
+    total = sum(not word.startswith("##") and not (word.startswith("[") and word.endswith("]") and len(word) > 1) for word in ids)
+    assert f"vectors for 40 of {total} words of the vocabulary ({40 / total:.1%})" in done.stdout
+    assert (f"projected from {width} to 8 numbers by a random orthonormal matrix" in done.stdout) == (width != 8)
+    table = stored.weights["embeddings/word_embeddings"]
+    rows = table[[ids[word] for word in words]]
+    assert np.sqrt(np.mean(rows ** 2)) == pytest.approx(0.1, rel=1e-5)
+    if width <= 8:  # angles and relative lengths stay
+        factor = np.linalg.norm(rows[0]) / np.linalg.norm(vectors[0])
+        np.testing.assert_allclose(rows @ rows.T, factor ** 2 * vectors @ vectors.T, rtol=1e-4, atol=1e-5)
+    if width == 8:
+        np.testing.assert_allclose(rows, factor * vectors, rtol=1e-5, atol=1e-6)
+    others = [index for index in range(3000) if index not in {ids[word] for word in words}]
+    _, other = begin(root, vocab, tmp_path, list(zip(words, rng.normal(size=(40, width)))))
+    np.testing.assert_array_equal(table[others], other.weights["embeddings/word_embeddings"][others])
+    for name in set(stored.weights) - {"embeddings/word_embeddings"}:
+        np.testing.assert_array_equal(stored.weights[name], other.weights[name])
+    assert stored.config.hidden_size == 8 and stored.head == "pretraining" and stored.vocab[ids[words[0]]] == words[0]
+    if width > 8:  # the projection is a function of the seed
+        assert not (begin(root, vocab, tmp_path, lines, f"--bert_config_file={tmp_path}/model.json", "--random_seed=2")[1]
+                    .weights["embeddings/word_embeddings"] == table).all()
+
+
+def test_a_yaml_begins_too_and_words_may_be_added(root, tmp_path, vocab):
+    (tmp_path / "run.yaml").write_text("model: {vocab_size: 3000, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, "
+                                       "intermediate_size: 16}\nseed: 7\n")
+    (tmp_path / "words.txt").write_text("\n".join(["glassblower", "thermometers", "brno"]))
+    done, stored = begin(root, vocab, tmp_path, [("the", np.ones(8)), ("brno", -np.ones(8))], f"--config={tmp_path}/run.yaml",
+                         f"--words_file={tmp_path}/words.txt")
+    assert done.returncode == 0 and "vectors for 2 of" in done.stdout, done.stderr
+    assert stored.config.vocab_size == 3001 and load_config(str(tmp_path / "out0/config.yaml")).seed == 7
+    ids, table = FullTokenizer(str(tmp_path / "out0/vocab.txt")).vocab, stored.weights["embeddings/word_embeddings"]
+    np.testing.assert_allclose(table[ids["the"]], -table[ids["brno"]])
+    done, _ = begin(root, vocab, tmp_path, [("nowhere", np.ones(8))])
+    assert done.returncode == 1 and "--vectors: expected vectors for some words of the vocabulary, got none" in last_line(done)
+    assert not (tmp_path / "out1").exists()

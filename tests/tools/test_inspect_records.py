@@ -1,6 +1,5 @@
 """Inspection: its output is true, and records that no model can be trained on are refused."""
 
-import importlib.util
 import json
 import pathlib
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from commands import imported_tool
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data import records
@@ -20,13 +20,8 @@ VOCAB = GOLDEN / "vocab_uncased.txt"
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("inspect_records", COMMAND)
-    module = importlib.util.module_from_spec(spec)
-    names = set(flags.FLAGS)
-    spec.loader.exec_module(module)
-    yield module
-    for name in set(flags.FLAGS) - names:
-        delattr(flags.FLAGS, name)
+    with imported_tool("inspect_records") as module:
+        yield module
 
 
 @pytest.fixture

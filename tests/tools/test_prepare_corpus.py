@@ -1,7 +1,7 @@
 import gzip
 import json
 import os
-import resource
+import pathlib
 import signal
 import subprocess
 import sys
@@ -9,13 +9,21 @@ import time
 
 import numpy as np
 import pytest
+from commands import imported_tool, limited
 
 from official_bert.data import record_origins
+from official_bert.data.long_work.work_folder import WorkFolder
 
 
 def prepare(root, *arguments):
     return subprocess.run([sys.executable, str(root / "tools/prepare_corpus.py"), *map(str, arguments)], check=False,
                           capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def tool():
+    with imported_tool("prepare_corpus") as module:
+        yield module
 
 
 def corpus_rows(count, seed=0):
@@ -68,10 +76,14 @@ def start(root, *arguments):
                             stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
+def bytes_kept(work):
+    return sum(path.stat().st_size for path in work.glob("cleaned.*"))
+
+
 def wait_for_pieces(work, least):
     """Waits until so many bytes of cleaned text are kept."""
     deadline = time.monotonic() + 60
-    while sum(path.stat().st_size for path in work.glob("cleaned.*")) < least:
+    while bytes_kept(work) < least:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -87,7 +99,8 @@ def long_source(tmp_path):
 def test_a_stopped_run_leaves_its_work_folder_at_most_and_goes_on(root, tmp_path, long_source):
     command = [f"--input_file={long_source}", f"--output_file={tmp_path}/out/c.txt", "--num_workers=1"]
     running = start(root, *command)
-    wait_for_pieces(tmp_path / "out" / "c.txt.work", 1)
+    wait_for_pieces(tmp_path / "out" / "c.txt.work", 1000)
+    wait_for_pieces(tmp_path / "out" / "c.txt.work", bytes_kept(tmp_path / "out" / "c.txt.work") + 1)  # the first piece is whole
     begin = time.monotonic()
     running.send_signal(signal.SIGTERM)
     _, errors = running.communicate(timeout=60)
@@ -164,12 +177,30 @@ def test_outputs_that_cannot_be_are_told_before_work(root, tmp_path, output, tol
 def test_a_disk_that_fills_up_leaves_no_file(root, tmp_path):
     source, output = tmp_path / "in.jsonl", tmp_path / "out" / "c.txt"
     source.write_text("\n".join(list(corpus_rows(500)) * 10))
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # noqa: E731
-    done = subprocess.run([sys.executable, str(root / "tools/prepare_corpus.py"), f"--input_file={source}",
+    done = subprocess.run([*limited(fsize=100_000), sys.executable, str(root / "tools/prepare_corpus.py"), f"--input_file={source}",
                            f"--output_file={output}", "--num_workers=1"], check=False, capture_output=True, text=True,
-                          timeout=120, preexec_fn=limit)
+                          timeout=120)
     assert done.returncode == 1 and f"error: {output}: cannot be written: File too large" in done.stderr
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_progress_grows_within_a_file(tool, tmp_path):
+    text = "".join(f"{row}\n" for row in list(corpus_rows(1000)) * 6).encode()
+    sources = {"plain.jsonl": text, "packed.jsonl.gz": gzip.compress(text)}
+    for name, data in sources.items():
+        (tmp_path / name).write_bytes(data)
+        pieces = list(tool.read_pieces({"en": [str(tmp_path / name)]}, {"form": "auto", "text_key": "text"}, "error"))
+        read = [piece.read for piece in pieces]
+        assert len(read) >= 2 and 0 < read[0] < len(data) and sum(read) == len(data)
+
+
+def test_a_text_with_copies_never_appears_without_its_note(tool, tmp_path, monkeypatch):
+    output, published = str(tmp_path / "c.txt"), []
+    monkeypatch.setattr(WorkFolder, "publish", lambda self, name, target: published.append(record_origins.origin_file(target)))
+    with WorkFolder(str(tmp_path / "c.work"), {}) as work:
+        pathlib.Path(work.path_of(tool.part_name(0))).write_text("A text.\n")
+        tool.publish(work, [output], [output])
+    assert [json.loads(pathlib.Path(note).read_text()) for note in published] == [{"file_bytes": 8, "holds_copies": True}]
 
 
 def read_documents(path):

@@ -1,0 +1,156 @@
+"""The ablations: what each row trains and generates, the tables; a suite of the smallest size, killed and continued."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from commands import run_here
+
+from official_bert.config import Config
+from official_bert.tasks.loading import load_task
+from official_bert.tasks.pretraining.ablations import Plan, generator_flags
+from official_bert.typed_values import build
+
+ROOT = pathlib.Path(__file__).parent.parent
+TOOL, REPORT = ROOT / "tools" / "run_ablations.py", ROOT / "tools" / "report_ablations.py"
+SCALES = ("small", "base", "smoke")
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return {scale: Plan.read(str(ROOT), scale) for scale in SCALES}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_row_of_every_scale_is_a_valid_configuration(plans, scale):
+    plan = plans[scale]
+    for row in plan.rows:
+        load_task(build(Config, plan.pretraining(row)))
+        assert plan.tasks_of(row)
+        for task in plan.tasks_of(row):
+            load_task(build(Config, plan.finetuning(row, task)))
+
+
+def test_rows_differ_from_the_baseline_in_what_they_are_about_alone(plans):
+    plan = plans["base"]
+    baseline = plan.pretraining("no_nsp")
+    assert baseline.pop("options")["sentence_loss"] is False
+    plain = plan.pretraining("random_weights")
+    assert {key: value for key, value in plain.items() if key != "options"} == baseline
+    assert plan.pretraining("left_to_right")["model"]["attention"] == "left_to_right"
+    assert plan.pretraining("left_to_right")["model"]["num_hidden_layers"] == 12
+    assert plan.finetuning("left_to_right_bilstm", "mrpc")["model"]["bilstm_layers"] == 1
+    assert plans["small"].finetuning("random_weights", "rte")["model"]["hidden_size"] == 192
+    assert "hidden_size" not in plans["small"].finetuning("baseline", "rte")["model"]
+
+
+def test_every_masking_of_table_8_is_there(plans):
+    suite = [row for row in plans["small"].suites["masking"] if row != "baseline"]
+    for row in suite:
+        shares = [float(part) / 100 for part in row.split("_")[1:]]
+        masking = plans["small"].pretraining(row)["options"]["masking"]
+        assert [masking["mask_rate"], masking["keep_rate"], masking["random_rate"]] == shares
+        (flags,) = generator_flags(plans["small"].pretraining(row), {}, 1)
+        assert {f"--mask_rate={shares[0]}", f"--keep_rate={shares[1]}", f"--random_rate={shares[2]}", "--masking=token"} <= set(flags)
+    assert len(suite) == 5
+
+
+def test_generator_flags_are_those_of_the_configuration(plans):
+    base = generator_flags(plans["base"].pretraining("sop"), {}, 10)
+    assert base == [[f"--max_seq_length={length}", f"--max_predictions_per_seq={predictions}", "--sentence_task=sop", "--dupe_factor=10",
+                     "--masking=token"] for length, predictions in ((128, 20), (512, 77))]
+    assert generator_flags(plans["small"].pretraining("dynamic"), {"masking": "dynamic"}, 1) == [
+        ["--max_seq_length=64", "--sentence_task=nsp", "--dupe_factor=1", "--masking=dynamic"]]
+    assert "--masking=span" in generator_flags(plans["small"].pretraining("span"), {}, 1)[0]
+
+
+def test_the_papers_numbers_have_a_value_for_each_column():
+    papers = yaml.safe_load((ROOT / "tools" / "ablations" / "paper.yaml").read_text(encoding="utf-8"))
+    assert set(papers) == set(Plan.read(str(ROOT), "small").suites)
+    for paper in papers.values():
+        assert all(len(values) == len(paper["columns"]) for values in paper["rows"].values())
+        assert set(paper["matches"].values()) <= set(paper["columns"])
+
+
+def result(row, values, **more):
+    return {"row": row, "title": row, "scale": "small", "steps": 6000, "objective": "masked_lm", "curve": [[500, 6.5], [6000, 5.0]],
+            "own": {}, "held_out": {"mlm_loss": 5.25}, "tasks": {"sst2": {"metric": "accuracy", "values": values}}} | more
+
+
+def test_tables_have_means_intervals_and_the_papers_numbers(tmp_path):
+    lines = [result("baseline", [0.70, 0.72, 0.74]), result("no_nsp", [0.5]),
+             result("left_to_right", [0.6, 0.6], objective="next_token", held_out={}), result("baseline", [0.1], scale="base")]
+    (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    done = run_here(str(REPORT), f"--results={tmp_path}/results.jsonl", f"--output_dir={tmp_path}/out")
+    assert done.returncode == 0, done.stderr
+    table = (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
+    # By hand: the standard deviation is 0.02, t(0.975, 2) is 4.303, so the half-width is 4.303 * 0.02 / sqrt(3) = 0.0497.
+    assert "| baseline | 6,000 | 5.000 | 5.250 | 72.0 ± 5.0 | 84.4 | 88.4 | 86.7 | 92.7 | 88.5 |" in table
+    assert "| no_nsp | 6,000 | 5.000 | 5.250 | 50.0 | 83.9 |" in table
+    assert "| left_to_right | 6,000 | 5.000 (next token) |  | 60.0 ± 0.0 |" in table
+    assert "12 layers of 768, 12 heads | 3.99" in table and "### masking (table 8)" in table
+    assert (tmp_path / "out" / "tables.csv").read_text(encoding="utf-8").startswith("tasks,row,steps,own held-out loss,")
+    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {f"{name}.png" for name in (
+        "curves", "tasks", "sizes", "masking", "steps", "data")}
+
+
+@pytest.mark.parametrize(("content", "told"), [
+    ("{}\n", "results.jsonl:1: expected a row of results in JSON, got '{}'"), ("[1]\n", "results.jsonl:1: expected"),
+    (json.dumps(result("a", [1.0])) + "\n{\"row\"", "results.jsonl:2: expected"), ("", "holds no row of the scale small")])
+def test_broken_results_are_refused_by_line(tmp_path, content, told):
+    (tmp_path / "results.jsonl").write_text(content, encoding="utf-8")
+    done = run_here(str(REPORT), f"--results={tmp_path}/results.jsonl", f"--output_dir={tmp_path}/out")
+    assert done.returncode == 1 and told in done.stderr and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("flags", "told"), [
+    (["--suite=nope"], "--suite: expected all or one of tasks"),
+    (["--scale=nope"], "--scale: expected one of small, base, smoke, got nope"),
+    (["--suite=sizes", "--rows=span"], "--rows: expected rows of sizes"), ([], "--corpus: expected a path")])
+def test_wrong_flags_are_one_line(tmp_path, flags, told):
+    done = run_here(str(TOOL), f"--work_dir={tmp_path}/work", *flags)
+    assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def start(work_dir, *more):
+    """Starts rows of the smallest size: pre-trained, after a quarter of it, from random weights, left to right with a BiLSTM."""
+    return subprocess.Popen([sys.executable, str(TOOL), "--scale=smoke", "--seeds=2", "--num_workers=1",
+                             "--rows=baseline,random_weights,baseline_at_quarter,left_to_right_bilstm", f"--work_dir={work_dir}", *more],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=work_dir.parent)
+
+
+def without_times(path):
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{key: value for key, value in row.items() if key != "minutes"} for row in rows]
+
+
+@pytest.mark.slow
+def test_a_suite_that_is_killed_goes_on_and_gives_the_same_results(tmp_path):
+    whole = start(tmp_path / "whole")
+    out, _ = whole.communicate(timeout=900)
+    assert whole.returncode == 0, out
+    wanted = without_times(tmp_path / "whole" / "results.jsonl")
+    assert [row["row"] for row in wanted] == ["baseline", "random_weights", "left_to_right_bilstm", "baseline_at_quarter"]
+    assert len(wanted[0]["tasks"]["sst2"]["values"]) == 2 and "mlm_loss" in wanted[0]["held_out"]
+    assert wanted[0]["curve"][-1][0] == wanted[0]["steps"] == 32
+    assert wanted[2]["objective"] == "next_token" and not wanted[2]["held_out"]
+    assert wanted[3]["steps"] == 8 and wanted[3]["curve"] == wanted[0]["curve"][:1]
+    assert wanted[3]["held_out"]["mlm_loss"] != wanted[0]["held_out"]["mlm_loss"]
+    for number, stop in ((signal.SIGKILL, "pretraining"), (signal.SIGTERM, "sst2")):
+        killed = start(tmp_path / "killed")
+        while f"rows/baseline: {stop}" not in (line := killed.stdout.readline()):
+            assert line, "ended early"
+        time.sleep(8)
+        killed.send_signal(number)
+        assert killed.wait(timeout=90) != 0
+        time.sleep(2)
+    again = start(tmp_path / "killed")
+    out, _ = again.communicate(timeout=900)
+    assert again.returncode == 0, out
+    assert without_times(tmp_path / "killed" / "results.jsonl") == wanted
+    assert "about" in out and (tmp_path / "killed" / "report" / "tables.md").exists()

@@ -1,0 +1,186 @@
+"""Writes the tables and plots of ablations from the rows that are finished, beside the paper's numbers.
+
+    python tools/report_ablations.py --results=docs/ablations/results.jsonl --output_dir=docs/ablations
+
+Writes `tables.md`, `tables.csv`, `curves.png` and a picture `SUITE.png` of each suite. Values are means over fine-tuning seeds with the
+half-width of their 95 % confidence interval (Student's t); it tells the spread of fine-tuning, not that of pre-training.
+"""
+
+from official_bert.command_line import run_main
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import pathlib
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from absl import flags
+
+from official_bert.files import make_folder, read_lines, written_beside, written_whole
+from official_bert.tasks.pretraining.ablations import Plan
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FLAGS = flags.FLAGS
+flags.DEFINE_string("results", None, "The JSON lines of tools/run_ablations.py.", required=True)
+flags.DEFINE_string("output_dir", None, "The folder to write to.", required=True)
+flags.DEFINE_string("scale", "small", "The scale of the rows that are read.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, and the half-width of its 95 % confidence interval; nan for a single value."""
+
+    mean: float
+    half_width: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Estimate":
+        """Estimates the mean of a normal distribution with unknown variance."""
+        from scipy import stats
+        if len(values) < 2:
+            return cls(values[0], math.nan)
+        factor = float(stats.t.ppf(0.975, len(values) - 1))
+        return cls(statistics.fmean(values), factor * statistics.stdev(values) / math.sqrt(len(values)))
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f}" + ("" if math.isnan(self.half_width) else f" ± {100 * self.half_width:.1f}")
+
+
+def read_results(path: str, plan: Plan) -> dict[str, dict[str, Any]]:
+    """Returns the rows of a plan by name, the last of a name. Raises ValueError, naming the line, for one that is no result."""
+    found = {}
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            row = json.loads(line)
+            if row["scale"] == plan.scale_name and row["row"] in plan.rows:
+                found[row["row"]] = row
+        except (json.JSONDecodeError, KeyError, TypeError):
+            raise ValueError(f"{path}:{number}: expected a row of results in JSON, got {line[:60]!r}") from None
+    if not found:
+        raise ValueError(f"{path}: holds no row of the scale {plan.scale_name}")
+    return found
+
+
+def table_of(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any]) -> list[list[str]]:
+    """Returns the cells of a suite's table, its head first; rows that are not finished are left out."""
+    rows = [name for name in suite if name in results]
+    tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
+    shown = [name for name in paper["rows"] if name in rows]
+    theirs = [f"paper: {column}" for column in paper["columns"]] if shown else []
+    head = ["row", "steps", "own held-out loss", "held-out MLM loss", *(f"{task}, {plan.tasks[task].metric}" for task in tasks), *theirs]
+    return [head, *([results[name]["title"], *_losses(results[name]), *(_cell(results[name], task) for task in tasks),
+                     *(map(str, paper["rows"].get(name, [""] * len(theirs))) if theirs else [])] for name in rows)]
+
+
+def _losses(row: Mapping[str, Any]) -> list[str]:
+    """Steps, the loss on held-out records of the row's own kind, the loss of masked words on those of the baseline."""
+    own = f"{row['curve'][-1][1]:.3f}{' (next token)' if row.get('objective') == 'next_token' else ''}" if row.get("curve") else ""
+    return [f"{row['steps']:,}" if "steps" in row else "0", own, f"{row['held_out']['mlm_loss']:.3f}" if row["held_out"] else ""]
+
+
+def _cell(row: Mapping[str, Any], task: str) -> str:
+    return str(Estimate.of(row["tasks"][task]["values"])) if task in row["tasks"] else ""
+
+
+def markdown(cells: Sequence[Sequence[str]]) -> str:
+    """Returns a table in Markdown."""
+    head, *rows = cells
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
+
+
+def paper_table(paper: Mapping[str, Any], finished: Sequence[str]) -> str:
+    """Returns the paper's own table, if its rows are none of ours, and its text."""
+    parts = []
+    if paper["rows"] and not set(paper["rows"]) & set(finished):
+        parts.append(markdown([["paper", *paper["columns"]], *([name, *map(str, values)] for name, values in paper["rows"].items())]))
+    if "says" in paper:
+        parts.append(f"The paper: {paper['says']}\n")
+    return "\n".join(parts)
+
+
+def write_tables(plan: Plan, results: Mapping[str, dict], papers: Mapping[str, Any], folder: str) -> None:
+    """Writes tables.md and tables.csv."""
+    text, sheet = [], io.StringIO()
+    writer = csv.writer(sheet, lineterminator="\n")
+    for name, suite in plan.suites.items():
+        if any(row in results for row in suite):
+            cells = table_of(suite, plan, results, papers[name])
+            text += [f"### {name} ({papers[name]['source']})\n", markdown(cells), paper_table(papers[name], suite)]
+            writer.writerows([name, *row] for row in cells)
+    for file_name, content in (("tables.md", "\n".join(part for part in text if part)), ("tables.csv", sheet.getvalue())):
+        with written_whole(f"{folder}/{file_name}") as file:
+            file.write(content)
+
+
+def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
+    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed, for they measure another thing."""
+    from matplotlib import pyplot
+    figure, axes = pyplot.subplots(figsize=(9, 6))
+    for name, row in results.items():
+        if row.get("curve") and plan.rows[name].at_share == 1 and not plan.rows[name].pretrained:
+            axes.plot(*zip(*row["curve"]), label=row["title"], linestyle="--" if row["objective"] == "next_token" else "-", linewidth=1.2)
+    axes.set(xlabel="step", ylabel="held-out loss of words, nats (own records)")
+    if axes.lines:
+        axes.legend(fontsize=7, ncols=2)
+    _save(figure, path)
+
+
+def draw_suite(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any], path: str) -> None:
+    """Draws a panel of bars for each task: ours with their intervals; the paper's numbers, if it has any, as diamonds."""
+    from matplotlib import pyplot
+    rows = [name for name in suite if name in results]
+    tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
+    figure, panels = pyplot.subplots(1, len(tasks), figsize=(3.2 * len(tasks) + 2, 0.5 * len(rows) + 1.6), sharey=True, squeeze=False)
+    for axes, task in zip(panels[0], tasks):
+        found = {name: Estimate.of(results[name]["tasks"][task]["values"]) for name in rows if task in results[name]["tasks"]}
+        places = [rows.index(name) for name in found]
+        axes.barh(places, [100 * one.mean for one in found.values()], color="steelblue",
+                  xerr=[0.0 if math.isnan(one.half_width) else 100 * one.half_width for one in found.values()])
+        theirs = _paper_values(rows, task, paper)
+        axes.plot(list(theirs.values()), [rows.index(name) for name in theirs], "D", color="darkorange", label="paper, BERT-base")
+        axes.set(title=f"{task}, {plan.tasks[task].metric}", yticks=range(len(rows)), yticklabels=[results[name]["title"] for name in rows])
+        low = min([100 * one.mean for one in found.values()] + list(theirs.values()))
+        axes.set_xlim(max(0.0, low - 15), 100.0)
+        if theirs:
+            axes.legend(fontsize=7)
+    panels[0][0].invert_yaxis()
+    _save(figure, path)
+
+
+def _paper_values(rows: Sequence[str], task: str, paper: Mapping[str, Any]) -> dict[str, float]:
+    """The paper's numbers for a task of ours, by row."""
+    if task not in paper["matches"]:
+        return {}
+    column = paper["columns"].index(paper["matches"][task])
+    return {name: paper["rows"][name][column] for name in rows if name in paper["rows"]}
+
+
+def _save(figure: Any, path: str) -> None:
+    figure.tight_layout()
+    with written_beside(path) as temporary:
+        figure.savefig(temporary, dpi=90, format="png")
+
+
+def main(_) -> None:
+    """Writes everything that the finished rows allow."""
+    import matplotlib
+    matplotlib.use("Agg")
+    plan = Plan.read(str(ROOT), FLAGS.scale)
+    results = read_results(FLAGS.results, plan)
+    papers = yaml.safe_load((ROOT / "tools" / "ablations" / "paper.yaml").read_text(encoding="utf-8"))
+    make_folder(FLAGS.output_dir)
+    write_tables(plan, results, papers, FLAGS.output_dir)
+    draw_curves(plan, results, f"{FLAGS.output_dir}/curves.png")
+    for name, suite in plan.suites.items():
+        if any(row in results for row in suite):
+            draw_suite(suite, plan, results, papers[name], f"{FLAGS.output_dir}/{name}.png")
+    print(f"{len(results)} rows: {FLAGS.output_dir}/tables.md")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,382 @@
+"""Re-runs the paper's ablations: for each row of a suite data, pre-training, fine-tuning; a table beside the paper's numbers.
+
+    python tools/run_ablations.py --suite=tasks --corpus='wikipedia/wiki_[0-3]*,wikipedia/wiki_4[0-8]' \\
+        --held_out_corpus=wikipedia/wiki_49 --data=DATA --work_dir=ablations
+
+DATA holds `glue/SST-2`, `glue/MRPC`, ... and `wnut17`. Rows, tasks and suites are in tools/ablations/suites.yaml. All rows have
+equal steps, batches and text. `--scale=base` takes the paper's sizes, `--scale=smoke` made-up text and a minute or two.
+
+Each stage is a command of its own, with a log. The same command again continues after a kill: finished stages are not repeated. Each
+finished row is a line of `results.jsonl`, so rows may be made on different days; `report/` has the table and the plots.
+"""
+
+from official_bert.command_line import run_main
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from absl import flags
+
+from official_bert.config import merge
+from official_bert.files import read_json, written_whole
+from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, steps_of
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TELL_EVERY = 60.0  # seconds between lines about a running stage
+END_SECONDS = 60.0  # that a stopped stage gets to end
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("suite", "all", "A suite of tools/ablations/suites.yaml, or all.")
+flags.DEFINE_list("rows", [], "Only these rows of the suite.")
+flags.DEFINE_string("scale", "small", "small, base (the paper's sizes) or smoke (made-up text): the size of everything.")
+flags.DEFINE_string("corpus", "", "Raw text to pre-train on: comma-separated paths and globs, as tools/prepare_corpus.py takes.")
+flags.DEFINE_string("held_out_corpus", "", "Raw text to measure on.")
+flags.DEFINE_string("data", "", "The folder of the fine-tuning data: glue/SST-2, ..., wnut17.")
+flags.DEFINE_string("work_dir", None, "The folder of everything that is made.", required=True)
+flags.DEFINE_string("results", "", "The file of finished rows, a JSON line each (default: results.jsonl in --work_dir).")
+flags.DEFINE_integer("seeds", 3, "Fine-tunings of each task.", lower_bound=2)
+flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads of the data tools.")
+flags.DEFINE_bool("plan", False, "Only print the rows and which of them are finished.")
+
+
+class Stages:
+    """Runs commands one after another, each once: a finished one has a JSON file with its result."""
+
+    def __init__(self, work_dir: pathlib.Path):
+        self.work_dir, self.left = work_dir, 1
+        self.seconds: list[float] = []
+
+    def run(self, folder: str, name: str, command: Sequence[object], collect: Callable[[pathlib.Path], dict] = lambda log: {},
+            config: Mapping[str, Any] | None = None) -> dict:
+        """Runs a command of ours, unless it has been run; returns what `collect` reads from its log and from the files it made.
+
+        `config` is written to `NAME.yaml`, the command's --config. Raises ValueError if the command fails, or if the stage was run by
+        another one.
+        """
+        place = self.work_dir / folder
+        place.mkdir(parents=True, exist_ok=True)
+        marker, log = place / f"{name}.json", place / f"{name}.log"
+        if config is not None:
+            command = [*command, f"--config={place / f'{name}.yaml'}"]
+        told = {"command": [self._portable(part) for part in command if not str(part).startswith("--num_workers")], "config": config}
+        if marker.exists():
+            stored = read_json(str(marker))
+            if {key: stored.get(key) for key in told} != json.loads(json.dumps(told)):
+                raise ValueError(f"{marker}: this stage was run with another command or configuration; give another --work_dir, or remove "
+                                 f"{place} to run it again")
+        else:
+            if config is not None:
+                with written_whole(str(place / f"{name}.yaml")) as file:
+                    yaml.safe_dump(config, file, sort_keys=False)
+            begin = time.monotonic()
+            self._execute(command, log, f"{folder}: {name}")
+            stored = told | {"seconds": round(time.monotonic() - begin, 1)} | collect(log)
+            with written_whole(str(marker)) as file:
+                json.dump(stored, file, indent=1)
+        self.left -= 1
+        self.seconds.append(stored["seconds"])
+        return stored
+
+    def _portable(self, part: object) -> str:
+        return str(part).replace(str(self.work_dir), "WORK").replace(str(ROOT), "ROOT").replace(sys.executable, "python")
+
+    def _execute(self, command: Sequence[object], log: pathlib.Path, title: str) -> None:
+        print(f"{title}{self._remaining()}", flush=True)
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        begin = told = time.monotonic()
+        with open(log, "ab") as file, _ending(subprocess.Popen(
+                list(map(str, command)), stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": path}, preexec_fn=_end_with_parent)) as process:
+            while process.poll() is None:
+                time.sleep(0.2)
+                if time.monotonic() - told > TELL_EVERY:
+                    told = time.monotonic()
+                    print(f"  {(told - begin) / 60:.0f} min: {last_line(log)}", flush=True)
+        if process.returncode:
+            raise ValueError(f"{log}: the command ended with status {process.returncode}: {last_line(log)}")
+
+    def _remaining(self) -> str:
+        """How many stages are left and, from the mean of those done before, about how long they take."""
+        if not self.seconds:
+            return f"; {self.left} stages left"
+        minutes = self.left * sum(self.seconds) / len(self.seconds) / 60
+        return f"; {self.left} stages left, about " + (f"{minutes / 60:.1f} h" if minutes > 90 else f"{minutes:.0f} min")
+
+
+@contextlib.contextmanager
+def _ending(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
+    """Ends the process if the block is left early."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _end_with_parent() -> None:
+    """Asks Linux to end this process when the one that started it dies, however it dies: a stage must not go on unseen."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def last_line(log: pathlib.Path) -> str:
+    """Returns the last line that a command has printed."""
+    with open(log, "rb") as file:
+        file.seek(max(0, os.path.getsize(log) - 4096))
+        lines = [line for line in file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else "nothing printed yet"
+
+
+def printed_metrics(log: pathlib.Path) -> dict[str, float]:
+    """Returns the `name = value` lines that a command printed."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return {name: float(value) for name, value in re.findall(r"^(\w+) = (-?[\d.]+(?:e[-+]\d+)?)$", text, re.MULTILINE)}
+
+
+def curve_of(run: pathlib.Path) -> dict[str, Any]:
+    """Returns the held-out losses of words during a pre-training, [[step, loss], ...], and the last evaluation, from its log."""
+    rows = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    evaluated = [row for row in rows if {"eval/mlm_loss", "eval/next_token_loss"} & set(row)]
+    if not evaluated:
+        raise ValueError(f"{run / 'log.jsonl'}: holds no evaluation")
+    name = "eval/mlm_loss" if "eval/mlm_loss" in evaluated[-1] else "eval/next_token_loss"
+    curve = {row["step"]: round(row[name], 5) for row in evaluated}  # a step may be logged twice, after a kill
+    return {"curve": sorted(map(list, curve.items())),
+            "own": {key.removeprefix("eval/"): round(value, 5) for key, value in evaluated[-1].items() if key.startswith("eval/")}}
+
+
+def values_of(run: pathlib.Path, metric: str) -> list[float]:
+    """Returns a metric of each seed of a search."""
+    runs = read_json(str(run / "search.json"))["runs"]
+    return [round(one["metrics"][metric], 5) for _, one in sorted(runs.items(), key=lambda item: item[1]["config"]["seed"])]
+
+
+def remove_weights(run: pathlib.Path) -> None:
+    """Removes the checkpoints of fine-tunings."""
+    for path in run.glob("**/ckpt-*"):
+        path.unlink()
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Makes the rows of a plan."""
+
+    plan: Plan
+    stages: Stages
+    corpus: Mapping[str, str]  # "train" and "held_out"
+    data: pathlib.Path
+    seeds: int
+    num_workers: int
+
+    @property
+    def work_dir(self) -> pathlib.Path:
+        """The folder of everything."""
+        return self.stages.work_dir
+
+    @property
+    def vocabulary(self) -> pathlib.Path:
+        """The vocabulary of all rows."""
+        return self.work_dir / "corpus" / "vocab.txt"
+
+    def check_data(self, rows: Sequence[str]) -> None:
+        """Raises ValueError if the data of a task are not there: better now than after hours of pre-training."""
+        for task in {task: None for row in rows for task in self.plan.tasks_of(row)}:
+            if not (folder := self.data / self.plan.tasks[task].data).is_dir():
+                raise ValueError(f"--data={self.data}: expected {self.plan.tasks[task].data} in it, for {task}, got no folder {folder}")
+
+    def prepare(self) -> None:
+        """Prepares the text, and learns the vocabulary from the training part."""
+        for part, patterns in self.corpus.items():
+            self.stages.run("corpus", part, [*tool("prepare_corpus"), f"--input_file={patterns}",
+                                             f"--output_file={self.work_dir / 'corpus' / part}.txt"])
+        self.stages.run("corpus", "vocabulary", [*tool("build_vocab"), f"--input_file={self.work_dir / 'corpus' / 'train'}.txt",
+                                                 f"--output_file={self.vocabulary}", f"--vocab_size={self.plan.scale.vocab_size}"])
+
+    def records(self, row: str, part: str) -> str:
+        """Makes the records of a row; rows with the same flags share them. Held-out ones are masked once, never dynamically."""
+        more = self.plan.rows[row].data if part == "train" else {}
+        made = []
+        for options in generator_flags(self.plan.pretraining(row), more, self.plan.scale.dupe_factor if part == "train" else 1):
+            name = f"{part}-{hashlib.sha256(' '.join(options).encode()).hexdigest()[:10]}"
+            path = self.work_dir / "records" / f"{name}.tfrecord"
+            self.stages.run("records", name, [
+                *tool("create_pretraining_data"), f"--input_file={self.work_dir / 'corpus' / part}.txt", f"--output_file={path}",
+                f"--vocab_file={self.vocabulary}", f"--num_workers={self.num_workers}", *options])
+            made.append(str(path))
+        return ",".join(made)
+
+    def pretrain(self, row: str) -> tuple[pathlib.Path, dict]:
+        """Pre-trains a row; returns the folder of the run, and its held-out losses."""
+        config, run = self.plan.pretraining(row), self.work_dir / "rows" / row / "pretraining"
+        found = self.stages.run(f"rows/{row}", "pretraining", [
+            *module("run_pretraining"), f"--input_file={self.records(row, 'train')}", f"--eval_input_file={self.records(row, 'held_out')}",
+            f"--vocab_file={self.vocabulary}", f"--output_dir={run}"], lambda _: curve_of(run), config)
+        return run, found
+
+    def held_out(self, row: str, config: dict, weights: pathlib.Path) -> dict[str, float]:
+        """Measures masked words on the records of the baseline, the same for all rows."""
+        config = merge(config, {"options": {"sentence_loss": False, "sentence_task": "nsp", "masking": {"strategy": "token"}}})
+        found = self.stages.run(f"rows/{row}", "held_out", [
+            *module("run_pretraining"), "--mode=eval", f"--init_checkpoint={weights}", f"--vocab_file={self.vocabulary}",
+            f"--eval_input_file={self.records(COMMON, 'held_out')}"], lambda log: {"metrics": printed_metrics(log)}, config)
+        return {name: value for name, value in found["metrics"].items() if name.startswith("mlm_")}
+
+    def finetune(self, row: str, task: str, weights: pathlib.Path | None) -> list[float]:
+        """Fine-tunes a row on a task with several seeds; returns the metric of each."""
+        entry, run = self.plan.tasks[task], self.work_dir / "rows" / row / task
+        source = [f"--vocab_file={self.vocabulary}"] if weights is None else [f"--init_checkpoint={weights}"]
+        capped = [f"--train_file={self._capped(task, entry)}"] if entry.training_rows else []
+        found = self.stages.run(f"rows/{row}", task, [
+            *module("run_finetuning"), f"--data_dir={self.data / entry.data}", *capped, *source, f"--output_dir={run}",
+            f"--seeds={self.seeds}", f"--cache_dir={self.work_dir / 'cache'}"],
+            lambda _: {"values": values_of(run, entry.metric)}, self.plan.finetuning(row, task))
+        remove_weights(run)
+        return found["values"]
+
+    def _capped(self, task: str, entry: TaskEntry) -> pathlib.Path:
+        """Writes some rows of a task's training file, the same ones for every row of the tables."""
+        path = self.work_dir / "data" / f"{task}.tsv"
+        if not path.exists():
+            header, *lines = (self.data / entry.data / "train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+            chosen = random.Random(1).sample(lines, min(entry.training_rows, len(lines)))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with written_whole(str(path)) as file:
+                file.writelines([header, *chosen])
+        return path
+
+    def count(self, row: str) -> int:
+        """Returns the number of stages of a row."""
+        origin = self.plan.rows[row].pretrained or (row if self.plan.rows[row].config else "")
+        masked = origin and self.plan.pretraining(origin)["options"].get("objective", "masked_lm") == "masked_lm"
+        lengths = len(generator_flags(self.plan.pretraining(row), {}, 1))
+        return (2 * lengths + 1 if origin else 0) + (lengths + 1 if masked else 0) + len(self.plan.tasks_of(row))
+
+    def make(self, row: str) -> dict[str, Any]:
+        """Makes a row; returns its line of the results."""
+        entry = self.plan.rows[row]
+        line: dict[str, Any] = {"row": row, "title": entry.title, "scale": self.plan.scale_name, "held_out": {}}
+        weights = None
+        if origin := entry.pretrained or (row if entry.config else ""):
+            weights, found = self.pretrain(origin)
+            config = self.plan.pretraining(origin)
+            step = round(entry.at_share * steps_of(config))
+            if entry.at_share < 1:
+                weights, found = weights / f"ckpt-{step}", found | {"own": {}}
+            line |= {"steps": step, "objective": config["options"].get("objective", "masked_lm"), "own": found["own"],
+                     "curve": [point for point in found["curve"] if point[0] <= step], "minutes": round(found["seconds"] / 60)}
+            if line["objective"] == "masked_lm":
+                line["held_out"] = self.held_out(row, config, weights)
+        line["tasks"] = {task: {"metric": self.plan.tasks[task].metric, "values": self.finetune(row, task, weights)}
+                         for task in self.plan.tasks_of(row)}
+        return line
+
+
+def tool(name: str) -> list[object]:
+    """The command of a tool of ours."""
+    return [sys.executable, ROOT / "tools" / f"{name}.py"]
+
+
+def module(name: str) -> list[object]:
+    """The command of a module of ours."""
+    return [sys.executable, "-m", f"official_bert.{name}"]
+
+
+def finished(path: pathlib.Path, scale: str) -> list[str]:
+    """Returns the rows in a file of results. Raises ValueError, naming the line, for one that is no result."""
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            found = json.loads(line)
+            rows += [found["row"]] if found["scale"] == scale else []
+        except (json.JSONDecodeError, KeyError, TypeError):
+            raise ValueError(f"{path}:{number}: expected a row of results in JSON, got {line[:60]!r}") from None
+    return rows
+
+
+@contextlib.contextmanager
+def locked(work_dir: pathlib.Path) -> Iterator[None]:
+    """Keeps a second command out of the work folder."""
+    work_dir.mkdir(parents=True, exist_ok=True)
+    with open(work_dir / ".lock", "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"--work_dir={work_dir}: another command works in this folder") from None
+        yield
+
+
+def main(_) -> None:
+    """Makes the rows that are not finished, one after another."""
+    plan = Plan.read(str(ROOT), FLAGS.scale)
+    work_dir = pathlib.Path(FLAGS.work_dir).resolve()
+    results = pathlib.Path(FLAGS.results).resolve() if FLAGS.results else work_dir / "results.jsonl"
+    names = plan.chosen(FLAGS.suite, FLAGS.rows)
+    done = finished(results, plan.scale_name)
+    if FLAGS.plan:
+        print("\n".join(f"{'finished' if name in done else '        '}  {name}: {plan.rows[name].title}" for name in names))
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped by SIGTERM; the same command goes on"))
+    with locked(work_dir):
+        todo = [name for name in names if name not in done]
+        stages = Stages(work_dir)
+        corpus, data = sources(stages)
+        suite = Suite(plan, stages, corpus, data, FLAGS.seeds, FLAGS.num_workers)
+        stages.left = len(corpus) + 1 + sum(map(suite.count, todo))
+        suite.check_data(todo)
+        suite.prepare()
+        for number, name in enumerate(todo, 1):
+            print(f"row {number} of {len(todo)}, {name}: {plan.rows[name].title}", flush=True)
+            line = suite.make(name)
+            before = results.read_text(encoding="utf-8") if results.exists() else ""
+            with written_whole(str(results)) as file:
+                file.write(f"{before}{json.dumps(line)}\n")
+            report(results, work_dir, plan.scale_name)
+    print(f"{len(names)} rows: {results}; table and plots: {work_dir / 'report'}")
+
+
+def sources(stages: Stages) -> tuple[dict[str, str], pathlib.Path]:
+    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data; made ones for `smoke`."""
+    if FLAGS.scale == "smoke":
+        made = stages.work_dir / "made"
+        stages.run("made", "text", [*tool("make_ablation_text"), f"--output_dir={made}"])
+        return {part: str(made / f"{part}.txt") for part in ("train", "held_out")}, made
+    for name in ("corpus", "held_out_corpus", "data"):
+        if not FLAGS[name].value:
+            raise ValueError(f"--{name}: expected a path (with --scale=smoke, all of it is made up)")
+    patterns = {part: ",".join(os.path.abspath(one) for one in value.split(","))
+                for part, value in (("train", FLAGS.corpus), ("held_out", FLAGS.held_out_corpus))}
+    return patterns, pathlib.Path(FLAGS.data).resolve()
+
+
+def report(results: pathlib.Path, work_dir: pathlib.Path, scale: str) -> None:
+    """Writes table and plots of the finished rows."""
+    command = [*map(str, tool("report_ablations")), f"--results={results}", f"--output_dir={work_dir / 'report'}", f"--scale={scale}"]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise ValueError(f"tools/report_ablations.py ended with status {done.returncode}: {(done.stdout.splitlines() or ['nothing'])[-1]}")
+
+
+if __name__ == "__main__":
+    run_main(main)
