@@ -6,12 +6,13 @@ Both represent the same tokens: those of each answer in the file. 2018 joins the
 searches the tokens' text in them; if it is not found, whole words are written.
 """
 
+from official_bert.command_line import run_main
+
 import collections
 from collections.abc import Iterator
 
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.tasks.squad.decoding import Span, span_text
 from official_bert.tasks.squad.features import FeatureMaker, answer_pieces
 from official_bert.tasks.squad.reading import SquadExample, answer_words, read_squad, split_words

@@ -16,16 +16,18 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 NOT_DECAYED = ("bias", "LayerNorm.weight")
 
 
-def make_optimizer(model, rate, epsilon):
+def make_optimizer(model, epsilon):
     """Returns AdamW with its usual groups: no decay of LayerNorm and biases."""
     named = list(model.named_parameters())
     groups = [{"params": [weight for name, weight in named if name.endswith(NOT_DECAYED) == last], "weight_decay": decay}
               for last, decay in ((False, 0.01), (True, 0.0))]
-    return torch.optim.AdamW(groups, lr=rate, eps=epsilon)
+    return torch.optim.AdamW(groups, lr=0.0, eps=epsilon)
 
 
-def update(model, optimizer, loss):
-    """Does a step with the gradient clipped to norm 1."""
+def update(model, optimizer, loss, rate):
+    """Does a step at a rate, with the gradient clipped to norm 1."""
+    for group in optimizer.param_groups:
+        group["lr"] = float(rate)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -70,23 +72,22 @@ def train(folder, run_file):
     torch.set_num_threads(run["threads"])
     tokenizer, model = load(folder, run)
     rows = {part: make_rows(tokenizer, run[part], run["max_seq_length"]) for part in ("train", "eval")}
-    size, count = run["batch_size"], len(rows["train"]["input_ids"])
-    total = int(count / size * run["epochs"])
-    optimizer = make_optimizer(model, run["learning_rate"], 1e-8)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(0.1 * total), total)
-    generator, step = torch.Generator().manual_seed(run["seed"]), 0
+    size = run["batch_size"]
+    optimizer = make_optimizer(model, run["epsilon"])
     model.train()
     began = time.monotonic()
-    while step < total:
-        for chosen in torch.randperm(count, generator=generator).split(size):
-            if step == total:
-                break
-            batch = collate(tokenizer, rows["train"], chosen)
-            update(model, optimizer, model(**batch, **targets(run["train"], chosen, batch["input_ids"].shape[1])).loss)
-            schedule.step()
-            step += 1
+    for rate, chosen in zip(run["rates"], orders(len(rows["train"]["input_ids"]), size, run["seed"])):
+        batch = collate(tokenizer, rows["train"], chosen)
+        update(model, optimizer, model(**batch, **targets(run["train"], chosen, batch["input_ids"].shape[1])).loss, rate)
     seconds = time.monotonic() - began
-    print(json.dumps({"seconds": seconds, "steps": step, "logits": answer(model, tokenizer, rows["eval"], size)}))
+    print(json.dumps({"seconds": seconds, "steps": len(run["rates"]), "logits": answer(model, tokenizer, rows["eval"], size)}))
+
+
+def orders(count, size, seed):
+    """Yields the rows of each step, epoch after epoch in another order."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield from torch.randperm(count, generator=generator).split(size)
 
 
 def answer(model, tokenizer, rows, size):
@@ -107,18 +108,16 @@ def losses(folder, batches_file):
     given = np.load(batches_file)
     model = transformers.BertForSequenceClassification.from_pretrained(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
                                                                        classifier_dropout=0.0, attn_implementation="eager")
-    optimizer = make_optimizer(model, 0.0, float(given["epsilon"]))
+    optimizer = make_optimizer(model, float(given["epsilon"]))
     model.train()
     found = []
     for step, rate in enumerate(given["rates"]):
-        for group in optimizer.param_groups:
-            group["lr"] = float(rate)
         batch = {name: torch.tensor(given[f"{ours}_{step}"]).long()
                  for name, ours in (("input_ids", "input_ids"), ("attention_mask", "input_mask"), ("token_type_ids", "segment_ids"),
                                     ("labels", "label_ids"))}
         loss = model(**batch).loss
         found.append(loss.item())
-        update(model, optimizer, loss)
+        update(model, optimizer, loss, rate)
     print(json.dumps(found))
 
 

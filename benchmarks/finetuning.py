@@ -4,11 +4,12 @@
     python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --seeds=5
     python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --prove
 
-    python benchmarks/finetuning.py --task=ner --data_dir=WNUT17 --init_checkpoint=MODEL_FOLDER --set=options.crf=true --notheirs
+    python benchmarks/finetuning.py --task=ner --data_dir=WNUT17 --init_checkpoint=MODEL_FOLDER --set=options.crf=true --sides=ours
 
-MODEL_FOLDER is a Hugging Face folder. Both sides take turns on the same machine, with the same texts, batch size, rate, epochs,
-warm-up, clipping and dynamic padding; for tags and questions (`--task=squad`) also with the same rows. `--prove` compares the
-losses of the first 20 steps with the same weights, head and batches and without dropout; they may differ by 1e-4.
+MODEL_FOLDER is a Hugging Face folder. Both sides take turns on the same machine, with the same texts, batch size, steps, rates of
+each step, epsilon, decay, clipping and dynamic padding; for tags and questions (`--task=squad`) also with the same rows. Theirs is AdamW
+with bias correction: `--set=optimizer.name=adamw_bias_corrected` makes ours the same rule. Both measure the last checkpoint. `--prove`
+compares the losses of the first 20 steps with the same weights, head and batches and without dropout; they may differ by 1e-4.
 """
 
 import json
@@ -30,25 +31,33 @@ flags.DEFINE_string("data_dir", "", "Its folder.")
 flags.DEFINE_string("train_file", "", "Training data, instead of the file in --data_dir.")
 flags.DEFINE_string("eval_file", "", "Development data, instead of the file in --data_dir.")
 flags.DEFINE_multi_string("set", [], "Further settings of our side, as key=value.")
-flags.DEFINE_bool("theirs", True, "Run Hugging Face too.")
+flags.DEFINE_enum("sides", "both", ["both", "ours", "theirs"], "Which of the two run.")
 flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=True)
 flags.DEFINE_string("work_dir", "build/benchmark_finetuning", "The folder for runs; its content is replaced.")
+flags.DEFINE_bool("resume", False, "Keep the content of --work_dir: our side continues a stopped run.")
+flags.DEFINE_string("result_file", "", "Where to write the runs as JSON: seed, seconds, metrics, by side.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch and transformers.")
 flags.DEFINE_integer("seeds", 1, "Runs of each side.")
+flags.DEFINE_integer("first_seed", 1, "The seed of the first of them.")
+flags.DEFINE_integer("threads", 0, "Threads of a run; 0: as many as cores.")
 flags.DEFINE_integer("batch_size", 32, "Rows a step.")
 flags.DEFINE_float("learning_rate", 5e-5, "Peak.")
 flags.DEFINE_float("epochs", 3.0, "Passes over the training data.")
 flags.DEFINE_integer("max_seq_length", 128, "Longest input.")
 flags.DEFINE_bool("prove", False, "Compare losses instead.")
 STEPS_COMPARED, LARGEST = 20, 1e-4
+OURS, THEIRS = "official_bert", "Hugging Face PyTorch"
+SIDES = {OURS: "ours", THEIRS: "theirs"}  # by value of --sides
 KINDS = {"ner": "tags", "squad": "spans"}  # of the peer's models, where it is given rows
 PEER = ROOT / "benchmarks" / "finetune_hugging_face.py"
 
 
 def overrides() -> list[str]:
-    """Returns the settings that both sides share, in our form."""
-    return [f"training.batch_size={FLAGS.batch_size}", f"optimizer.learning_rate={FLAGS.learning_rate}",
-            f"training.epochs={FLAGS.epochs}", f"options.max_seq_length={FLAGS.max_seq_length}", "training.log_every=1000000", *FLAGS.set]
+    """Returns the settings that both sides share, in our form: the steps and the checkpoint of 2018's scripts."""
+    from official_bert.config import AS_IN_2018
+    return [*(f"training.{key}={value}" for key, value in AS_IN_2018["training"].items()), f"training.batch_size={FLAGS.batch_size}",
+            f"optimizer.learning_rate={FLAGS.learning_rate}", f"training.epochs={FLAGS.epochs}",
+            f"options.max_seq_length={FLAGS.max_seq_length}", "training.log_every=1000000", *FLAGS.set]
 
 
 def given_files():
@@ -65,7 +74,8 @@ def resolve(*more: str):
     from official_bert.training import runs
     from official_bert.training.task import TRAIN_AND_EVALUATE
     named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
-    config = load_config(None, overrides=[*named, *overrides(), *more], defaults=runs.DEFAULTS, told=runs.told_by(FLAGS.init_checkpoint))
+    config = load_config(None, overrides=[*named, *overrides(), *more], defaults=runs.DEFAULTS,
+                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint))
     return load_task(config).resolve(given_files(), TRAIN_AND_EVALUATE)
 
 
@@ -74,31 +84,48 @@ def run_ours(seed: int) -> dict:
     folder = os.path.join(FLAGS.work_dir, f"ours_{seed}")
     command = [sys.executable, "-u", "-m", "official_bert.run_finetuning", f"--task={FLAGS.task}", f"--data_dir={FLAGS.data_dir}",
                f"--train_file={FLAGS.train_file}", f"--eval_file={FLAGS.eval_file}", f"--init_checkpoint={FLAGS.init_checkpoint}",
-               f"--output_dir={folder}",
-               f"--set=seed={seed}", *(f"--set={text}" for text in overrides())]
+               f"--output_dir={folder}", "--cache_dir=", f"--set=seed={seed}", *(f"--set={text}" for text in overrides())]
     began, found, marks = time.monotonic(), {}, {}
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         for line in process.stdout:
-            marks.setdefault(line.partition(" ")[0], time.monotonic())
+            marks.setdefault(line.split(" ")[0].strip(":\n"), time.monotonic())
             name, equals, value = line.strip().partition(" = ")
             if equals:
                 found[name] = float(value)
     if process.returncode:
         sys.exit(f"error: run_finetuning ended with status {process.returncode}")
     shutil.rmtree(folder)
-    return {"seconds": marks["step"] - marks["initialised"], "command": time.monotonic() - began, "metrics": found}
+    loaded = marks.get("initialised") or marks["resumed"]
+    return {"seed": seed, "seconds": marks.get("step", loaded) - loaded, "command": time.monotonic() - began, "metrics": found}
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of our command: this checkout's package, and the number of threads."""
+    threads = {"TF_NUM_INTRAOP_THREADS": str(FLAGS.threads), "OMP_NUM_THREADS": str(FLAGS.threads)} if FLAGS.threads else {}
+    return os.environ | threads | {"PYTHONPATH": str(ROOT)}
 
 
 def run_theirs(seed: int, resolved) -> dict:
     """Runs Hugging Face's loop; returns the seconds of its training steps, and metrics from the same functions as ours."""
-    run = {"seed": seed, "threads": len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size, "learning_rate": FLAGS.learning_rate,
-           "epochs": FLAGS.epochs, "max_seq_length": FLAGS.max_seq_length}
+    run = {"seed": seed, "threads": FLAGS.threads or len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size,
+           "rates": rates_of(resolved), "epsilon": resolved.task.config.optimizer.epsilon, "max_seq_length": FLAGS.max_seq_length}
     measure = of_rows(run, resolved) if FLAGS.task in KINDS else of_texts(run, resolved)
     path = os.path.join(FLAGS.work_dir, "run.json")
     pathlib.Path(path).write_text(json.dumps(run), encoding="utf-8")
     began = time.monotonic()
     found = ask_peer("train", path)
-    return {"seconds": found["seconds"], "command": time.monotonic() - began, "metrics": measure(found["logits"])}
+    return {"seed": seed, "seconds": found["seconds"], "command": time.monotonic() - began, "metrics": measure(found["logits"])}
+
+
+def rates_of(resolved, most: int = 0) -> list[float]:
+    """Returns the learning rate of each step of our run, or of the first `most`, for theirs to use too."""
+    import tensorflow as tf
+
+    from official_bert.training import optimization
+    from official_bert.training.phases import epoch_steps
+    config = resolved.task.config
+    total = epoch_steps(config.training, resolved.train)
+    return [float(optimization.scheduled_rate(config.optimizer, tf.constant(step), total)) for step in range(most or total)]
 
 
 def of_texts(run: dict, resolved):
@@ -146,21 +173,23 @@ def ask_peer(*arguments: str):
 
 
 def compare() -> None:
-    """Runs both sides in turn; prints a table in Markdown."""
-    resolved = resolve() if FLAGS.theirs else None
-    runs: dict[str, list[dict]] = {"official_bert": []} | ({"Hugging Face PyTorch": []} if FLAGS.theirs else {})
-    for seed in range(1, FLAGS.seeds + 1):
+    """Runs both sides, or one, in turn; prints a table in Markdown."""
+    resolved = resolve() if FLAGS.sides != "ours" else None
+    runs: dict[str, list[dict]] = {name: [] for name in (OURS, THEIRS) if FLAGS.sides == "both" or FLAGS.sides == SIDES[name]}
+    for seed in range(FLAGS.first_seed, FLAGS.first_seed + FLAGS.seeds):
         for name, found in runs.items():
-            found.append(run_ours(seed) if name == "official_bert" else run_theirs(seed, resolved))
+            found.append(run_ours(seed) if name == OURS else run_theirs(seed, resolved))
             print(f"seed {seed}, {name}: {found[-1]}", file=sys.stderr, flush=True)
+    if FLAGS.result_file:
+        pathlib.Path(FLAGS.result_file).write_text(json.dumps({SIDES[name]: found for name, found in runs.items()}), encoding="utf-8")
     common = set.intersection(*(set(found[0]["metrics"]) for found in runs.values()))
-    names = [name for name in runs["official_bert"][0]["metrics"] if name in common]
+    names = [name for name in next(iter(runs.values()))[0]["metrics"] if name in common]
     print(f"| {FLAGS.task}, {FLAGS.seeds} seeds | training (s) | whole command (s) | {' | '.join(names)} |")
     print("|---" * (3 + len(names)) + "|")
     for name, found in runs.items():
         times = [f"{statistics.median(run[key] for run in found):.1f}" for key in ("seconds", "command")]
         print(f"| {name} | {' | '.join([*times, *(spread([run['metrics'][metric] for run in found]) for metric in names)])} |")
-    if not FLAGS.theirs:
+    if len(runs) == 1:
         return
     ours, theirs = (statistics.median(run["seconds"] for run in found) for found in runs.values())
     print(f"\ntraining {theirs / ours:.2f} times as fast")
@@ -178,27 +207,25 @@ def prove() -> None:
     from official_bert.models import checkpoints
     from official_bert.models.interchange import formats, ours
     from official_bert.models.interchange.stored_models import StoredModel
-    from official_bert.training import optimization
     from official_bert.training.distribution import Placement, make_strategy
+    from official_bert.training.phases import epoch_steps
     from official_bert.training.trainer import Trainer
     strategy = make_strategy(Placement())
     resolved = resolve("optimizer.name=adamw_bias_corrected", "options.dropout=0.0", "model.hidden_dropout_prob=0.0",
                        "model.attention_probs_dropout_prob=0.0")
     task, source = resolved.task, resolved.train
-    total = max(STEPS_COMPARED, int(source.batches_per_epoch * FLAGS.epochs))
-    trainer = Trainer(task, resolved.model, strategy, total)
+    trainer = Trainer(task, resolved.model, strategy, epoch_steps(task.config.training, source))
     checkpoints.initialize_from(trainer.model, FLAGS.init_checkpoint)
     weights = {name: value.numpy() for name, value in ours.named_weights(trainer.model).items()}
     folder = os.path.join(FLAGS.work_dir, "beginning")
     formats.write(StoredModel(origin="the beginning", weights=weights, table=ours.TABLE, config=task.config.model, head="classifier",
                               labels=list(task.options.labels)), "hugging_face", folder)
     batches = list(source.dataset().take(STEPS_COMPARED))
-    rule = task.config.optimizer
     # An epoch's last batch is filled up with rows of weight 0, which are not examples.
     given = {f"{name}_{step}": value.numpy()[batch["example_weights"].numpy() > 0]
              for step, batch in enumerate(batches) for name, value in batch.items()}
-    given["rates"] = np.array([optimization.scheduled_rate(rule, tf.constant(step), total) for step in range(STEPS_COMPARED)])
-    np.savez(os.path.join(FLAGS.work_dir, "batches.npz"), epsilon=rule.epsilon, **given)
+    np.savez(os.path.join(FLAGS.work_dir, "batches.npz"), epsilon=task.config.optimizer.epsilon, rates=rates_of(resolved, STEPS_COMPARED),
+             **given)
     iterator = iter(source.dataset())
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(1)).numpy() for _ in range(STEPS_COMPARED)])
     found = rows[:, trainer.step.names.index("loss")]
@@ -213,10 +240,11 @@ def prove() -> None:
 
 def main(_) -> None:
     """Compares or proves."""
-    if not os.path.exists(FLAGS.torch_python):
+    if (FLAGS.prove or FLAGS.sides != "ours") and not os.path.exists(FLAGS.torch_python):
         sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
-    shutil.rmtree(FLAGS.work_dir, ignore_errors=True)
-    os.makedirs(FLAGS.work_dir)
+    if not FLAGS.resume:
+        shutil.rmtree(FLAGS.work_dir, ignore_errors=True)
+    os.makedirs(FLAGS.work_dir, exist_ok=True)
     if FLAGS.prove:
         prove()
     else:

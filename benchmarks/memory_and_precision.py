@@ -1,12 +1,16 @@
 """Measures the effect of recomputation, accumulation and precision on peak memory and speed of the train step.
 
     python benchmarks/memory_and_precision.py
+    python benchmarks/memory_and_precision.py --peers=ours,keras_hub,tf_models,pytorch --config=configs/model/base.yaml --batch_size=2 \
+        --max_seq_length=128      # our step and those of other libraries (benchmarks/step_contenders.py; PyTorch: make venv-torch)
 
-Each setting runs in its own process on one random batch. Memory is the peak of the process minus its memory before the first
-step; speed is relative to the first row.
+Each setting and each library runs in its own process on one random batch. Memory of a setting is the peak of the process minus its
+memory before the first step; that of a library is the peak beyond its imports, with weights and moments. Speed is relative to the
+first row.
 """
 
 import json
+import pathlib
 import resource
 import statistics
 import subprocess
@@ -15,13 +19,17 @@ import time
 
 import numpy as np
 from absl import app, flags
+from step_contenders import resident
 
+FOLDER = pathlib.Path(__file__).parent
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", "configs/model/small.yaml", "The model's YAML.")
 flags.DEFINE_integer("batch_size", 16, "Rows of the global batch.")
 flags.DEFINE_integer("max_seq_length", 256, "Tokens of each.")
 flags.DEFINE_integer("steps", 4, "Timed steps, after one untimed step.")
 flags.DEFINE_list("only", [], "Numbers of rows to measure; all by default.")
+flags.DEFINE_list("peers", [], "Libraries to compare instead of settings.")
+flags.DEFINE_string("torch_python", str(FOLDER.parent / ".venv-torch/bin/python"), "Python with PyTorch.")
 flags.DEFINE_string("one", "", "Internal: overrides of one setting, as JSON.")
 ARRANGEMENTS = {
     "float32": [],
@@ -32,12 +40,6 @@ ARRANGEMENTS = {
     "bfloat16": ["training.precision=bfloat16"],
     "float16": ["training.precision=float16"],
 }
-
-
-def resident(kind: str) -> int:
-    """Returns VmRSS (current) or VmHWM (peak) of this process in bytes."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(kind))
 
 
 def made_batch(size: int, length: int, words: int):
@@ -79,10 +81,32 @@ def measure(overrides: list[str]) -> None:
                       "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}))
 
 
+def compare() -> None:
+    """Runs a process for each library; prints a table in Markdown."""
+    from official_bert.config import load_config
+    size = {**vars(load_config(FLAGS.config).model), "batch_size": FLAGS.batch_size, "length": FLAGS.max_seq_length, "precision": "float32"}
+    print("| library | peak memory | of the first | speed of the first |\n|---|---|---|---|")
+    first = None
+    for name in FLAGS.peers:
+        python = FLAGS.torch_python if name.startswith("pytorch") else sys.executable
+        done = subprocess.run([python, str(FOLDER / "step_contenders.py"), name, json.dumps(size)], check=False, capture_output=True,
+                              text=True, input=f"1\n{FLAGS.steps}\n\n")
+        if done.returncode:
+            sys.exit(f"error: {name}: {done.stderr.strip().splitlines()[-1]}")
+        seconds, found = map(json.loads, done.stdout.strip().splitlines()[-2:])
+        found["seconds"] = statistics.median(seconds)
+        first = first or found
+        print(f"| {name} | {found['whole'] / 1e6:,.0f} MB | {found['whole'] / first['whole']:.2f} | "
+              f"{first['seconds'] / found['seconds']:.2f} |", flush=True)
+
+
 def main(_) -> None:
     """Runs a process for each setting; prints a table in Markdown."""
     if FLAGS.one:
         measure(json.loads(FLAGS.one))
+        return
+    if FLAGS.peers:
+        compare()
         return
     shared = [f"--{name}={getattr(FLAGS, name)}" for name in ("config", "batch_size", "max_seq_length", "steps")]
     first = None

@@ -67,7 +67,7 @@ def make_models(folder: str):
     named = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]
     named += [f"tokenizer.vocab_file={FLAGS.vocab_file}"] if FLAGS.vocab_file else []
     config = load_config(FLAGS.config or None, overrides=named,
-                         defaults=runs.DEFAULTS, told=runs.told_by(FLAGS.init_checkpoint))
+                         defaults=runs.DEFAULTS, checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint))
     config = dataclasses.replace(config, options={**config.options, "labels": ["no", "yes"]})
     task = load_task(config)
     model = task.build_model()

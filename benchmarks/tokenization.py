@@ -6,6 +6,8 @@ Each contender runs in its own process, bound to one core and then to two; the b
 are counted in the text itself and in the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json.
 """
 
+from official_bert.command_line import run_main
+
 import concurrent.futures
 import itertools
 import json
@@ -19,7 +21,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from absl import flags
 
-from official_bert.command_line import run_main
 from official_bert.files import find_files, read_lines
 from official_bert.text.tokenization import FullTokenizer
 

@@ -1,0 +1,149 @@
+"""Compares one pre-training step with those of keras-hub, tf-models-official and Hugging Face's PyTorch, at equal sizes and batches.
+
+    make venv-torch
+    python benchmarks/pretraining_step.py                                     # all sizes, float32 and bfloat16
+    python benchmarks/pretraining_step.py --sizes=tiny:64x128 --precisions=float32 --contenders=ours,keras_hub
+
+Each contender lives in a process of its own (`step_contenders.py`); they take turns of a few steps, and a figure is the median over all
+turns. Tokens are all real. The share of the ceiling is the model's operations a second, counted alike for everybody, over those of a large
+matrix product in the same precision, measured between the turns. Memory is the peak of the process beyond what it held before its first
+step, so weights are not in it and moments are for those who make them in the first step.
+"""
+
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+from absl import app, flags
+from step_contenders import CONTENDERS
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("sizes", ["tiny:64x128", "small:16x128", "base:8x128", "small:4x512", "base:2x512"],
+                  "MODEL:ROWSxTOKENS, MODEL a file of configs/model.")
+flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of all contenders.")
+flags.DEFINE_list("contenders", list(CONTENDERS), "Names.")
+flags.DEFINE_integer("turns", 5, "Turns of each contender.", lower_bound=1)
+flags.DEFINE_float("turn_seconds", 4.0, "A turn lasts about so long.", lower_bound=0.1)
+flags.DEFINE_float("least_ratio", 0.0, "Fail if ours, relative to the best peer, is below it in any row.")
+flags.DEFINE_string("torch_python", str(pathlib.Path(__file__).parent.parent / ".venv-torch/bin/python"), "Python with PyTorch.")
+PRODUCT = 2048  # the side of the matrices that tell the ceiling
+SCRIPT = pathlib.Path(__file__).with_name("step_contenders.py")
+
+
+class Contender:
+    """A process that takes steps when told."""
+
+    def __init__(self, name: str, size: dict):
+        python = FLAGS.torch_python if name.startswith("pytorch") else sys.executable
+        self.name, self.seconds = name, []
+        self.process = subprocess.Popen([python, str(SCRIPT), name, json.dumps(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
+        while (line := self.process.stdout.readline()) not in ("ready\n", ""):
+            pass
+        self.steps = 0
+        if line:
+            first = self._ask(2)[1]
+            self.steps = max(1, round(FLAGS.turn_seconds / first))
+
+    def _ask(self, steps: int) -> list[float]:
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def take_turn(self) -> None:
+        """Takes its steps."""
+        self.seconds += self._ask(self.steps)
+
+    def end(self) -> dict:
+        """Ends the process; returns its memory, and whether its losses were finite."""
+        said, errors = self.process.communicate("\n" if self.steps else None)
+        if not self.steps or self.process.returncode:
+            raise ValueError((errors.strip().splitlines() or ["no error was printed"])[-1])
+        return json.loads(said)
+
+
+def size_of(model: str, rows: int, length: int, precision: str) -> dict:
+    """Returns a contender's argument."""
+    from official_bert.config import load_config
+    config = load_config(f"{SCRIPT.parent.parent}/configs/model/{model}.yaml")
+    return {**vars(config.model), "batch_size": rows, "length": length, "precision": precision}
+
+
+def operations(size: dict) -> float:
+    """Returns the operations of the model's products in a step, forward and backward."""
+    import tensorflow as tf
+
+    from official_bert.config import ModelConfig, build
+    from official_bert.training.flops import training_flops
+    known = {name: value for name, value in size.items() if name in ModelConfig.__dataclass_fields__}
+    rows, length = size["batch_size"], size["length"]
+    batch = {"input_ids": tf.zeros((rows, length), tf.int32), "masked_lm_positions": tf.zeros((rows, length * 15 // 100), tf.int32)}
+    return float(training_flops(build(ModelConfig, known), batch))
+
+
+def ceiling(precision: str) -> float:
+    """Measures the operations a second of a large matrix product."""
+    import tensorflow as tf
+    one = tf.cast(tf.random.normal([PRODUCT, PRODUCT]), precision)
+    product = tf.function(lambda: tf.reduce_sum(tf.cast(tf.matmul(one, one)[:1], tf.float32)))
+    product()
+    seconds = []
+    for _ in range(10):
+        began = time.perf_counter()
+        product().numpy()
+        seconds.append(time.perf_counter() - began)
+    return 2 * PRODUCT ** 3 / min(seconds)
+
+
+def compare(model: str, rows: int, length: int, precision: str) -> float:
+    """Measures one row of settings and prints its lines of the table; returns our ratio to the best peer."""
+    size, found, best_product = size_of(model, rows, length, precision), {}, 0.0
+    contenders = [Contender(name, size) for name in FLAGS.contenders]
+    try:
+        for turn in range(FLAGS.turns):
+            for contender in contenders:
+                if contender.steps:
+                    contender.take_turn()
+            best_product = max(best_product, ceiling(precision))
+            print(f"{model} {rows} x {length} {precision}: turn {turn + 1} of {FLAGS.turns}", file=sys.stderr, flush=True)
+        for contender in contenders:
+            try:
+                found[contender.name] = contender.end() | {"rate": rows / statistics.median(contender.seconds or [1])}
+            except ValueError as error:
+                print(f"{contender.name}: {error}", file=sys.stderr, flush=True)
+    finally:
+        for contender in contenders:
+            contender.process.kill()
+    peers = [figures["rate"] for name, figures in found.items() if name != "ours"]
+    for name, figures in found.items():
+        rate, ratio = figures["rate"], "" if name != "ours" or not peers else f"{figures['rate'] / max(peers):.2f}"
+        share = operations(size) / rows * rate / best_product
+        print(f"| {model}, {rows} x {length}, {precision} | {name} | {rate:.2f} | {rate * length:,.0f} | {share:.0%} | "
+              f"{figures['memory'] / 1e6:,.0f} | {ratio} |{'' if figures['finite'] else ' losses not finite'}", flush=True)
+    return found["ours"]["rate"] / max(peers) if "ours" in found and peers else float("inf")
+
+
+def main(_) -> None:
+    """Prints a table in Markdown."""
+    if unknown := set(FLAGS.contenders) - set(CONTENDERS):
+        sys.exit(f"error: --contenders: expected some of {', '.join(CONTENDERS)}, got {', '.join(sorted(unknown))}")
+    if not pathlib.Path(FLAGS.torch_python).exists() and any(name.startswith("pytorch") for name in FLAGS.contenders):
+        sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
+    columns = ("model, rows x tokens, precision", "contender", "sequences/s", "real tokens/s", "share of the ceiling", "peak memory, MB",
+               "ours / best peer")
+    print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")
+    ratios = []
+    for precision in FLAGS.precisions:
+        for text in FLAGS.sizes:
+            model, shape = text.split(":")
+            rows, length = map(int, shape.split("x"))
+            ratios.append(compare(model, rows, length, precision))
+    if min(ratios) < FLAGS.least_ratio:
+        sys.exit(f"error: ours has {min(ratios):.2f} times the speed of the best peer, expected at least {FLAGS.least_ratio}")
+
+
+if __name__ == "__main__":
+    app.run(main)
