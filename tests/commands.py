@@ -9,6 +9,7 @@ for tests of one command: it saves the seconds that a process takes to import Te
 
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import logging
 import os
@@ -23,7 +24,7 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -63,6 +64,33 @@ def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> d
     return {"until": "Serving ", "then": then}
 
 
+@contextlib.contextmanager
+def imported_tool(name: str) -> Iterator[types.ModuleType]:
+    """Imports tools/NAME.py, so that not every test starts a process; its flags, `own_flags`, are removed at the end."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    before = set(flags.FLAGS)
+    spec.loader.exec_module(module)
+    module.own_flags = set(flags.FLAGS) - before
+    try:
+        yield module
+    finally:
+        for flag in module.own_flags:
+            delattr(flags.FLAGS, flag)
+
+
+def limited(**limits: str | int) -> list[str]:
+    """Returns the beginning of a command line with limits: `limited(nofile="256:1024")`.
+
+    Not `preexec_fn`: Python code between fork and exec aborts now and then if the process has threads.
+    """
+    return ["prlimit", *(f"--{name}={value}" for name, value in limits.items())]
+
+
+# Only a process of its own writes it.
+LOG_PREFIX = re.compile(r"^[IWE]\d{4} [\d:.]+ +\d+ \S+\.py:\d+\] ")
+
+
 @dataclasses.dataclass(frozen=True)
 class Done:
     """How a command ended and what it printed."""
@@ -74,7 +102,8 @@ class Done:
     def surprises(self, expected: tuple[str, ...] = ()) -> list[str]:
         """Returns the unexpected lines: those of standard error that are not progress, those of standard output that alarm."""
         known = (*PROGRESS, *expected)
-        lines = re.split(r"[\r\n]+", self.err) + [line for line in self.out.splitlines() if ALARMING.search(line)]
+        errors = [LOG_PREFIX.sub("", line) for line in re.split(r"[\r\n]+", self.err)]
+        lines = errors + [line for line in self.out.splitlines() if ALARMING.search(line)]
         return [line for line in lines if not any(re.fullmatch(pattern, line.strip()) for pattern in known)]
 
 

@@ -154,6 +154,14 @@ def embedded(options):
         loop.close()
 
 
+def wait_for(condition, seconds=20):
+    """Waits until a condition holds; fails if it takes longer."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 @contextlib.contextmanager
 def tf_serving(binary, root):
     """Runs TensorFlow Serving's binary with the configuration files in `root`."""

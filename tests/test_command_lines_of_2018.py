@@ -1,5 +1,7 @@
 """Every flag of the five scripts of 2018 is taken, and the command lines of their README run as they stand there."""
 
+from official_bert.command_line import defaults_of_2018
+
 import dataclasses
 import json
 import random
@@ -9,7 +11,6 @@ import pytest
 from commands import run_here
 from made_checkpoints import stored_small
 
-from official_bert.command_line import defaults_of_2018
 from official_bert.models.interchange import formats
 
 TPU = ("use_tpu", "master", "num_tpu_cores")

@@ -1,4 +1,6 @@
+import dataclasses
 import json
+from typing import Literal
 
 import pytest
 import yaml
@@ -167,3 +169,23 @@ def test_punctuation_is_text_as_it_stands(text, value):
 def test_numbers_that_cannot_be_are_refused(override, told):
     with pytest.raises(ValueError, match=told):
         load_config(None, overrides=[override])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weighted:
+    """Options of several kinds."""
+
+    weights: Literal["", "balanced"] | tuple[float, ...] | dict[str, float] = ""
+    threshold: float | Literal["tuned"] = 0.5
+
+
+def test_a_value_of_several_kinds_is_read_as_the_first_that_fits():
+    assert [build(Weighted, {"weights": value}).weights for value in ("balanced", [1, 2.5], {"no": 1, 2: 2, True: 0.5})] == [
+        "balanced", (1.0, 2.5), {"no": 1.0, "2": 2.0, "true": 0.5}]
+    assert build(Weighted, {"threshold": 1}).threshold == 1.0 and build(Weighted, {"threshold": "tuned"}).threshold == "tuned"
+    for values, said in (({"weights": "balance"}, "config.weights: expected '' or 'balanced' or list of float or mapping to float, got"),
+                         ({"weights": [1, "x"]}, r"mapping to float, got [1, 'x']"), ({"weights": {"a": "b"}}, "got {'a': 'b'}"),
+                         ({"threshold": "tune"}, "config.threshold: expected float or 'tuned', got 'tune'")):
+        with pytest.raises(ValueError) as error:
+            build(Weighted, values)
+        assert said in str(error.value)

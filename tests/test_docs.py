@@ -47,7 +47,7 @@ def test_the_examples_of_python_run(golden, tmp_path, monkeypatch):
     words = read_entries(str(golden / "vocab_uncased.txt"))
     for head, name, kind in (("pretraining", "bert-base-uncased", "hugging_face"), ("span", "runs/squad", "ours"),
                              ("choice", "runs/swag", "ours")):
-        stored = made_checkpoints.stored_small(head, vocab_size=3000, max_position_embeddings=128)
+        stored = made_checkpoints.stored_small(head, vocab_size=3000, max_position_embeddings=128, num_hidden_layers=1)
         formats.write(formats.dataclasses.replace(stored, vocab=words, do_lower_case=True), kind, name)
     page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
     names: dict = {}

@@ -6,12 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from commands import run_here
 from made_checkpoints import stored_small
 from made_pretraining import write_records
 
 from official_bert.models.interchange import formats
 
-FORMATS = ("tf1", "hugging_face", "ours")
+FORMATS = ("tf1", "hugging_face", "keras_hub", "ours")
 
 
 def evaluate(folder, *more):
@@ -58,3 +59,23 @@ def test_a_checkpoint_without_a_head_for_sentences_is_measured_on_words_and_one_
     assert done.returncode == 1 and "new: masked_lm/" in done.stderr and "Traceback" not in done.stderr
     done, _ = evaluate(tmp_path, f"--eval_input_file={records}")
     assert done.returncode == 1 and "--output_dir: expected the folder of a run" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_folder_with_more_words_is_measured(tmp_path, records):
+    model = model_of()
+    words = [*model.vocab[:5], *"abcdefghijklmno", *(f"##{letter}" for letter in "abcdefghijklmnopqrst")]
+    formats.write(model, "tf1", str(tmp_path / "first"))
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    (tmp_path / "words.txt").write_text("ab\ncad\n", encoding="utf-8")
+    done = run_here("tools/extend_vocab.py", f"--vocab_file={tmp_path}/vocab.txt", f"--words_file={tmp_path}/words.txt",
+                    f"--bert_config_file={tmp_path}/first/bert_config.json", f"--init_checkpoint={tmp_path}/first/bert_model.ckpt",
+                    f"--output_dir={tmp_path}/more")
+    assert done.returncode == 0 and "vocab_size 42" in done.stdout, done.stderr
+    (done, before), (again, after) = (
+        evaluate(tmp_path, f"--init_checkpoint={tmp_path / name}", f"--bert_config_file={tmp_path / name}/bert_config.json",
+                 f"--eval_input_file={records}") for name in ("first", "more"))
+    assert done.returncode == again.returncode == 0, again.stderr
+    assert after["nsp_loss"] == pytest.approx(before["nsp_loss"], abs=2e-4)
+    # A new word's logit is the mean of its pieces' logits, so its probability is at most that of the most probable piece.
+    assert 0 < after["mlm_loss"] - before["mlm_loss"] < math.log(3)

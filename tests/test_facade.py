@@ -20,6 +20,11 @@ from official_bert.text.tokenization import FullTokenizer
 FORMATS = ["tf1", "hugging_face", "ours", "keras_hub"]
 
 
+def small(head, **changes):
+    """Returns a small model of one layer, as a reader gives it."""
+    return stored_small(head, num_hidden_layers=1, **changes)
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """Gives the folder of a small model with a head in a format; made once."""
@@ -29,7 +34,7 @@ def written(tmp_path_factory):
         key = (name, head, *changes)
         if key not in folders:
             folders[key] = str(root / f"{len(folders)}")
-            formats.write(stored_small(head, **changes), name, folders[key])
+            formats.write(small(head, **changes), name, folders[key])
         return folders[key]
     return write
 
@@ -103,7 +108,7 @@ def test_a_model_has_the_heads_of_its_checkpoint(written, head):
             "span": "SpanPredictor"}[head]
     model = official_bert.load_model(written("hugging_face", head))
     assert type(model).__name__ == kind
-    for weight, value in stored_small(head).weights.items():
+    for weight, value in small(head).weights.items():
         if weight in (variables := formats.weights_by_name(model)) and not (weight.startswith("pooler") and head in ("tagger", "span")):
             np.testing.assert_array_equal(variables[weight].numpy(), value)
 
@@ -162,7 +167,7 @@ def test_a_run_that_lacks_weights_is_refused_in_a_line(written, tmp_path):
 
 
 def test_a_classifier_answers_with_its_labels_for_one_text_or_two(tmp_path):
-    stored = stored_small("classifier")
+    stored = small("classifier")
     formats.write(formats.dataclasses.replace(stored, labels=["bad", "fair", "good"]), "hugging_face", str(tmp_path / "one"))
     one = official_bert.Predictor(tmp_path / "one")
     answers = one(["a b", "c"])

@@ -7,7 +7,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
-ORDER = ["stores", "files", "copies", "config", "command_line", "text", "data", "layers", "models", "training", "serving", "tasks", "main"]
+ORDER = ["stores", "files", "copies", "typed_values", "config", "command_line", "reports", "text", "data", "layers", "models", "training",
+         "serving", "tasks", "main"]
 APART = {"server": ("config", "files", "copies", "command_line", "server")}  # imports nothing else of ours, and only mains import it
 TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking", "models/checkpoints",
                      "models/interchange/", "training/", "serving/", "tasks/", "server/")

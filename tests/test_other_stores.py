@@ -2,8 +2,11 @@
 
 import gzip
 import os
+import subprocess
+import sys
 
 import pytest
+from commands import ROOT
 
 from official_bert import copies, files, stores
 
@@ -130,3 +133,12 @@ def test_paths_of_stores_are_never_taken_for_local_ones():
     assert files.folder_of("a/b") == "a" and files.folder_of("b") == "" and not files.is_remote("a:b/c")
     with pytest.raises(ValueError, match="nowhere://x: expected a path on this machine, gs://, or a scheme that fsspec knows"):
         files.exists("nowhere://x")
+
+
+def test_the_data_tools_import_tensorflow_only_when_a_path_asks_for_it(golden, tmp_path):
+    tool = "import runpy, sys; sys.argv[0] = 'tool'; runpy.run_path('tools/create_pretraining_data.py', run_name='__main__')"
+    program = f"import atexit, sys; atexit.register(lambda: print('tensorflow' in sys.modules, 'fsspec' in sys.modules)); {tool}"
+    done = subprocess.run([sys.executable, "-c", program, f"--input_file={golden}/text_a.txt", f"--output_file={tmp_path}/out",
+                           f"--vocab_file={golden}/vocab_uncased.txt", "--dupe_factor=1"], check=True, capture_output=True, text=True,
+                          cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.stdout.splitlines()[-1] == "False False"

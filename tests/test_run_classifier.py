@@ -63,3 +63,15 @@ def test_mistakes_are_told_in_one_line(files, arguments, told):
     done = run(files, *arguments)
     assert done.returncode != 0 and "Traceback" not in done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ") and told in line]
+
+
+def test_rows_to_answer_are_read_before_training_begins(files, tmp_path):
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_bytes((files / name).read_bytes())
+    asked = ("--task_name=MRPC", "--do_train=true", "--do_predict=true", f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/run")
+    done = run(files, *asked)
+    assert done.returncode == 1 and "fresh:" not in done.stdout and not (tmp_path / "run/config.yaml").exists()
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")], done.stderr
+    (tmp_path / "test.tsv").write_text("index\n0\n")
+    done = run(files, *asked)
+    assert done.returncode == 1 and "test.tsv: expected a column '#1 String'" in done.stderr and "fresh:" not in done.stdout

@@ -61,3 +61,16 @@ def test_a_task_trains_measures_and_answers_without_being_told_its_labels(files,
         assert one == "  (no entity)" and other.startswith("  X  Brno  [14:18]  (")
     else:
         assert one.startswith("  unnamed  (") and other.startswith("  named  (")
+
+
+@pytest.mark.parametrize("more", [(), ("--seeds=2",), ("--vary=optimizer.learning_rate=1e-3,2e-3",)])
+@pytest.mark.parametrize(("task", "suffix", "told"), [
+    ("ner", "conll", "broken.conll:2: not valid UTF-8"), ("classification", "csv", "broken.csv: expected a column 'text'")])
+def test_files_to_answer_are_read_before_training_begins(files, tmp_path, task, suffix, told, more):
+    (tmp_path / f"broken.{suffix}").write_bytes(b"the O\n\xff\n" if suffix == "conll" else b"words\nit rained\n")
+    done = run_here("-m", "official_bert.run_finetuning", f"--task={task}", f"--bert_config_file={files}/bert_config.json",
+                    f"--vocab_file={files}/vocab.txt", f"--train_file={files}/train.{suffix}", f"--eval_file={files}/dev.{suffix}",
+                    f"--predict_file={tmp_path}/broken.{suffix}", f"--output_dir={tmp_path}/run", "--max_seq_length=32", "--cache_dir=",
+                    *more)
+    assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
+    assert "fresh:" not in done.stdout and not list(tmp_path.rglob("ckpt*"))

@@ -72,7 +72,8 @@ def test_the_command_reads_standard_input_and_writes_json_lines(folder, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "told"), [
-    (("--model=/nowhere", "x"), "/nowhere"), (("x", "--input_file=none.txt"), "--input_file=none.txt: no such file"),
+    (("--model=/nowhere", "x"), "/nowhere"), (("--input_file=none.txt",), "none.txt: no such file"),
+    (("x", "--input_file=none.txt"), "--input_file=none.txt: expected no texts as arguments beside it, got 'x'"),
     (("--task=gleu", "x"), "--task: expected one of ["),
     (("--task=squad", "x"), "not a model for --task=squad; it gives ['probabilities', 'tokens', 'truncated']")])
 def test_a_mistake_is_one_line(folder, arguments, told):

@@ -83,6 +83,44 @@ def test_a_second_fine_tuning_begins_where_the_first_ended_and_both_answer_toget
     assert max(map(len, nbest.values())) == 3
 
 
+def test_one_command_measures_a_trained_model_in_several_languages(files, trained, tmp_path):
+    for language, seed in (("en", 3), ("th", 4)):
+        path = write_questions(tmp_path / f"made.{language}.json", 8, seed)
+    path.write_text(path.read_text().replace("ferry", "\u0e17\u0e35\u0e48"))  # a Thai word, whose vowel signs lower-casing deletes
+    done = run(f"--output_dir={files}/first", f"--eval_files={tmp_path}/made.*.json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((files / "first/languages.json").read_text())
+    assert [(row["language"], row["file"], row["questions"]) for row in rows] == [("en", "made.en.json", 8), ("th", "made.th.json", 8)]
+    english, thai = rows
+    assert english["exact_match"] == english["mlqa_exact_match"] > 50 and english["f1"] >= english["exact_match"]
+    assert thai["mlqa_exact_match"] is None and thai["mlqa_f1"] is None and thai["exact_match"] > 0
+    table = (files / "first/languages.md").read_text()
+    assert table in done.stdout and f"| th | made.th.json | 8 | {thai['exact_match']:.2f} | {thai['f1']:.2f} | - | - |" in table
+    assert f"| mean | | 16 | {(english['exact_match'] + thai['exact_match']) / 2:.2f} |" in table
+    assert "made.th.json: lower-casing deletes" in done.stderr and "of its tokens are [UNK]" in done.stderr
+    assert "made.en.json" not in done.stderr
+    assert len(json.loads((files / "first/predictions_made.th.json").read_text())) == 8
+    (tmp_path / "made.json").write_bytes(path.read_bytes())
+    done = run(f"--output_dir={files}/first", f"--eval_files={tmp_path}/made.json")
+    assert done.returncode == 1 and "made.json: expected the language in the file's name, as in xquad.de.json" in done.stderr
+
+
+def test_questions_to_answer_that_are_training_questions_are_refused_before_training(files, tmp_path):
+    (tmp_path / "copy.json").write_bytes((files / "train.json").read_bytes())
+    asked = train_flags(files, tmp_path / "run", "--do_predict", f"--predict_file={tmp_path}/copy.json", "--num_train_epochs=0.1")
+    done = run(*asked)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and not list((tmp_path / "run").glob("ckpt*"))
+    assert "300 of its 300 questions are in" in done.stderr and "(--allow_same_data allows it)" in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--predict_file", "--eval_files"])
+def test_questions_to_answer_are_read_before_training_begins(files, tmp_path, flag):
+    (tmp_path / "broken.en.json").write_text('{"data": [{"paragraphs": [{"qas": []}]}]}')
+    done = run(*train_flags(files, tmp_path / "run", "--do_predict", f"--predict_file={files}/dev.json"),
+               f"{flag}={tmp_path}/broken.en.json")
+    assert done.returncode == 1 and "'context' is missing" in done.stderr and "fresh:" not in done.stdout
+
+
 @pytest.mark.parametrize(("arguments", "wanted"), [
     ((), "error: expected --do_train, --do_predict or both, got neither"),
     (("--do_train",), "error: --do_train: expected --train_file"),

@@ -273,8 +273,8 @@ def test_the_threshold_for_no_answer_is_tuned_once_and_used_everywhere(tuner, go
     (tuner.folder / "test.json").write_text(json.dumps(asked), encoding="utf-8")
     line = ("python -m official_bert.run_squad --init_checkpoint=bert --version_2_with_negative --max_seq_length=64 --max_query_length=24 "
             "--doc_stride=32 --output_dir=runs/squad --num_train_epochs=1 --train_batch_size=8")
-    cut = (r".*json: .* were cut", ".*stand in .*json too.*")
-    tuner.types(f"{line} --do_train --train_file=dev.json --do_predict --predict_file=dev.json", messages=cut)
+    cut = (r".*json: .* were cut", ".*are in .*json too.*")
+    tuner.types(f"{line} --do_train --train_file=dev.json --do_predict --predict_file=dev.json --allow_same_data", messages=cut)
     first = results(tuner.folder / "runs/squad")
     odds = json.loads((tuner.folder / "runs/squad/null_odds.json").read_text())
     tuner.types(f"{line} --do_predict --predict_file=dev.json", messages=cut)

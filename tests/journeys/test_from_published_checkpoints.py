@@ -32,7 +32,8 @@ def test_from_a_tf1_checkpoint_over_domain_text_to_a_served_classifier(google):
     assert "initialised (weights only): " in done.out
     logged = [json.loads(line) for line in (google.folder / "runs/domain/log.jsonl").read_text(encoding="utf-8").splitlines()]
     results = dict(line.split(" = ") for line in (google.folder / "runs/domain/eval_results.txt").read_text(encoding="utf-8").splitlines())
-    assert float(results["mlm_loss"]) < 0.6 * logged[0]["train/mlm_loss"]
+    first_loss = next(row["train/mlm_loss"] for row in logged if "train/mlm_loss" in row)
+    assert float(results["mlm_loss"]) < 0.6 * first_loss
 
     (google.folder / "glue").mkdir()
     for name, count, seed in (("train", 240, 1), ("dev", 30, 2)):

@@ -68,7 +68,7 @@ def test_from_a_csv_to_predictions_to_an_export(pretrained, person):
     done = person.types("python -m official_bert.run_finetuning --task=classification --train_file=train.csv --eval_file=dev.csv "
                         f"--predict_file=new.csv --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/sounds "
                         "--cache_dir=cache --set=options.text_column=heard --set=options.label_column=place "
-                        "--set=options.max_seq_length=48 --learning_rate=5e-3 --num_train_epochs=12")
+                        "--set=options.max_seq_length=48 --learning_rate=3e-3 --num_train_epochs=20")
     assert "accuracy = 1.00000" in done.out
     with open(person.folder / "runs/sounds/predictions.tsv", encoding="utf-8", newline="") as file:
         by_training = list(csv.DictReader(file, delimiter="\t"))
@@ -118,7 +118,7 @@ def test_from_frozen_features_to_entities(pretrained, person):
     text = "We hear that Maria works in Cairo."
     rows = [{"text": text}, {"text": "The cat meows."}, {"text": "Peter lives in Lima."}]
     by_run = predict(person, "ner", "runs/ner", rows)
-    person.types("python -m official_bert.run_export --checkpoint=runs/ner --output=models/ner --warmup_batch_sizes=1")
+    person.types("python -m official_bert.run_export --checkpoint=runs/ner --output=models/ner --warmup_batch_sizes=")
     done = person.types(f"python -m official_bert.run_predict --task=ner --model=models/ner '{text}'")
     assert [line.split("(")[0].split() for line in done.out.splitlines()[1:]] == [
         ["PER", "Maria", "[13:18]"], ["LOC", "Cairo", "[28:33]"]]

@@ -31,10 +31,10 @@ def write_tfrecords(path, records, compress=False):
           gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if compress else contextlib.nullcontext(raw) as file):
         for record in records:
             header = struct.pack("<Q", len(record))
-            file.write(header + _crc(header) + record + _crc(record))
+            file.write(header + crc(header) + record + crc(record))
             count += 1
     return count
 
 
-def _crc(data):
+def crc(data):
     return struct.pack("<I", int(masked_crc(np.frombuffer(data, np.uint8), 0, len(data), crc_tables())))

@@ -1,0 +1,67 @@
+"""Cross-validation and random search as commands: each run once, one table, and what they refuse."""
+
+import json
+import re
+
+import pytest
+from commands import run_here
+from test_run_finetuning import write_csv
+
+TINY = {"vocab_size": 3000, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+        "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.2, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory, golden):
+    folder = tmp_path_factory.mktemp("searches")
+    (folder / "bert_config.json").write_text(json.dumps(TINY))
+    write_csv(folder / "train.csv", 60, 0)
+    write_csv(folder / "new.csv", 10, 1)
+
+    def run(*arguments):
+        return run_here("-m", "official_bert.run_finetuning", "--task=classification", f"--bert_config_file={folder}/bert_config.json",
+                        f"--vocab_file={golden}/vocab_uncased.txt", f"--train_file={folder}/train.csv", "--max_seq_length=32",
+                        "--num_train_epochs=1", "--cache_dir=", f"--output_dir={folder}/runs",
+                        *(argument.replace("HERE", str(folder)) for argument in arguments))
+    return run
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--folds=3", "--predict_file=HERE/new.csv"], "--folds: expected no --predict_file and no --do_predict beside it"),
+    (["--folds=3", "--eval_file=HERE/new.csv"], "--eval_file: expected none beside options.folds"),
+    (["--folds=1"], "config.options.folds: expected 0 or at least 2, got 1"),
+    (["--folds=1000"], "expected at least options.folds = 1000 different texts, got"),
+    (["--folds=3", "--nodo_eval"], "expected --do_train and --do_eval beside them"), (["--random=2"], "--random: expected --vary"),
+    (["--vary=optimizer.learning_rate=uniform(1e-5,1e-4)"], "expected --random, the number of settings to draw, beside it"),
+    (["--random=2", "--vary=optimizer.learning_rat=uniform(1,2)"], "unknown keys ['learning_rat']"),
+    (["--random=2", "--vary=training.batch_size=uniform(1,2)"], "config.training.batch_size: expected int, got 1."),
+    (["--random=-1"], "flag --random"),
+    (["--set=training.freeze=layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
+    (["--set=optimizer.layer_decay=1.5"], "config.optimizer.layer_decay: expected a factor above 0, at most 1, got 1.5")])
+def test_what_cannot_be_is_refused_in_one_line(command, arguments, said):
+    done = command(*arguments)
+    assert done.returncode == 1 and said in done.stderr + done.stdout and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_random_settings_on_folds_are_trained_once_each_and_more_are_added(command):
+    vary = "--vary=optimizer.learning_rate=loguniform(1e-3,1e-2)"
+    first = command("--random=2", "--folds=2", vary)
+    assert first.returncode == 0, first.stderr
+    lines = first.stdout.splitlines()
+    assert [line for line in lines if re.match(r"run \d", line)][-1].startswith("run 4 of 4: rate0.00")
+    assert sum("of its 60 rows are held out" in line for line in lines) == 4
+    table = lines[next(number for number, line in enumerate(lines) if line.startswith("setting")):]
+    assert "accuracy: mean, standard deviation, each seed and fold (2 folds of the first seed first)" in table[0]
+    again = command("--random=2", "--folds=2", vary)
+    assert again.stdout.splitlines() == table
+    more = command("--random=3", "--folds=2", vary)
+    assert next(line for line in more.stdout.splitlines() if line.startswith("run ")).startswith("run 5 of 6") and "+-" in more.stdout
+
+
+@pytest.mark.slow
+def test_the_best_of_random_settings_predicts(command):
+    done = command("--random=2", "--vary=optimizer.learning_rate=loguniform(1e-3,1e-2)", "--vary=options.label_smoothing=0.0,0.1",
+                   "--predict_file=HERE/new.csv", "--output_dir=HERE/best")
+    assert done.returncode == 0 and "predictions.tsv" in done.stdout.splitlines()[-1], done.stderr
