@@ -6,6 +6,8 @@
 It sends to loopback addresses only, and ends after --seconds or --requests, whichever comes first.
 """
 
+from official_bert.command_line import run_main
+
 import collections
 import ipaddress
 import json
@@ -17,8 +19,6 @@ import urllib.parse
 
 import urllib3
 from absl import flags
-
-from official_bert.command_line import run_main
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("url", "http://127.0.0.1:8501", "The server's REST address.")
