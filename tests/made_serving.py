@@ -154,7 +154,7 @@ def embedded(options):
         loop.close()
 
 
-def wait_for(condition, seconds=20):
+def wait_for(condition, seconds=120):
     """Waits until a condition holds; fails if it takes longer."""
     deadline = time.monotonic() + seconds
     while not condition():
