@@ -11,7 +11,7 @@ from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 S, P, V = 16, 3, 40
 
 
-def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, **wrong):
+def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, shortest=8, **wrong):
     """Writes records whose masked words can be learned: each is the word before it plus one, and the first is one of two.
 
     `wrong` replaces features of the last record.
@@ -21,7 +21,7 @@ def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, **wrong):
 
     def rows():
         for number in range(count):
-            length = int(rng.integers(8, max_seq_length + 1))
+            length = int(rng.integers(shortest, max_seq_length + 1))
             ids = np.zeros(max_seq_length, np.int64)
             ids[:length] = (rng.choice([5, 9]) + np.arange(length) - 5) % (vocab_size - 5) + 5
             positions = np.sort(rng.choice(np.arange(1, length), P, replace=False))

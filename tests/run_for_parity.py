@@ -2,7 +2,7 @@
 
     run_for_parity.py RECORDS OUTPUT_FOLDER ARRANGEMENT...
 
-An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model.
+An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model, `-packed` for packed rows.
 """
 
 import sys
@@ -29,10 +29,11 @@ def replicas_of(count):
                                           cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
-def train(records, strategy, accumulation, objective="masked_lm"):
+def train(records, strategy, accumulation, kind=""):
     """Returns the losses of 20 steps and the weights after them."""
-    left_to_right = {"attention": "left_to_right"} if objective == "next_token" else {}
-    config = make_config(model=NO_DROPOUT | left_to_right, options={"objective": objective}, training={"accumulation_steps": accumulation})
+    left_to_right = {"attention": "left_to_right"} if kind == "next_token" else {}
+    options = {"objective": kind} if left_to_right else {"pack": kind == "packed"}
+    config = make_config(model=NO_DROPOUT | left_to_right, options=options, training={"accumulation_steps": accumulation})
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
         resolved = resolve(config, records)
@@ -67,8 +68,8 @@ def main(records, folder, *arrangements):
     """Writes ARRANGEMENT.npz for each, and dropout.npz."""
     distribution.make_strategy(Placement(strategy="mirrored", num_cpu_devices=4))
     for arrangement in arrangements:
-        replicas, accumulation, *objective = arrangement.split("-")
-        np.savez(f"{folder}/{arrangement}.npz", **train(records, replicas_of(int(replicas)), int(accumulation), *objective))
+        replicas, accumulation, *kind = arrangement.split("-")
+        np.savez(f"{folder}/{arrangement}.npz", **train(records, replicas_of(int(replicas)), int(accumulation), *kind))
     np.savez(f"{folder}/dropout.npz", **dropped_outputs(records, replicas_of(2)))
 
 

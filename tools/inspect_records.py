@@ -17,6 +17,7 @@ from absl import flags
 from official_bert.data import record_origins, records
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.data.pretraining.packing import unpack
 from official_bert.data.record_encoding import FRAME_BYTES
 from official_bert.files import find_files, size_of
 from official_bert.text.vocab import load_vocab
@@ -40,13 +41,14 @@ class Findings:
     def __init__(self, facts: VocabularyFacts, max_seq_length: int):
         self.facts, self.max_seq_length = facts, max_seq_length
         self.records = self.tokens = self.unknown = self.two_segments = self.label_ones = 0
-        self.predicted = self.masked = self.kept = 0
+        self.predicted = self.masked = self.kept = self.rows = 0
         self.lengths = np.zeros(max_seq_length + 1, np.int64)
         self.predictions: collections.Counter = collections.Counter()
         self.words: collections.Counter = collections.Counter()
 
-    def add(self, values: Values, unknown_id: int) -> None:
-        """Counts a batch."""
+    def add(self, values: Values, rows: int, unknown_id: int) -> None:
+        """Counts a batch of instances, which are in so many rows."""
+        self.rows += rows
         lengths = values["input_mask"].sum(axis=1)
         self.records += len(lengths)
         self.tokens += int(lengths.sum())
@@ -69,7 +71,7 @@ class Findings:
         self.words.update(dict(zip(ids.tolist(), counts.tolist())))
 
 
-def refuse(path: str, numbers: range, wrongs: Mapping[str, np.ndarray]) -> None:
+def refuse(path: str, numbers: Sequence[int], wrongs: Mapping[str, np.ndarray]) -> None:
     """Raises ValueError with the number of the first bad record; `wrongs` are bool [B] by message."""
     for wrong, bad in wrongs.items():
         if bad.any():
@@ -77,7 +79,7 @@ def refuse(path: str, numbers: range, wrongs: Mapping[str, np.ndarray]) -> None:
             raise ValueError(f"{path}: record {numbers[row]}: {wrong}")
 
 
-def check(path: str, numbers: range, values: Values, facts: VocabularyFacts) -> None:
+def check(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFacts) -> None:
     """Refuses records that a model cannot be trained on."""
     ids, mask, segments = values["input_ids"], values["input_mask"], values["segment_ids"]
     lengths = mask.sum(axis=1)
@@ -96,7 +98,22 @@ def check(path: str, numbers: range, values: Values, facts: VocabularyFacts) -> 
         check_masks(path, numbers, values, facts, lengths)
 
 
-def check_masks(path: str, numbers: range, values: Values, facts: VocabularyFacts, lengths: np.ndarray) -> None:
+def check_packed(path: str, numbers: Sequence[int], rows: Values) -> None:
+    """Refuses packed rows whose instances are not one after another, each with its own positions."""
+    ids, weights, begins = rows["instance_ids"], rows["instance_weights"], rows["cls_positions"]
+    places, count = np.arange(ids.shape[1]), (weights > 0).sum(axis=1)
+    refuse(path, numbers, {
+        "its instances are not numbered 1, 2, ... from the left, then 0 where input_mask is 0":
+            (np.diff(np.where(rows["input_mask"] > 0, ids, weights.shape[1] + 1), axis=1) < 0).any(axis=1)
+            | ((ids > 0) != (rows["input_mask"] > 0)).any(axis=1) | (ids.max(axis=1) != count),
+        "an instance weight is neither 0 nor 1, or a 0 stands before a 1": (weights != (np.arange(weights.shape[1]) < count[:, None])).any(axis=1),
+        "a place of [CLS] is not where its instance begins": (np.where(
+            weights > 0, [[int(np.argmax(row == slot + 1)) for slot in range(weights.shape[1])] for row in ids], 0) != begins).any(axis=1),
+        "a position does not count from the beginning of its instance": (rows["position_ids"] != np.where(
+            ids > 0, places - np.take_along_axis(begins, np.maximum(ids - 1, 0), axis=1), 0)).any(axis=1)})
+
+
+def check_masks(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFacts, lengths: np.ndarray) -> None:
     """Refuses records whose predictions do not fit their tokens."""
     positions, originals, weights = (values[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
     used = weights > 0
@@ -127,8 +144,9 @@ def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str]
         made = record_origins.read_origin(path).get("sentence_task")
         print(f"{path}: {count} records" + f" looked at, one in {FLAGS.every}" * (FLAGS.every > 1)
               + f", made with --sentence_task={made}" * (made is not None))
-    print(f"{found.records} records of {found.max_seq_length} tokens; {found.tokens / found.records:.1f} used, "
-          f"{1 - found.tokens / (found.records * found.max_seq_length):.1%} padding, "
+    packed = f" in {found.rows} rows" if found.rows < found.records else ""
+    print(f"{found.records} records{packed} of {found.max_seq_length} tokens; {found.tokens / found.records:.1f} used, "
+          f"{1 - found.tokens / (found.rows * found.max_seq_length):.1%} padding, "
           f"{found.unknown / found.tokens:.2%} [UNK]")
     edges = np.linspace(0, found.max_seq_length + 1, BINS + 1).astype(int)
     shares = [found.lengths[first:last].sum() / found.records for first, last in itertools.pairwise(edges)]
@@ -181,12 +199,16 @@ def inspect() -> None:
                 raise ValueError(f"{path}: expected records as in {filled[0]}, "
                                  f"{[(feature.name, feature.length) for feature in features]}, "
                                  f"got {[(feature.name, feature.length) for feature in others]}")
-            for numbers, values in batches(path, features):
-                check(path, numbers, values, facts)
-                found.add(values, vocab["[UNK]"])
+            for numbers, rows in batches(path, features):
+                values, of = rows, np.arange(len(numbers))
+                if "instance_ids" in rows:
+                    check_packed(path, numbers, rows)
+                    values, of = unpack(rows)
+                check(path, [numbers[row] for row in of], values, facts)
+                found.add(values, len(numbers), vocab["[UNK]"])
                 counts[path] += len(numbers)
                 wanted = max(0, FLAGS.num_examples - len(examples))
-                examples += [{name: value[row] for name, value in values.items()} for row in range(min(wanted, len(numbers)))]
+                examples += [{name: value[row] for name, value in values.items()} for row in range(min(wanted, len(of)))]
                 reporter.show("reading", min(0.999, (number + share_read(path, numbers.stop)) / len(filled)))
         reporter.show("reading", 1)
     report(found, counts, tokens, FLAGS.num_words)

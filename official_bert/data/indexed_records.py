@@ -36,7 +36,7 @@ class IndexedRecords:
 
     def __init__(self, paths: Sequence[str], cache_dir: str = ""):
         self.paths = list(paths)
-        indices = _open_all(self.paths, cache_folder(cache_dir))
+        self.indices = indices = _open_all(self.paths, cache_folder(cache_dir))
         self.counts = [index.count for index in indices]
         self._firsts = np.cumsum([0, *self.counts])
         self._file = functools.lru_cache(OPEN_FILES)(lambda number: _open(indices[number]))

@@ -1,7 +1,8 @@
 """An index of a TFRecord file: the place of each record, in a file that is made once and mapped into memory.
 
 `.train.tfrecord.record_index` lies beside `train.tfrecord`, or in a cache if that folder cannot be written. It is used as long as
-the name, size and time of the record file are those in it; an index that is damaged or too old is made again.
+the name, size and time of the record file are those in it; an index that is damaged or too old is made again. Other facts about the
+records of a file are kept beside its index in the same way (`write_facts`, `read_facts`).
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -34,6 +35,11 @@ class RecordIndex:
     count: int
     size: int
     modified: int
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What says which file this is: its name, size and time."""
+        return {"name": os.path.basename(self.path), "size": self.size, "modified": self.modified}
 
     def bounds(self) -> np.ndarray:
         """Maps into memory the place of each record and the end of the last one: int64 [count + 1]."""
@@ -73,19 +79,33 @@ def make_index(path: str, folder: str, called: str = "", show: Callable[[float],
 
 
 def _write(path: str, index_path: str, called: str, show: Callable[[float], None]) -> RecordIndex:
-    key, checksum, count = _key(path), 0, -1
-    with written_beside(index_path) as temporary, open(temporary, "wb") as file:
-        file.write(b" " * HEADER_BYTES)
+    key = _key(path)
+
+    def parts() -> Iterator[np.ndarray]:
         with open(path, "rb", buffering=0) as records:
             for bounds in _all_bounds(records, key["size"], called):
-                data = bounds.astype("<i8").tobytes()
-                file.write(data)
-                checksum, count = zlib.crc32(data, checksum), count + len(bounds)
+                yield bounds.astype("<i8")
                 show(int(bounds[-1]) / max(key["size"], 1))
+    count = write_facts(index_path, key, parts(), extra=1)
+    return RecordIndex(path, index_path, count, key["size"], key["modified"])
+
+
+def write_facts(target: str, key: Mapping[str, Any], parts: Iterable[np.ndarray], extra: int = 0) -> int:
+    """Writes rows of numbers about the records of a file, and returns how many records there are: the rows less `extra`.
+
+    `key` says which file it is. Raises OSError if the place cannot be written.
+    """
+    checksum, count = 0, -extra
+    with written_beside(target) as temporary, open(temporary, "wb") as file:
+        file.write(b" " * HEADER_BYTES)
+        for part in parts:
+            data = part.tobytes()
+            file.write(data)
+            checksum, count = zlib.crc32(data, checksum), count + len(part)
         file.seek(0)
         file.write(json.dumps({"format": FORMAT, **key, "count": count, "checksum": checksum}).encode())
         file.flush()
-    return RecordIndex(path, index_path, count, key["size"], key["modified"])
+    return count
 
 
 def _all_bounds(file: BinaryIO, size: int, called: str) -> Iterator[np.ndarray]:
@@ -105,21 +125,31 @@ def _all_bounds(file: BinaryIO, size: int, called: str) -> Iterator[np.ndarray]:
 
 def _read(path: str, index_path: str) -> RecordIndex:
     """Reads an index. Raises ValueError if it is damaged or its record file has changed, OSError if it cannot be read."""
-    with open(index_path, "rb") as file:
+    key = _key(path)
+    count = read_facts(index_path, key, 8, extra=1)
+    return RecordIndex(path, index_path, count, key["size"], key["modified"])
+
+
+def read_facts(source: str, key: Mapping[str, Any], row_bytes: int, extra: int = 0) -> int:
+    """Checks a file of `write_facts` and returns how many records there are; its rows begin after HEADER_BYTES.
+
+    Raises ValueError if it is damaged or has another key, OSError if it cannot be read.
+    """
+    with open(source, "rb") as file:
         header = file.read(HEADER_BYTES)
         try:
             found: dict[str, Any] = json.loads(header)
             count, checksum, known = found["count"], found["checksum"], found["format"] == FORMAT
         except (ValueError, TypeError, KeyError):
-            raise ValueError(f"{index_path} is damaged") from None
-        if not known or {name: found.get(name) for name in ("name", "size", "modified")} != _key(path):
-            raise ValueError(f"{index_path} is that of other records")
+            raise ValueError(f"{source} is damaged") from None
+        if not known or {name: found.get(name) for name in key} != key:
+            raise ValueError(f"{source} is that of other records")
         seen = bytes_left = 0
         while data := file.read(CHUNK):
             seen, bytes_left = zlib.crc32(data, seen), bytes_left + len(data)
-    if seen != checksum or bytes_left != 8 * (count + 1):
-        raise ValueError(f"{index_path} is damaged")
-    return RecordIndex(path, index_path, count, found["size"], found["modified"])
+    if seen != checksum or bytes_left != row_bytes * (count + extra):
+        raise ValueError(f"{source} is damaged")
+    return count
 
 
 def _key(path: str) -> dict[str, Any]:

@@ -54,6 +54,17 @@ def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
             Feature("next_sentence_labels", 1), Feature("schema_version", 1))
 
 
+def packed_features(max_seq_length: int, max_predictions_per_row: int, max_instances_per_row: int) -> tuple[Feature, ...]:
+    """The features of rows of several instances (`data/pretraining/packing`): S tokens, Q predictions, K instances.
+
+    `instance_ids` are 1 to K, 0 for padding; `position_ids` begin anew with each instance; `cls_positions` are the places of [CLS];
+    `instance_weights` is 1 for each of the K that is there.
+    """
+    S, Q, K = max_seq_length, max_predictions_per_row, max_instances_per_row
+    return (*pretraining_features(S, Q)[:-1], Feature("next_sentence_labels", K), Feature("position_ids", S), Feature("instance_ids", S),
+            Feature("cls_positions", K), Feature("instance_weights", K, is_float=True))
+
+
 def make_example_encoder(features: Sequence[Feature]) -> ExampleEncoder:
     """Makes the compiled encoder of records with these features."""
     return ExampleEncoder([feature.name for feature in features], [feature.length for feature in features],
@@ -90,7 +101,9 @@ def file_features(path: str) -> tuple[Feature, ...]:
     """Returns the table that the file's first record follows, with its lengths. Raises ValueError if it follows none."""
     lengths = feature_lengths(path)
     S = lengths.get("input_ids", 0)
-    tables = (unmasked_features(S), pretraining_features(S, lengths.get("masked_lm_ids", 0)))
+    predictions = lengths.get("masked_lm_ids", 0)
+    tables = (unmasked_features(S), pretraining_features(S, predictions),
+              packed_features(S, predictions, lengths.get("cls_positions", 0)))
     for table in tables:
         if lengths == {feature.name: feature.length for feature in table}:
             return table

@@ -4,12 +4,13 @@ A run's position in the data is one integer, the number of its next batch. So a 
 example, workers and replicas take rows of the same global batch, and no iterator is ever saved.
 """
 
+import dataclasses
 import functools
 import os
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +23,31 @@ T = TypeVar("T")
 ParseFunction = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
+@dataclasses.dataclass(frozen=True)
+class RowGroups:
+    """Which records share a row of a batch: row r has the records `members[starts[r]:starts[r + 1]]`; `counts` are the rows by file."""
+
+    counts: Sequence[int]
+    starts: np.ndarray
+    members: np.ndarray
+
+    def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the records of some rows, one row after another, and where those of each row begin, with the end: [rows + 1]."""
+        sizes = self.starts[rows + 1] - self.starts[rows]
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        return self.members[np.repeat(self.starts[rows] - bounds[:-1], sizes) + np.arange(bounds[-1])], bounds
+
+
+class Packer(Protocol):
+    """Makes rows of several records."""
+
+    def groups(self, found: IndexedRecords) -> RowGroups:
+        """Decides which records share a row."""
+
+    def arrange(self, batch: dict[str, tf.Tensor], row: tf.Tensor, rows: int) -> dict[str, tf.Tensor]:
+        """Makes a batch of `rows` rows of one of N records, whose rows are `row` [N], ascending."""
+
+
 class RecordSource:
     """Batches of TFRecord files, plain or gzip, on this machine or elsewhere.
 
@@ -30,23 +56,28 @@ class RecordSource:
     of an epoch; evaluation keeps the order of the files and fills the last batch up with rows of `example_weights` 0. A batch is read
     in the same time wherever it is, and a worker reads its own rows alone. `cache_dir` is that of `IndexedRecords`.
 
+    With a `packer`, a row holds several records: all that is said of the order is then said of rows, and `parse` gets all records of a
+    batch, as many as they are.
+
     Raises ValueError for files that are broken or hold no record.
     """
 
     order = "blocks of 256, 128 at a time"  # the rule of `RecordOrder`; a run records it
 
     def __init__(self, paths: Sequence[str], batch_size: int, parse: ParseFunction, seed: int = 0, shuffle: bool = True,
-                 cache_dir: str = ""):
+                 cache_dir: str = "", packer: Packer | None = None):
         self.paths, self.batch_size, self.parse, self.shuffle = list(paths), batch_size, parse, shuffle
         self.records = IndexedRecords(self.paths, cache_dir)
         self.counts = self.records.counts
         self.size = sum(self.counts)
         if not self.size:
             raise ValueError(f"{', '.join(self.paths)}: no record in these files")
-        self._order = order = RecordOrder(self.counts, seed, shuffle)
-        self._places = functools.lru_cache(maxsize=4)(lambda *window, records=self.records: records.places(order.window(*window)))
-        keeps_remainder = not shuffle or self.size < batch_size
-        self.batches_per_epoch = -(-self.size // batch_size) if keeps_remainder else self.size // batch_size
+        self._packer, self._groups = packer, packer.groups(self.records) if packer else None
+        self._order = RecordOrder(self._groups.counts if self._groups else self.counts, seed, shuffle)
+        self._window = functools.lru_cache(maxsize=4)(functools.partial(_read_window, self.records, self._order, self._groups))
+        rows = self._order.size
+        keeps_remainder = not shuffle or rows < batch_size
+        self.batches_per_epoch = -(-rows // batch_size) if keeps_remainder else rows // batch_size
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
         """Batches start, start + 1, ...: endless if shuffled, else one epoch."""
@@ -55,32 +86,37 @@ class RecordSource:
 
         def make_batch(number):
             values = tf.numpy_function(lambda batch: self._rows(int(batch), shard * rows, rows), [number],
-                                       [tf.string, tf.int64, tf.float32, tf.string], stateful=False)
-            with tf.control_dependencies([tf.debugging.Assert(tf.equal(values[3], ""), [values[3]])]):
-                serialized, indices, weights = (tf.ensure_shape(value, [rows]) for value in values[:3])
-            return self.parse(serialized, indices) | {"example_weights": weights}
+                                       [tf.string, tf.int64, tf.int32, tf.float32, tf.string], stateful=False)
+            count = rows if self._packer is None else None
+            with tf.control_dependencies([tf.debugging.Assert(tf.equal(values[4], ""), [values[4]])]):
+                serialized, indices, row = (tf.ensure_shape(value, [count]) for value in values[:3])
+            batch = self.parse(serialized, indices)
+            if self._packer is not None:
+                batch = self._packer.arrange(batch, row, rows)
+            return batch | {"example_weights": tf.ensure_shape(values[3], [rows])}
 
         return _prefetched(numbers.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
 
-    def _rows(self, batch: int, skipped: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes]:
-        """Reads `count` rows of a batch after the first `skipped`: records, indices, weights, and what is wrong with a record or ""."""
+    def _rows(self, batch: int, skipped: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bytes]:
+        """Reads `count` rows of a batch after the first `skipped`.
+
+        Returns the records, their indices and rows; the weights of the rows; and what is wrong with a record or "".
+        """
         epoch, number = divmod(batch, self.batches_per_epoch)
         begin = number * self.batch_size
-        first, last = (min(begin + row, self.size) for row in (skipped, skipped + count))
+        first, last = (min(begin + row, self._order.size) for row in (skipped, skipped + count))
         parts = self._order.windows(epoch, first, last) if last > first else []
-        filler = self._order.windows(epoch, begin, begin + 1) if last - first < count else []
-        numbers = np.concatenate([self._order.window(epoch, window)[part] for window, part in parts + filler])
-        indices = np.full(count, epoch * self.size + numbers[-1], np.int64)
-        indices[:len(numbers)] = epoch * self.size + numbers
+        filler = self._order.windows(epoch, begin, begin + 1) * (count - (last - first))
         weights = (np.arange(count) < last - first).astype(np.float32)
-        serialized = np.full(count, b"", object)
         try:
-            places = [self._places(epoch, window)[:, part] for window, part in parts + filler]
-            found = self.records.read(numbers, np.concatenate(places, axis=1))
+            found = [_part(*self._window(epoch, window), part) for window, part in parts + filler]
+            numbers, sizes, places = (np.concatenate(values, axis=-1) for values in zip(*found))
+            serialized = np.empty(len(numbers), object)
+            serialized[:] = self.records.read(numbers, places)
         except BrokenRecordError as error:
-            return serialized, indices, weights, f"[bad row {error.number} {error.reason}]".encode()
-        serialized[:] = found + found[-1:] * (count - len(found))
-        return serialized, indices, weights, b""
+            nothing = np.zeros(0, np.int64)
+            return nothing.astype(object), nothing, nothing.astype(np.int32), weights, f"[bad row {error.number} {error.reason}]".encode()
+        return serialized, epoch * self.size + numbers, np.repeat(np.arange(count, dtype=np.int32), sizes), weights, b""
 
     @property
     def content(self) -> list[list]:
@@ -96,6 +132,19 @@ class RecordSource:
         if refused := re.search(r"\[bad row (\d+)(.+?)\]", message):
             return f"{self.locate(int(refused[1]))}{refused[2]}"
         return None
+
+
+def _read_window(found: IndexedRecords, order: RecordOrder, groups: RowGroups | None, epoch: int, window: int):
+    """Returns the records of a window, where those of each row begin, with the end, and their `places`. Raises BrokenRecordError."""
+    rows = order.window(epoch, window)
+    numbers, bounds = groups.of(rows) if groups else (rows, np.arange(len(rows) + 1))
+    return numbers, bounds, found.places(numbers)
+
+
+def _part(numbers: np.ndarray, bounds: np.ndarray, places: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the records of some rows of a window, how many each row has, and their places."""
+    bounds = bounds[rows.start:rows.stop + 1]
+    return numbers[bounds[0]:bounds[-1]], np.diff(bounds), places[:, bounds[0]:bounds[-1]]
 
 
 def refuse_rows(batch: dict[str, tf.Tensor], indices: tf.Tensor, checks: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -49,13 +49,14 @@ class BertEncoder(keras.Model):
     """BERT's encoder. B batch, S sequence, P wanted rows, D hidden size, L layers.
 
     Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S], `instance_ids` [B,S] (packed
-    rows: tokens attend within their instance only) and `output_positions` [B,P] (only these rows are returned; the last layer
-    computes only them and the pooled row). Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D],
-    `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`: L times [B,S,D]; the last is `sequence_output`.
+    rows: tokens attend within their instance only), `cls_positions` [B,K] (the rows to pool: of packed instances) and
+    `output_positions` [B,P] (only these rows are returned; the last layer computes only them and the pooled ones). Outputs, a dict:
+    `sequence_output` [B,S or P,D], `pooled_output` [B,D], or [B,K,D] for `cls_positions`, `embedding_output` [B,S,D] and, with
+    `return_layers`, `layer_outputs`: L times [B,S,D]; the last is `sequence_output`.
 
-    The pooler reads row 0, [CLS]; with `attention="left_to_right"` the last real row, which alone has seen the others. With
-    `bilstm_layers`, `sequence_output` is that of the last BiLSTM, `layer_outputs` are those of the transformer, and the pooler reads
-    the last state of each direction.
+    Without `cls_positions`, the pooler reads row 0, [CLS]; with `attention="left_to_right"` the last real row, which alone has seen the
+    others. With `bilstm_layers`, `sequence_output` is that of the last BiLSTM, `layer_outputs` are those of the transformer, and the
+    pooler reads the last state of each direction.
 
     Raises ValueError for a sequence longer than the position table, and for packed rows under a BiLSTM.
     """
@@ -99,8 +100,9 @@ class BertEncoder(keras.Model):
 
     def call(self, inputs, training=None):
         mask = make_attention_mask(inputs["input_mask"], inputs.get("instance_ids"), self.settings["attention"] == "left_to_right")
-        positions, pooled_places = inputs.get("output_positions"), self.pooled_places(inputs["input_mask"])
-        if self.bilstms and "instance_ids" in inputs:
+        positions, cls_positions = inputs.get("output_positions"), inputs.get("cls_positions")
+        pooled_places = self.pooled_places(inputs["input_mask"]) if cls_positions is None else ops.cast(cls_positions, "int32")
+        if self.bilstms and ("instance_ids" in inputs or cls_positions is not None):
             raise ValueError("instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
         x = embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
                                        training=training)                             # [B,S,D]
@@ -114,9 +116,13 @@ class BertEncoder(keras.Model):
         if self.bilstms:
             x, pooled = self._run_bilstms(x, inputs["input_mask"], positions, training)
         elif prunes:
-            pooled, x = x[:, 0], x[:, 1:]                                             # [B,D], [B,P,D]
+            count = pooled_places.shape[1]
+            pooled, x = x[:, :count], x[:, count:]                                    # [B,1 or K,D], [B,P,D]
         else:
-            pooled = x[:, 0] if self.settings["attention"] == "bidirectional" else gather_rows(x, pooled_places)[:, 0]
+            first = cls_positions is None and self.settings["attention"] == "bidirectional"
+            pooled = x[:, :1] if first else gather_rows(x, pooled_places)             # [B,1 or K,D]
+        if cls_positions is None and not self.bilstms:
+            pooled = pooled[:, 0]                                                     # [B,D]
         outputs = {"sequence_output": x, "pooled_output": self.pooler(pooled), "embedding_output": embedded}
         if self.settings["return_layers"]:
             outputs["layer_outputs"] = layer_outputs if self.bilstms else [*layer_outputs[:-1], x]

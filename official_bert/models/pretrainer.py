@@ -11,7 +11,8 @@ class Pretrainer(EncoderWithHeads):
     """An encoder with both pre-training heads (2018 `run_pretraining.py`), or without the one for sentences.
 
     Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and, unless `next_sentence` is False,
-    `nsp_logits` [B,2], float32. They tell a next from a random sentence, or an order from the other: as it was trained.
+    `nsp_logits` [B,2], or [B,K,2] for packed rows with `cls_positions` [B,K], float32. They tell a next from a random sentence, or an
+    order from the other: as it was trained.
     """
 
     def __init__(self, encoder: BertEncoder, next_sentence: bool = True, **kwargs):

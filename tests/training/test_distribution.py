@@ -56,9 +56,11 @@ def check_same(losses, weights, wanted):
 
 
 @pytest.mark.slow
-def test_left_to_right_models_train_the_same_on_replicas_and_with_accumulation(folder, records):
-    found = train_on(folder, records, "1-1-next_token", "2-2-next_token")
-    check_same(found["2-2-next_token"]["losses"], found["2-2-next_token"], found["1-1-next_token"])
+@pytest.mark.parametrize("kind", ["next_token", "packed"])
+def test_other_objectives_and_packed_rows_train_the_same_on_replicas_and_with_accumulation(tmp_path, kind):
+    records = write_records(tmp_path / "train.tfrecord", 400, shortest=4)
+    found = train_on(tmp_path, records, f"1-1-{kind}", f"2-2-{kind}")
+    check_same(found[f"2-2-{kind}"]["losses"], found[f"2-2-{kind}"], found[f"1-1-{kind}"])
 
 
 @pytest.mark.parametrize(("replicas", "accumulation"), [(1, 4), (2, 2)])

@@ -31,7 +31,7 @@ class DynamicMasking:
                  max_predictions_per_seq: int, seed: int):
         self.config, self.facts, self.seed = config, facts, seed
         self.max_seq_length, self.max_predictions_per_seq = max_seq_length, max_predictions_per_seq
-        self._budgets = config.budgets(max_seq_length, max_predictions_per_seq).astype(np.int32)
+        self.budgets = config.budgets(max_seq_length, max_predictions_per_seq).astype(np.int32)
         self._replacements = facts.replacements.astype(np.int32)
         self._span_lengths = np.cumsum(config.span_distribution())
 
@@ -45,7 +45,7 @@ class DynamicMasking:
         ids, input_mask = batch["input_ids"], batch["input_mask"]
         special = (ids == self.facts.cls_id) | (ids == self.facts.sep_id)
         candidates = (input_mask == 1) & ~special                                          # [B,S]
-        budgets = tf.gather(self._budgets, tf.reduce_sum(input_mask, axis=1))              # [B]
+        budgets = tf.gather(self.budgets, tf.reduce_sum(input_mask, axis=1))              # [B]
         rows = _mix(tf.cast(examples, tf.uint64) ^ _mix(tf.constant(self.seed % 2**64, tf.uint64)))
         if self.config.strategy == "token":
             chosen, draws = self._choose_tokens(rows, candidates, budgets)

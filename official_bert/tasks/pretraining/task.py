@@ -1,7 +1,7 @@
 """Pre-training: masked LM, or left-to-right LM, and a task about sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from official_bert.config import build, check_length, merge
 from official_bert.data import record_origins, records
 from official_bert.data.pretraining.dynamic_masking import Batch, DynamicMasking, of_this_schema
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.packing import Packing, predictions_per_row
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.data.tables import Rows, Source
 from official_bert.files import find_files
@@ -20,6 +21,7 @@ from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextTok
 from official_bert.training import losses
 from official_bert.training.task import DataFiles, Resolved, TaskBase
 
+MASKED, WITHOUT_MASKS, PACKED = "masked", "without masks", "packed"  # kinds of records
 Masking = Callable[[Batch, tf.Tensor], Batch]  # records without masks, their numbers -> the features of masked records
 
 
@@ -35,6 +37,13 @@ class Options:
     # next_token: every token is predicted from those before it (paper 5.1), with model.attention left_to_right.
     objective: Literal["masked_lm", "next_token"] = "masked_lm"
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)  # of records made with --masking=dynamic
+    # Several instances share a row of max_seq_length tokens (data/pretraining/packing), so batch_size counts fuller rows.
+    pack: bool = False
+    max_instances_per_row: int = 8  # with pack
+
+    def __post_init__(self):
+        if self.max_instances_per_row < 1:
+            raise ValueError(f"max_instances_per_row: expected at least 1, got {self.max_instances_per_row}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +71,10 @@ class Task(TaskBase):
             raise ValueError("config.options.objective: next_token: expected model.attention left_to_right and model.bilstm_layers 0 "
                              "(otherwise each token sees the one that it must predict), "
                              f"got {model.attention} and {model.bilstm_layers}")
+        if self.options.pack and (self._is_next_token or model.attention != "bidirectional" or model.bilstm_layers):
+            raise ValueError("config.options.pack: expected objective masked_lm, model.attention bidirectional and model.bilstm_layers 0 "
+                             "(packed instances are told apart by attention, and stand for themselves by their [CLS]), got "
+                             f"{self.options.objective}, {model.attention} and {model.bilstm_layers}")
         for number, phase in enumerate(self.config.phases):
             for key in ("sentence_task", "sentence_loss", "objective"):
                 if (other := phase.options.get(key, wanted := getattr(self.options, key))) != wanted:
@@ -102,7 +115,7 @@ class Task(TaskBase):
 
     def loss_weights(self, batch):
         """The number of predictions and of examples."""
-        return dict(zip(self.loss_names, (tf.reduce_sum(_mlm_weights(batch)), tf.reduce_sum(batch["example_weights"]))))
+        return dict(zip(self.loss_names, (tf.reduce_sum(_mlm_weights(batch)), tf.reduce_sum(_sentence_weights(batch)))))
 
     def counters(self, outputs, batch):
         """Accuracies of words and sentences."""
@@ -112,7 +125,8 @@ class Task(TaskBase):
         """Logits, labels and weights of each loss."""
         predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch))]
         if "nsp_logits" in outputs:
-            predicted.append((outputs["nsp_logits"], batch["next_sentence_labels"][:, 0], batch["example_weights"]))
+            labels = batch["next_sentence_labels"]
+            predicted.append((outputs["nsp_logits"], labels if "instance_weights" in batch else labels[:, 0], _sentence_weights(batch)))
         return dict(zip(self.loss_names, predicted))
 
     def data(self, files):
@@ -132,11 +146,19 @@ class Task(TaskBase):
         return (ServedNextToken if self._is_next_token else ServedFillMask).make(self, model, options)
 
     def batch_spec(self, batch_size):
-        """The features of masked records; with `next_token`, a prediction for each place but the last."""
+        """The features of masked records, or of packed rows; with `next_token`, a prediction for each place but the last."""
         length = self.options.max_seq_length
         table = records.pretraining_features(length, length - 1 if self._is_next_token else self.options.max_predictions_per_seq)
+        if self.options.pack:
+            table = self._packed_features
         return {feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
                 for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+
+    @property
+    def _packed_features(self) -> tuple[records.Feature, ...]:
+        options = self.options
+        return records.packed_features(options.max_seq_length, predictions_per_row(
+            options.max_predictions_per_seq, options.max_instances_per_row), options.max_instances_per_row)
 
     def _source(self, given: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
         """Opens the files whose records have this run's (or phase's) lengths."""
@@ -157,11 +179,20 @@ class Task(TaskBase):
             if (made := record_origins.read_origin(path).get("sentence_task", self._sentence_task)) != self._sentence_task:
                 raise ValueError(f"{path}: its records were made with --sentence_task={made}, but config.options.sentence_task is "
                                  f"{self._sentence_task}")
-        without_masks = {"word_starts" in features[path] for path in paths}
-        if len(without_masks) > 1:
-            raise ValueError(f"{patterns}: expected records with masks or without them, got both")
-        masking = self._make_masking() if without_masks.pop() else None
-        return RecordSource(paths, batch_size, lambda *rows: self._parse(masking, *rows), self.config.seed, shuffle, given.cache_dir)
+        kinds = sorted({_kind(features[path]) for path in paths})
+        if len(kinds) > 1:
+            wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
+            raise ValueError(f"{patterns}: expected records {wanted}")
+        (kind,), table = kinds, _table(self.options, features[paths[0]])
+        if kind == PACKED and not self.options.pack:
+            raise ValueError(f"{paths[0]}: its records are packed, several instances a row: set config.options.pack to true")
+        masking = self._make_masking() if kind == WITHOUT_MASKS else None
+        packer = None
+        if self.options.pack and kind != PACKED:
+            packer = Packing(table, self.options.max_seq_length, self.options.max_predictions_per_seq, self.options.max_instances_per_row,
+                             masking.budgets if isinstance(masking, DynamicMasking) else None)
+        return RecordSource(paths, batch_size, lambda *rows: self._parse(table, masking, *rows), self.config.seed, shuffle,
+                            given.cache_dir, packer)
 
     def _is_wanted(self, path: str, found: dict[str, int]) -> bool:
         """Whether records with these feature lengths are this phase's. Raises ValueError if they are no phase's."""
@@ -170,9 +201,8 @@ class Task(TaskBase):
             return True
         if not all(_other_lengths(options, found) for options in phases):
             return False
-        feature, key = wrong[0]
-        wanted = getattr(self.options, key)
-        raise ValueError(f"{path}: config.options.{key} is {wanted}, but its records hold {found.get(feature)}")
+        key, held = wrong[0]
+        raise ValueError(f"{path}: config.options.{key} is {getattr(self.options, key)}, but its records hold {held}")
 
     def _make_masking(self) -> Masking:
         if self._is_next_token:
@@ -182,13 +212,11 @@ class Task(TaskBase):
         return DynamicMasking(self.options.masking, VocabularyFacts.of(self.tokenizer.vocab), self.options.max_seq_length,
                               self.options.max_predictions_per_seq, self.config.seed)
 
-    def _parse(self, masking: Masking | None, serialized: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        options = self.options
+    def _parse(self, table: tuple[records.Feature, ...], masking: Masking | None, serialized: tf.Tensor,
+               indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        batch = records.parse_examples(serialized, table)
         if masking:
-            batch = masking(records.parse_examples(serialized, records.unmasked_features(options.max_seq_length)), indices)
-        else:
-            table = records.pretraining_features(options.max_seq_length, options.max_predictions_per_seq)
-            batch = records.parse_examples(serialized, table)
+            batch = masking(batch, indices)
         words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
         known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
         segments = batch["segment_ids"]
@@ -197,10 +225,13 @@ class Task(TaskBase):
             f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
                 tf.reduce_any((segments < 0) | (segments >= self.config.model.type_vocab_size), axis=1),
             "no token at all (input_mask is 0)": tf.reduce_all(tf.equal(batch["input_mask"], 0), axis=1),
-            "masked position outside the sequence":
-                tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
+            "masked position outside the sequence": self._outside(positions),
             "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})
         return next_token_batch(checked) if self._is_next_token and not masking else checked
+
+    def _outside(self, places: tf.Tensor) -> tf.Tensor:
+        """Which rows have a place that is not in them: [B,X] -> bool [B]."""
+        return tf.reduce_any((places < 0) | (places >= self.options.max_seq_length), axis=1)
 
 
 def _mlm_weights(batch) -> tf.Tensor:
@@ -208,7 +239,34 @@ def _mlm_weights(batch) -> tf.Tensor:
     return batch["masked_lm_weights"] * batch["example_weights"][:, None]
 
 
-def _other_lengths(options: Options, found: dict[str, int]) -> list[tuple[str, str]]:
-    """Lists (feature, option) of lengths in which records differ from the options; without masks there are no predictions."""
-    keys = {"input_ids": "max_seq_length"} | ({} if "word_starts" in found else {"masked_lm_ids": "max_predictions_per_seq"})
-    return [(feature, key) for feature, key in keys.items() if found.get(feature) != getattr(options, key)]
+def _sentence_weights(batch) -> tf.Tensor:
+    """1 for each sentence pair of a real row, else 0: [B], or [B,K] of packed rows."""
+    weights = batch["example_weights"]
+    return batch["instance_weights"] * weights[:, None] if "instance_weights" in batch else weights
+
+
+def _kind(found: Mapping[str, int]) -> str:
+    """What records with these features are."""
+    return PACKED if "instance_ids" in found else WITHOUT_MASKS if "word_starts" in found else MASKED
+
+
+def _table(options: Options, found: Mapping[str, int]) -> tuple[records.Feature, ...]:
+    """The features that records of this kind have under the options."""
+    length, predictions = options.max_seq_length, options.max_predictions_per_seq
+    if _kind(found) == WITHOUT_MASKS:
+        return records.unmasked_features(length)
+    if _kind(found) == MASKED:
+        return records.pretraining_features(length, predictions)
+    most = options.max_instances_per_row
+    return records.packed_features(length, predictions_per_row(predictions, most), most)
+
+
+def _other_lengths(options: Options, found: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Lists (option, what the records hold) of lengths in which records differ from the options."""
+    held, predictions = {"max_seq_length": found.get("input_ids", 0)}, found.get("masked_lm_ids", 0)
+    if _kind(found) == PACKED:
+        held["max_instances_per_row"] = found.get("cls_positions", 0)
+        predictions -= predictions_per_row(0, found.get("cls_positions", 0))
+    if _kind(found) != WITHOUT_MASKS:
+        held["max_predictions_per_seq"] = predictions
+    return [(key, length) for key, length in held.items() if getattr(options, key) != length]

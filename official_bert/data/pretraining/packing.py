@@ -1,0 +1,172 @@
+"""Sequence packing: several instances in one row, so that few of its tokens are padding (Krell et al. 2021).
+
+N instances, B rows of S tokens with room for K instances and Q predictions each.
+
+Which instances share a row is decided for 8,192 neighbouring records at a time, the longest first; each joins the row that has the most
+room left (shortest-pack-first; the rows are kept by the room that they have left, as a histogram, so this takes no search). The decision
+depends on the lengths alone: every epoch has the same rows, in another order.
+
+In a row, positions begin anew with each instance, `instance_ids` are 1, 2, ... and 0 for padding, and tokens attend within their instance
+only. So the losses are those of the same instances in rows of their own.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.data import records
+from official_bert.data.indexed_records import IndexedRecords
+from official_bert.data.pretraining.record_lengths import record_lengths
+from official_bert.data.sources import RowGroups
+from official_bert.text.compiling import compiled
+
+AT_ONCE = 8192  # records that are packed together
+Batch = dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """Packs instances of up to `max_seq_length` tokens and `max_predictions_per_seq` predictions into rows of as many tokens.
+
+    `features` is the table of their records. `budgets` [S + 1] are the predictions of an instance by its tokens, for records without
+    masks.
+    """
+
+    features: tuple[records.Feature, ...]
+    max_seq_length: int
+    max_predictions_per_seq: int
+    max_instances_per_row: int
+    budgets: np.ndarray | None = None
+
+    @property
+    def predictions_per_row(self) -> int:
+        """Q: each instance rounds its share of predictions up, so a row has room for one more of each."""
+        return predictions_per_row(self.max_predictions_per_seq, self.max_instances_per_row)
+
+    @property
+    def row_features(self) -> tuple[records.Feature, ...]:
+        """The features of packed rows."""
+        return records.packed_features(self.max_seq_length, self.predictions_per_row, self.max_instances_per_row)
+
+    def groups(self, found: IndexedRecords) -> RowGroups:
+        """Decides which records share a row. Raises ValueError for broken records."""
+        tokens, predictions = record_lengths(found, self.features).T
+        if self.budgets is not None:
+            predictions = self.budgets[tokens]
+        # An instance takes the larger of its shares of the tokens and of the predictions of a row.
+        shares = -(-predictions.astype(np.int64) * self.max_seq_length // self.predictions_per_row)
+        sizes = np.clip(np.maximum(tokens, shares), 1, self.max_seq_length)
+        counts, lengths, members = [], [], []
+        first = 0
+        for count in found.counts:
+            rows = 0
+            for start in range(first, first + count, AT_ONCE):
+                part = pack(sizes[start:min(start + AT_ONCE, first + count)], self.max_seq_length, self.max_instances_per_row)
+                in_row = np.bincount(part)
+                # Rows are made longest instance first: neighbours would be alike.
+                place = np.random.default_rng(start).permutation(len(in_row))
+                members.append(start + np.argsort(place[part], kind="stable"))
+                lengths.append(in_row[np.argsort(place)])
+                rows += len(in_row)
+            counts.append(rows)
+            first += count
+        return RowGroups(counts, np.cumsum(np.concatenate([[0], *lengths])), np.concatenate(members))
+
+    def arrange(self, batch: Batch, row: tf.Tensor, rows: int) -> Batch:
+        """Puts instances into rows: a batch of [N,...] with the features of masked records -> one of `packed_features` [B,...].
+
+        `row` [N], ascending, is the row of each instance, below `rows`. A row without instances has no real token.
+        """
+        length, room, slots = self.max_seq_length, self.predictions_per_row, self.max_instances_per_row
+        firsts = tf.searchsorted(row, row)                                             # [N]: the first instance of its row
+        slot = tf.range(tf.size(row)) - firsts                                         # [N]
+        begins = _begin_in_row(tf.reduce_sum(batch["input_mask"], axis=1), firsts)     # [N]
+        real, used = batch["input_mask"] > 0, batch["masked_lm_weights"] > 0           # [N,S], [N,P]
+        token_places = _places(row, begins, real)
+        prediction_places = _places(row, _begin_in_row(tf.math.count_nonzero(used, axis=1, dtype=tf.int32), firsts), used)
+
+        def by_token(values):
+            return tf.scatter_nd(token_places, tf.boolean_mask(values, real), [rows, length])
+
+        def by_prediction(values):
+            return tf.scatter_nd(prediction_places, tf.boolean_mask(values, used), [rows, room])
+
+        def by_instance(values):
+            return tf.scatter_nd(tf.stack([row, slot], axis=1), values, [rows, slots])
+
+        same = tf.zeros_like(batch["input_ids"])
+        return {
+            **{name: by_token(batch[name]) for name in ("input_ids", "input_mask", "segment_ids")},
+            "position_ids": by_token(same + tf.range(length)), "instance_ids": by_token(same + slot[:, None] + 1),
+            "cls_positions": by_instance(begins),
+            "masked_lm_positions": by_prediction(batch["masked_lm_positions"] + begins[:, None]),
+            **{name: by_prediction(batch[name]) for name in ("masked_lm_ids", "masked_lm_weights")},
+            "next_sentence_labels": by_instance(batch["next_sentence_labels"][:, 0]),
+            "instance_weights": by_instance(tf.ones_like(row, tf.float32))}
+
+
+def predictions_per_row(max_predictions_per_seq: int, max_instances_per_row: int) -> int:
+    """The room for predictions in a packed row."""
+    return max_predictions_per_seq + max_instances_per_row
+
+
+def unpack(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Takes packed rows [B,...] apart: the features of masked records [N,...], in the order of the rows, and the row of each [N]."""
+    row, slot = np.nonzero(rows["instance_weights"])
+    inside = rows["instance_ids"][row] == slot[:, None] + 1                            # [N,S]
+    begins = rows["cls_positions"][row, slot]
+    positions, weights = rows["masked_lm_positions"][row], rows["masked_lm_weights"][row]
+    ends = begins + inside.sum(axis=1)
+    used = (weights > 0) & (positions >= begins[:, None]) & (positions < ends[:, None])  # [N,Q]
+
+    def to_left(values, kept):
+        order = np.argsort(~kept, axis=1, kind="stable")
+        return np.take_along_axis(np.where(kept, values, 0), order, axis=1)
+    instances = {name: to_left(rows[name][row], inside) for name in ("input_ids", "input_mask", "segment_ids")}
+    instances |= {"masked_lm_positions": to_left(positions - begins[:, None], used), "masked_lm_ids": to_left(rows["masked_lm_ids"][row], used),
+                  "masked_lm_weights": to_left(weights, used), "next_sentence_labels": rows["next_sentence_labels"][row, slot][:, None]}
+    return instances, row
+
+
+def _begin_in_row(sizes: tf.Tensor, firsts: tf.Tensor) -> tf.Tensor:
+    """Returns where each instance begins in its row: the sizes [N] of those before it; `firsts` [N] are the first of its row."""
+    ends = tf.cumsum(sizes, exclusive=True)
+    return ends - tf.gather(ends, firsts)
+
+
+def _places(row: tf.Tensor, begins: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
+    """Returns (row, place) of each kept value: those of an instance begin at `begins` [N]; `kept` [N,X] -> [kept values,2]."""
+    rank = tf.cumsum(tf.cast(kept, tf.int32), axis=1, exclusive=True)
+    return tf.boolean_mask(tf.stack([row[:, None] + tf.zeros_like(rank), begins[:, None] + rank], axis=-1), kept)
+
+
+@compiled(nogil=True)
+def pack(sizes, room, most):
+    """Returns the number of the row of each instance: `sizes` [N] from 1 to `room`, at most `most` instances in a row of `room`.
+
+    The longest first (of equal ones in their order), each into the row with the most room left, a new row if it does not fit there.
+    """
+    rows = np.empty(len(sizes), np.int64)
+    newest = np.full(room + 1, -1, np.int64)   # of the rows that have so much room left and may take more
+    older = np.empty(len(sizes), np.int64)     # the one before it with the same room
+    inside = np.zeros(len(sizes), np.int64)
+    count = most_left = 0
+    for instance in np.argsort(-sizes, kind="mergesort"):
+        size = sizes[instance]
+        while most_left > 0 and newest[most_left] < 0:
+            most_left -= 1
+        if most_left >= size:
+            row, left = newest[most_left], most_left - size
+            newest[most_left] = older[row]
+        else:
+            row, left = count, room - size
+            count += 1
+        rows[instance] = row
+        inside[row] += 1
+        if left > 0 and inside[row] < most:
+            older[row] = newest[left]
+            newest[left] = row
+            most_left = max(most_left, left)
+    return rows
