@@ -101,14 +101,14 @@ def check(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFa
 def check_packed(path: str, numbers: Sequence[int], rows: Values) -> None:
     """Refuses packed rows whose instances are not one after another, each with its own positions."""
     ids, weights, begins = rows["instance_ids"], rows["instance_weights"], rows["cls_positions"]
-    places, count = np.arange(ids.shape[1]), (weights > 0).sum(axis=1)
+    places, count, slots = np.arange(ids.shape[1]), (weights > 0).sum(axis=1), range(weights.shape[1])
+    firsts = np.array([[int(np.argmax(row == slot + 1)) for slot in slots] for row in ids])  # 0 for one that is not there
     refuse(path, numbers, {
         "its instances are not numbered 1, 2, ... from the left, then 0 where input_mask is 0":
             (np.diff(np.where(rows["input_mask"] > 0, ids, weights.shape[1] + 1), axis=1) < 0).any(axis=1)
             | ((ids > 0) != (rows["input_mask"] > 0)).any(axis=1) | (ids.max(axis=1) != count),
-        "an instance weight is neither 0 nor 1, or a 0 stands before a 1": (weights != (np.arange(weights.shape[1]) < count[:, None])).any(axis=1),
-        "a place of [CLS] is not where its instance begins": (np.where(
-            weights > 0, [[int(np.argmax(row == slot + 1)) for slot in range(weights.shape[1])] for row in ids], 0) != begins).any(axis=1),
+        "an instance weight is neither 0 nor 1, or a 0 stands before a 1": (weights != (np.array(slots) < count[:, None])).any(axis=1),
+        "a place of [CLS] is not where its instance begins": (firsts != begins).any(axis=1),
         "a position does not count from the beginning of its instance": (rows["position_ids"] != np.where(
             ids > 0, places - np.take_along_axis(begins, np.maximum(ids - 1, 0), axis=1), 0)).any(axis=1)})
 

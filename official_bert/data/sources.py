@@ -86,21 +86,22 @@ class RecordSource:
 
         def make_batch(number):
             values = tf.numpy_function(lambda batch: self._rows(int(batch), shard * rows, rows), [number],
-                                       [tf.string, tf.int64, tf.int32, tf.float32, tf.string], stateful=False)
+                                       [tf.string, tf.int64, tf.float32, tf.string, tf.int32], stateful=False)
             count = rows if self._packer is None else None
-            with tf.control_dependencies([tf.debugging.Assert(tf.equal(values[4], ""), [values[4]])]):
-                serialized, indices, row = (tf.ensure_shape(value, [count]) for value in values[:3])
+            with tf.control_dependencies([tf.debugging.Assert(tf.equal(values[3], ""), [values[3]])]):
+                serialized, indices, row = (tf.ensure_shape(values[number], [count]) for number in (0, 1, 4))
+                weights = tf.ensure_shape(values[2], [rows])
             batch = self.parse(serialized, indices)
             if self._packer is not None:
                 batch = self._packer.arrange(batch, row, rows)
-            return batch | {"example_weights": tf.ensure_shape(values[3], [rows])}
+            return batch | {"example_weights": weights}
 
         return _prefetched(numbers.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
 
-    def _rows(self, batch: int, skipped: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bytes]:
+    def _rows(self, batch: int, skipped: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes, np.ndarray]:
         """Reads `count` rows of a batch after the first `skipped`.
 
-        Returns the records, their indices and rows; the weights of the rows; and what is wrong with a record or "".
+        Returns the records, their indices, the weights of the rows, what is wrong with a record or "", and the row of each record.
         """
         epoch, number = divmod(batch, self.batches_per_epoch)
         begin = number * self.batch_size
@@ -115,8 +116,8 @@ class RecordSource:
             serialized[:] = self.records.read(numbers, places)
         except BrokenRecordError as error:
             nothing = np.zeros(0, np.int64)
-            return nothing.astype(object), nothing, nothing.astype(np.int32), weights, f"[bad row {error.number} {error.reason}]".encode()
-        return serialized, epoch * self.size + numbers, np.repeat(np.arange(count, dtype=np.int32), sizes), weights, b""
+            return nothing.astype(object), nothing, weights, f"[bad row {error.number} {error.reason}]".encode(), nothing.astype(np.int32)
+        return serialized, epoch * self.size + numbers, weights, b"", np.repeat(np.arange(count, dtype=np.int32), sizes)
 
     @property
     def content(self) -> list[list]:

@@ -192,16 +192,16 @@ def test_every_record_is_read_once_an_epoch_whatever_the_start_and_the_workers(c
             parts.append(path)
         source = RecordSource(parts, batch, None, data.draw(st.integers(0, 99)))
         batches = [source._rows(number, 0, batch) for number in range(2 * source.batches_per_epoch)]
-        real = [[int(row) for row, weight in zip(rows, weights) if weight] for rows, _, weights, _ in batches]
+        real = [[int(row) for row, weight in zip(rows, weights) if weight] for rows, _, weights, *_ in batches]
         for epoch in (real[:source.batches_per_epoch], real[source.batches_per_epoch:]):
             seen = list(itertools.chain(*epoch))
             assert len(set(seen)) == len(seen) == (source.size if source.size < batch else source.size // batch * batch)
-        for (rows, indices, _, wrong), number in zip(batches, itertools.count()):
+        for (rows, indices, _, wrong, _), number in zip(batches, itertools.count()):
             assert [int(row) for row in rows] == (indices % source.size).tolist() and not wrong
             assert set(indices // source.size) == {number // source.batches_per_epoch}
         again, workers = RecordSource(parts, batch, None, source._order.seed), data.draw(st.sampled_from([1, 2, 4]))
         start, rows = data.draw(st.integers(0, len(batches) - 1)), batch // workers
-        for wanted, found in zip(batches[start], zip(*(again._rows(start, worker * rows, rows) for worker in range(workers)))):
+        for wanted, found in zip(batches[start][:4], zip(*(again._rows(start, worker * rows, rows) for worker in range(workers)))):
             np.testing.assert_array_equal(np.concatenate([np.atleast_1d(part) for part in found])[:np.size(wanted)], wanted)
 
 
@@ -229,7 +229,7 @@ def test_threads_read_from_more_files_than_may_be_open(tmp_path, monkeypatch):
     source = RecordSource(sorted(map(str, tmp_path.glob("part-*"))), 10, None, seed=1)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda number: source._rows(number, 0, 10), range(300)))
-    for rows, indices, _, wrong in found:
+    for rows, indices, _, wrong, _ in found:
         assert not wrong and [int(row) for row in rows] == (indices % 300).tolist()
 
 

@@ -184,8 +184,6 @@ class Task(TaskBase):
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
             raise ValueError(f"{patterns}: expected records {wanted}")
         (kind,), table = kinds, _table(self.options, features[paths[0]])
-        if kind == PACKED and not self.options.pack:
-            raise ValueError(f"{paths[0]}: its records are packed, several instances a row: set config.options.pack to true")
         masking = self._make_masking() if kind == WITHOUT_MASKS else None
         packer = None
         if self.options.pack and kind != PACKED:
@@ -261,10 +259,12 @@ def _table(options: Options, found: Mapping[str, int]) -> tuple[records.Feature,
     return records.packed_features(length, predictions_per_row(predictions, most), most)
 
 
-def _other_lengths(options: Options, found: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Lists (option, what the records hold) of lengths in which records differ from the options."""
+def _other_lengths(options: Options, found: Mapping[str, int]) -> list[tuple[str, int | str]]:
+    """Lists (option, what the records hold) of lengths in which records differ from the options, and whether rows are packed."""
     held, predictions = {"max_seq_length": found.get("input_ids", 0)}, found.get("masked_lm_ids", 0)
     if _kind(found) == PACKED:
+        if not options.pack:
+            return [("pack", "packed rows, several instances in each")]
         held["max_instances_per_row"] = found.get("cls_positions", 0)
         predictions -= predictions_per_row(0, found.get("cls_positions", 0))
     if _kind(found) != WITHOUT_MASKS:

@@ -188,10 +188,12 @@ def test_records_without_masks_are_masked_alone_and_then_packed(tmp_path):
             real = np.arange(S) < length
             ids = np.where(real, rng.integers(5, V, S), 0)
             ids[0], ids[length - 1] = 2, 3
-            yield encode_example(features, {"input_ids": ids, "input_mask": real, "segment_ids": np.zeros(S), "word_starts": real & (ids > 4),
-                                            "next_sentence_labels": [0], "schema_version": [records.SCHEMA_VERSION]})
+            yield encode_example(features, {
+                "input_ids": ids, "input_mask": real, "segment_ids": np.zeros(S), "word_starts": real & (ids > 4),
+                "next_sentence_labels": [0], "schema_version": [records.SCHEMA_VERSION]})
     write_tfrecords(str(tmp_path / "train"), rows())
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(V - 5))]) + "\n")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     found = []
     for packed in (False, True):
         run = resolved(tmp_path / "train", packed, tokenizer={"vocab_file": str(tmp_path / "vocab.txt")})
@@ -219,6 +221,7 @@ def test_a_broken_record_is_named(tmp_path):
     assert source.explain(str(refused.value)).startswith(f"{path}: record 39: token id beyond")
 
 
+@pytest.mark.slow
 def test_micro_batches_of_packed_rows_learn_as_the_whole_batch_does(path):
     found = {}
     for parts in (1, 4):
