@@ -110,7 +110,7 @@ class RecordSource:
         filler = self._order.windows(epoch, begin, begin + 1) * (count - (last - first))
         weights = (np.arange(count) < last - first).astype(np.float32)
         try:
-            found = [_part(*self._window(epoch, window), part) for window, part in parts + filler]
+            found = [_part(self._window(epoch, window), part) for window, part in parts + filler]
             numbers, sizes, places = (np.concatenate(values, axis=-1) for values in zip(*found))
             serialized = np.empty(len(numbers), object)
             serialized[:] = self.records.read(numbers, places)
@@ -121,8 +121,9 @@ class RecordSource:
 
     @property
     def content(self) -> list[list]:
-        """Name, bytes and records of each file."""
-        return [[os.path.basename(path), size_of(path), count] for path, count in zip(self.paths, self.counts)]
+        """Name, bytes and records of each file, and the number of rows if these hold several records."""
+        files = [[os.path.basename(path), size_of(path), count] for path, count in zip(self.paths, self.counts)]
+        return files + [["packed", self._order.size]] * (self._groups is not None)
 
     def locate(self, index: int) -> str:
         """Returns `file: record number` of the row with this index."""
@@ -135,15 +136,19 @@ class RecordSource:
         return None
 
 
-def _read_window(found: IndexedRecords, order: RecordOrder, groups: RowGroups | None, epoch: int, window: int):
+Window = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _read_window(found: IndexedRecords, order: RecordOrder, groups: RowGroups | None, epoch: int, window: int) -> Window:
     """Returns the records of a window, where those of each row begin, with the end, and their `places`. Raises BrokenRecordError."""
     rows = order.window(epoch, window)
     numbers, bounds = groups.of(rows) if groups else (rows, np.arange(len(rows) + 1))
     return numbers, bounds, found.places(numbers)
 
 
-def _part(numbers: np.ndarray, bounds: np.ndarray, places: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _part(window: Window, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the records of some rows of a window, how many each row has, and their places."""
+    numbers, bounds, places = window
     bounds = bounds[rows.start:rows.stop + 1]
     return numbers[bounds[0]:bounds[-1]], np.diff(bounds), places[:, bounds[0]:bounds[-1]]
 

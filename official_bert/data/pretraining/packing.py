@@ -125,9 +125,9 @@ def unpack(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.nd
         order = np.argsort(~kept, axis=1, kind="stable")
         return np.take_along_axis(np.where(kept, values, 0), order, axis=1)
     instances = {name: to_left(rows[name][row], inside) for name in ("input_ids", "input_mask", "segment_ids")}
-    instances |= {"masked_lm_positions": to_left(positions - begins[:, None], used), "masked_lm_ids": to_left(rows["masked_lm_ids"][row], used),
-                  "masked_lm_weights": to_left(weights, used), "next_sentence_labels": rows["next_sentence_labels"][row, slot][:, None]}
-    return instances, row
+    return instances | {
+        "masked_lm_positions": to_left(positions - begins[:, None], used), "masked_lm_ids": to_left(rows["masked_lm_ids"][row], used),
+        "masked_lm_weights": to_left(weights, used), "next_sentence_labels": rows["next_sentence_labels"][row, slot][:, None]}, row
 
 
 def _begin_in_row(sizes: tf.Tensor, firsts: tf.Tensor) -> tf.Tensor:

@@ -27,20 +27,20 @@ def record_lengths(found: IndexedRecords, features: tuple[records.Feature, ...])
     `features` is the table that the records follow; without masks there are 0 predictions. Raises ValueError for broken records.
     """
     wanted = tuple(feature for feature in features if feature.name in ("input_mask", "masked_lm_weights"))
-    parts = [_known(index) for index in found.indices]
-    missing = [number for number, part in enumerate(parts) if part is None]
+    parts = {number: part for number, index in enumerate(found.indices) if (part := _known(index)) is not None}
+    missing = [number for number in range(len(found.counts)) if number not in parts]
     total, done = sum(found.counts[number] for number in missing), 0
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(Reporter()).show if total >= SHOWN_FROM else lambda *_: None
         for number in missing:
-            counted = []
+            counted = [np.zeros((0, 2), ROW)]
             for part in _count(found, number, wanted):
                 counted.append(part)
                 done += len(part)
                 show("measuring records", done / total)
-            parts[number] = np.concatenate(counted) if counted else np.zeros((0, 2), ROW)
+            parts[number] = np.concatenate(counted)
             _keep(found.indices[number], parts[number])
-    return np.concatenate(parts)
+    return np.concatenate([parts[number] for number in range(len(found.counts))])
 
 
 def _path(index: RecordIndex) -> str:
