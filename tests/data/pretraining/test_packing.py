@@ -236,7 +236,7 @@ def test_micro_batches_of_packed_rows_learn_as_the_whole_batch_does(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_packed_rows_are_learned_from_and_a_run_on_them_resumes(path, tmp_path, precision):
     config = make_config(options={"pack": True}, optimizer={"learning_rate": 1e-2},
                          training={"steps": 100, "save_every": 50, "precision": precision})
