@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 
 
 def compiled(**options: Any) -> Callable:
@@ -20,3 +21,13 @@ def compiled(**options: Any) -> Callable:
                 raise
             return numba.njit(**options)(function)
     return compile_function
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Returns a view that cannot be written: arrays of a file and arrays in memory are then of one type for Numba.
+
+    It compiles a function again, which takes up to ten seconds, for arguments that differ only in that.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official_bert.text.compiling import compiled
+from official_bert.text.compiling import compiled, read_only
 from official_bert.text.tokenization import CJK_RANGES, MAX_WORD_LENGTH, UNKNOWN, FullTokenizer
 
 DIFFICULT = 1  # flags of a code point: depends on its neighbours and goes through FullTokenizer
@@ -101,7 +101,7 @@ class FastTokenizer:
             text = np.append(text, np.uint8(NEWLINE))
         lines = int(np.count_nonzero(text == NEWLINE))
         ids, lengths, blank = np.empty(len(text), np.int32), np.empty(lines, np.int32), np.empty(lines, np.bool_)
-        count = _encode_text(text, surrogates, self._characters, self._pieces, self._unknown_id, ids, lengths, blank)
+        count = _encode_text(read_only(text), surrogates, self._characters, self._pieces, self._unknown_id, ids, lengths, blank)
         if count < 0:
             text.tobytes().decode("utf-8")  # raises the error with the offset
         return self._with_difficult_words(EncodedLines(ids[:count].copy(), lengths, blank), text)
@@ -143,7 +143,7 @@ def _character_table(tokenizer: FullTokenizer) -> CharacterTable:
             assert len(output.replace(" ", "")) <= len(char.encode())  # ids need no more room than the text
             offsets[ord(char)] = len(pool)
             pool += bytes([len(encoded)]) + encoded
-    return CharacterTable(flags, offsets, np.frombuffer(bytes(pool), np.uint8))
+    return CharacterTable(flags, offsets, np.frombuffer(pool, np.uint8).copy())  # can be written, as after pickling: see `read_only`
 
 
 def _deleted_accents(table: CharacterTable) -> np.ndarray:
@@ -170,7 +170,7 @@ def _piece_table(vocab: dict[str, int]) -> PieceTable:
     entries = [token.encode() for token in vocab]
     starts = np.cumsum([0, *map(len, entries)]).astype(np.int32)
     slots = np.zeros(1 << (2 * len(vocab)).bit_length(), np.int64)
-    text = np.frombuffer(b"".join(entries), np.uint8)
+    text = np.frombuffer(b"".join(entries), np.uint8).copy()  # can be written, as after pickling
     _fill_slots(text, starts, slots)
     return PieceTable(slots, starts, text, max(map(len, entries)))
 

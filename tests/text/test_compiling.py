@@ -1,9 +1,10 @@
 """Compiled functions: they work without a place for Numba's cache too."""
 
 import numba
+import numpy as np
 import pytest
 
-from official_bert.text.compiling import compiled
+from official_bert.text.compiling import compiled, read_only
 
 
 def function_without_source():
@@ -17,3 +18,13 @@ def test_a_function_without_a_place_for_its_cache_is_compiled_all_the_same():
     with pytest.raises(RuntimeError, match="cannot cache"):
         numba.njit(cache=True)(function_without_source())
     assert compiled(nogil=True)(function_without_source())(21) == 42
+
+
+def test_an_array_of_a_file_and_one_in_memory_share_a_compiled_function(tmp_path):
+    np.save(tmp_path / "numbers.npy", np.arange(5))
+    in_memory, of_file = np.arange(5), np.load(tmp_path / "numbers.npy", mmap_mode="r")
+    total = numba.njit(lambda numbers: numbers.sum())
+    assert [total(read_only(numbers)) for numbers in (in_memory, of_file, in_memory[:0])] == [10, 10, 0]
+    assert len(total.signatures) == 1
+    in_memory[0] = 7  # only the view cannot be written
+    assert total(read_only(in_memory)) == 17

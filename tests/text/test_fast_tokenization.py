@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from official_bert.text import fast_tokenization
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
@@ -127,7 +128,12 @@ def test_nothing_gives_nothing(tokenizers):
 def test_a_pickled_tokenizer_gives_the_same(tokenizers):
     again = pickle.loads(pickle.dumps(tokenizers["uncased"]))
     lines = ["The harbour ledger", "ΑΣ", "naïve"]
-    assert split(*again.encode_lines(lines)) == split(*tokenizers["uncased"].encode_lines(lines))
+    wanted = split(*tokenizers["uncased"].encode_lines(lines))
+    versions = len(fast_tokenization._encode_text.signatures)
+    assert split(*again.encode_lines(lines)) == wanted
+    encoded = again.encode_bytes(bytearray("\n".join(lines).encode()))  # which can be written
+    assert split(encoded.ids, encoded.lengths) == wanted
+    assert len(fast_tokenization._encode_text.signatures) == versions  # a worker process compiles nothing anew
 
 
 def test_the_plain_tokenizer_needs_no_numba(root):

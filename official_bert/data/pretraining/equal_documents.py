@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from official_bert.text.compiling import compiled
+from official_bert.text.compiling import compiled, read_only
 
 
 def texts_of_documents(tokens: np.ndarray, sentence_starts: np.ndarray, document_starts: np.ndarray) -> np.ndarray:
@@ -10,7 +10,7 @@ def texts_of_documents(tokens: np.ndarray, sentence_starts: np.ndarray, document
 
     It is a document's own number unless it is a copy of an earlier one. How the tokens are split into sentences does not matter.
     """
-    ends = sentence_starts[document_starts]
+    tokens, ends = read_only(tokens), sentence_starts[document_starts]
     hashes = _hash_documents(tokens, ends)
     order = np.argsort(hashes, kind="stable")  # documents with equal hashes keep their order
     begins = np.append(True, hashes[order[1:]] != hashes[order[:-1]])[:len(order)]

@@ -13,6 +13,7 @@ import numpy as np
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.masking import MASKING_STRATEGIES, MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.random_stream import RandomStream
+from official_bert.text.compiling import read_only
 
 DEFAULT_PREDICTIONS = 20  # 2018's; short instances use fewer
 SENTENCE_TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
@@ -88,7 +89,9 @@ class InstanceSampler:
 
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts, corpus: kernels.Corpus, seed: int):
         """`corpus.order` is shuffled in place."""
-        self.plan, self._tables, self.corpus = config.plan(facts), config.tables(facts), corpus
+        self.plan, self._tables = config.plan(facts), config.tables(facts)
+        self.corpus = corpus._replace(**{name: read_only(getattr(corpus, name))
+                                         for name in ("tokens", "sentence_starts", "document_starts")})
         self._stream = RandomStream(seed)
         self.position = np.zeros(kernels.STATE_SIZE, np.int64)
         self.position[kernels.DOCUMENT] = 0 if self.plan.task == kernels.SINGLE else -1

@@ -15,7 +15,7 @@ from official_bert.data.pretraining.external_shuffle import BUCKET_BYTES, Bucket
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
-from official_bert.text.compiling import compiled
+from official_bert.text.compiling import compiled, read_only
 
 VALUES_AT_A_TIME = 1 << 18
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # without name and time: the same bytes each time
@@ -76,7 +76,8 @@ class RowEncoder:
     def encode(self, rows: np.ndarray, chosen: np.ndarray, framed: bool = True) -> np.ndarray:
         """Returns the bytes (uint8) of the records of `rows[chosen]`."""
         values = np.empty((len(chosen), self._encoder.width), np.int32)
-        expand_rows(rows, chosen, self._plan, self._continues_word, self._columns, records.SCHEMA_VERSION, values)
+        expand_rows(read_only(rows), np.ascontiguousarray(chosen), self._plan, self._continues_word, self._columns,
+                    records.SCHEMA_VERSION, values)
         out = np.empty(len(chosen) * self._encoder.most_bytes, np.uint8)
         return out[:self._encoder.encode(values, out, framed)]
 
