@@ -101,7 +101,8 @@ def make_row(line: str, tokenizer, max_seq_length: int) -> dict[str, np.ndarray]
 def compute(encoder, rows: Sequence[dict], layers: Sequence[int], batch_size: int) -> Iterator[dict[int, np.ndarray]]:
     """Returns {layer: float32 [tokens,D] of each row}, in order; rows of similar length go through the encoder together."""
     import tensorflow as tf
-    run = tf.function(lambda batch: [encoder(batch, training=False)["layer_outputs"][layer] for layer in layers], reduce_retracing=True)
+    run = tf.function(lambda batch: [encoder(batch, training=False)["layer_outputs"][layer] for layer in layers],
+                      reduce_retracing=True, autograph=False)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]["input_ids"]))
     found: list[dict[int, np.ndarray]] = [{} for _ in rows]
     for start in range(0, len(order), batch_size):

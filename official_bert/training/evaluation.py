@@ -88,7 +88,7 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
 
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
     """Returns the task's predictions for each real row of a source, in its order, as NumPy values."""
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def run(batch):
         predictions = task.predictions(model(dict(batch), training=False), batch)
         return predictions | {"example_weights": batch["example_weights"]}

@@ -78,7 +78,7 @@ def compute_features(model: keras.Model, features: Sequence[TaggingFeature], end
     layers, width = len(model.layers_used), model.encoder.settings["hidden_size"]
     starts = np.concatenate([[0], ends[:-1]])
     stored = np.lib.format.open_memmap(path, "w+", np.float32, (int(ends[-1]), layers, width))
-    run = tf.function(lambda batch: tf.cast(model.features(batch), tf.float32), reduce_retracing=True)
+    run = tf.function(lambda batch: tf.cast(model.features(batch), tf.float32), reduce_retracing=True, autograph=False)
     for part in batches_by_length([len(feature.input_ids) for feature in features], BATCH_TOKENS):
         found = run(padded([features[index] for index in part])).numpy()
         for row, index in zip(found, part):
