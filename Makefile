@@ -13,6 +13,10 @@ help:
 	@echo "make notebooks  the notebooks of docs/ run again, their outputs kept"
 	@echo "make lint       ruff and mypy"
 
+# What every command imports. Compiled at installation, by all cores: otherwise the first command does it, and where Python may not
+# write bytecode (PYTHONDONTWRITEBYTECODE) each command and each process of the tests again. All that is installed would take five times
+# as long.
+COMPILED := tensorflow keras numpy scipy sklearn numba llvmlite h5py google matplotlib tensorboard
 # uv (from PyPI) resolves and installs in seconds what takes pip minutes.
 .venv/.installed: requirements.txt requirements-beam.txt requirements-dev.txt requirements-serving.txt pyproject.toml
 	@echo "Installing into .venv (a few minutes, about 3 GB) ..."
@@ -22,6 +26,7 @@ help:
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv 2>&1 | grep -v '^WARNING: Location' || true
 	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet $(addprefix -r ,requirements-dev.txt requirements-serving.txt)
 	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --no-deps --editable .
+	@cd .venv/lib/python3.*/site-packages && ../../../bin/python -m compileall -qq -j 0 -x '/tests?/' $(COMPILED) || true
 	@touch $@
 
 install: .venv/.installed
@@ -30,7 +35,7 @@ demo: .venv/.installed
 	@$(BIN)/python tools/demo.py --corpus='$(CORPUS)'
 
 test: .venv/.installed
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 test-slow: .venv/.installed
 	@$(BIN)/python -m pytest -m slow $(ARGS)

@@ -11,6 +11,25 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
+# Files of ten seconds and more, the longest first. Two processes take whole files in this order (`make test`); a long one at the end
+# would leave the other process without work.
+LONGEST_FIRST = (
+    "journeys/test_from_text.py", "training/test_runs.py", "training/test_step.py", "journeys/test_from_published_checkpoints.py",
+    "tasks/tagging/test_tagging_task.py", "training/test_distribution.py", "tasks/tagging/test_served_tagger.py",
+    "serving/test_loading.py", "test_run_finetuning.py", "training/test_loop.py", "training/test_parts_in_training.py",
+    "tasks/test_hostile_options.py", "tasks/test_served_models.py", "test_fine_tune.py", "test_run_squad.py", "serving/test_bounds.py",
+    "test_run_export.py", "server/test_server.py", "training/test_best_checkpoint.py", "test_docs.py",
+    "tasks/texts/test_weights_and_thresholds.py", "tools/test_create_pretraining_data.py", "tasks/squad/test_served_squad.py",
+    "test_run_classifier.py", "test_run_pretraining.py", "test_extract_features.py", "tasks/texts/test_swag.py",
+    "journeys/test_raw_text_to_training.py", "training/test_background_saves.py", "tasks/pretraining/test_next_token.py",
+    "tasks/texts/test_long_texts.py", "layers/test_crf.py", "tools/test_convert_checkpoint.py", "test_run_predict.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Puts the longest files first; all others keep their order."""
+    tests = ROOT / "tests"
+    places = {tests / name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 def pytest_collection_finish():
