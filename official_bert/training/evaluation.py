@@ -88,11 +88,13 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
 
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
     """Returns the task's predictions for each real row of a source, in its order, as NumPy values."""
-    @tf.function(reduce_retracing=True, autograph=False)
+    dataset = source.dataset().take(source.batches_per_epoch)
+
+    @tf.function(input_signature=[dataset.element_spec], autograph=False)  # one graph for all lengths
     def run(batch):
         predictions = task.predictions(model(dict(batch), training=False), batch)
         return predictions | {"example_weights": batch["example_weights"]}
-    return [row for batch in source.dataset().take(source.batches_per_epoch) for row in real_rows(run(batch))]
+    return [row for batch in dataset for row in real_rows(run(batch))]
 
 
 def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:

@@ -134,8 +134,10 @@ class Trainer:
         """Returns mean losses and counters over the source (or its first `limit` batches), and predictions of its real rows."""
         sums: dict[str, np.ndarray] = {}
         rows: list[dict[str, Any]] = []
-        batches = limit or source.batches_per_epoch
-        for _, batch in zip(range(batches), distribution.distribute(source, self.strategy)):
+        batches, dataset = limit or source.batches_per_epoch, distribution.distribute(source, self.strategy)
+        if self.strategy.num_replicas_in_sync == 1:  # one graph for all lengths, not one for the first and another for all others
+            self.run_evaluation.get_concrete_function(dataset.element_spec)
+        for _, batch in zip(range(batches), dataset):
             losses, counters, predictions = self.run_evaluation(batch)
             named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in losses.items()} | counters
             for name, pair in named.items():
