@@ -14,7 +14,7 @@ help:
 	@echo "make lint       ruff and mypy"
 
 # What every command imports. Compiled at installation, by all cores: otherwise the first command does it, and where Python may not
-# write bytecode (PYTHONDONTWRITEBYTECODE) each command and each process of the tests again. All that is installed would take five times
+# write bytecode (PYTHONDONTWRITEBYTECODE) each command and each process of the tests again. All that is installed would take four times
 # as long.
 COMPILED := tensorflow keras numpy scipy sklearn numba llvmlite h5py google matplotlib tensorboard
 # uv (from PyPI) resolves and installs in seconds what takes pip minutes.
