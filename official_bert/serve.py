@@ -28,6 +28,9 @@ flags.DEFINE_bool("enable_batching", True, "Whether waiting requests run togethe
 flags.DEFINE_string("batching_parameters_file", "", "TF Serving's batching parameters (text); empty: 32 rows, no waiting.")
 flags.DEFINE_bool("enable_per_model_batching_parameters", False, "Whether each version is batched by its own file, "
                   "batching_params.pbtxt, and not batched without one.")
+flags.DEFINE_integer("run_cost", 512, "What starting a run of a model costs, as bytes of text or numbers of ids that it could compute "
+                     "meanwhile. Waiting requests of similar length share a batch as long as that costs less than running each alone; a "
+                     "batch is full at 16 times this. 0: the oldest requests share a batch, and only rows are counted.", 0)
 flags.DEFINE_string("monitoring_config_file", "", "TF Serving's monitoring configuration (text); empty: metrics at their usual "
                     "address.")
 flags.DEFINE_float("file_system_poll_wait_seconds", 1.0, "Seconds between checks for new versions.", 0.05)
@@ -96,7 +99,7 @@ def _models():
 def _options(models):
     """Reads the server's options from the flags and the files that they name."""
     from official_bert.server.access import AccessRules, read_tokens
-    from official_bert.server.batching import DEFAULT_PARAMETERS
+    from official_bert.server.batch_queue import DEFAULT_PARAMETERS
     from official_bert.server.request_checks import Limits
     from official_bert.server.server import ServerOptions
     from official_bert.server.server_config import METRICS_PATH, read_batching, read_metrics_path
@@ -108,6 +111,7 @@ def _options(models):
     tokens = read_tokens(FLAGS.api_token_file) if FLAGS.api_token_file else ()
     return ServerOptions(
         models=models, host=FLAGS.host, batching=batching, per_model_batching=FLAGS.enable_per_model_batching_parameters,
+        run_cost=FLAGS.run_cost,
         access=AccessRules.for_server(FLAGS.host, hosts=FLAGS.allowed_hosts, origins=FLAGS.allowed_origins, tokens=tokens),
         tls_certificate_file=FLAGS.tls_certificate_file, tls_key_file=FLAGS.tls_key_file, access_log=FLAGS.access_log,
         max_run_seconds=FLAGS.max_run_seconds,

@@ -2,6 +2,7 @@
 
 Tasks of one version, signature and inner shape are concatenated along the first axis. A batch is formed when it is full, or
 when its oldest task has waited `batch_timeout_micros` and a thread is free; so a busy server forms large batches by itself.
+`batch_queue` chooses its tasks.
 
 Unlike TF Serving: tasks of other inner shapes form batches of their own (there they are refused unless padding is on);
 padding is with 0 and "" (there with the first value); a batch that fails runs again in halves, so that only the guilty
@@ -9,130 +10,33 @@ request gets the error; a batch is also bounded by its elements, not by rows alo
 """
 
 import asyncio
-import collections
 import concurrent.futures
 import contextlib
-import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
+from official_bert.server.batch_queue import DEFAULT_RUN_COST, BatchingParameters, BatchQueue, BatchTask, most_rows, row_extents
 from official_bert.server.metrics import Metrics
-from official_bert.server.reading.tensors import Arrays, type_name
-from official_bert.server.request_checks import Limits, row_extent
+from official_bert.server.reading.tensors import Arrays
+from official_bert.server.request_checks import Limits, row_work
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
 LOG = logging.getLogger("official_bert.server")
 Run = Callable[[Arrays, float | None], dict[str, np.ndarray]]  # the time (of `time.monotonic`) at which it must end
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BatchingParameters:
-    """TF Serving's `BatchingParameters`, field by field. The defaults suit a model that keeps all cores busy by itself."""
-
-    max_batch_size: int = 32  # of a request; also of what runs at once, unless large requests are split
-    batch_timeout_micros: int = 0
-    max_enqueued_batches: int = 100
-    num_batch_threads: int = 2
-    allowed_batch_sizes: tuple[int, ...] = ()  # batches are filled up to the next of these
-    pad_variable_length_inputs: bool = False
-    enable_large_batch_splitting: bool = True
-    max_execution_batch_size: int = 0  # of the parts of a large request; 0: max_batch_size
-    thread_pool_name: str = "batching"
-
-    def __post_init__(self):
-        for name in ("max_batch_size", "max_enqueued_batches", "num_batch_threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if self.batch_timeout_micros < 0 or not 0 <= self.max_execution_batch_size <= self.max_batch_size:
-            raise ValueError(f"expected batch_timeout_micros from 0 and max_execution_batch_size up to max_batch_size, got "
-                             f"{self.batch_timeout_micros} and {self.max_execution_batch_size}")
-        sizes = self.allowed_batch_sizes
-        if sizes and (list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != self.max_batch_size):
-            raise ValueError(f"allowed_batch_sizes: expected increasing sizes, the last of them {self.max_batch_size}, "
-                             f"got {list(sizes)}")
-
-    @property
-    def largest(self) -> int:
-        """Returns the most rows that run at once."""
-        return (self.max_execution_batch_size if self.enable_large_batch_splitting else 0) or self.max_batch_size
-
-
-# For models without a file of parameters: requests of any allowed size, in parts of 32 rows.
-DEFAULT_PARAMETERS = BatchingParameters(max_batch_size=1024, max_execution_batch_size=32)
-
-
-@dataclasses.dataclass(eq=False)
-class BatchTask:
-    """Waiting rows, and the future of (their outputs, the size of these in bytes)."""
-
-    inputs: Arrays
-    size: int
-    future: asyncio.Future
-    enqueued: float
-    deadline: float | None = None  # None: it may take any time
-    is_running: bool = False
-
-    def __post_init__(self):
-        self.extents = row_extents(self.inputs)
-
-
-class _Queue:
-    """Tasks that may share a batch."""
-
-    def __init__(self, run: Run, parameters: BatchingParameters, limits: Limits):
-        self.run, self.parameters, self.limits = run, parameters, limits
-        self.tasks: collections.deque[BatchTask] = collections.deque()
-        self.rows = 0
-        self.row_bytes = 1.0  # of the answers of the last batch
-        self.grew = asyncio.Event()
-
-    def take(self) -> list[BatchTask]:
-        """Returns the oldest tasks that fit into a batch, one at least if there are any."""
-        taken: list[BatchTask] = []
-        rows, extents = 0, 0
-        while self.tasks:
-            extents = np.maximum(extents, self.tasks[0].extents)
-            rows += self.tasks[0].size
-            if taken and rows > min(most_rows(extents, self.parameters, self.limits), self.limits.max_answer_bytes / self.row_bytes):
-                break
-            taken.append(self.tasks.popleft())
-            self.rows -= taken[-1].size
-        return taken
-
-    def drop(self, task: BatchTask) -> None:
-        """Removes a task, which has its answer or whose client has gone."""
-        if task in self.tasks:
-            self.tasks.remove(task)
-            self.rows -= task.size
-
-
-def row_extents(inputs: Arrays) -> np.ndarray:
-    """Returns [2, inputs]: the elements and the squares of a row of each input (`request_checks.row_extent`)."""
-    longest = [max(map(len, array.ravel().tolist()), default=0) if array.dtype == object else 0 for array in inputs.values()]
-    return np.array([row_extent(type_name(array), array.shape, max(1, length))
-                     for array, length in zip(inputs.values(), longest)]).T
-
-
-def most_rows(extents: np.ndarray, parameters: BatchingParameters, limits: Limits) -> int:
-    """Returns how many rows of these extents may run at once: at least one, and an allowed batch size if one fits."""
-    width, square = np.maximum(1, extents.sum(axis=1)).tolist()
-    most = min(parameters.largest, limits.max_batch_elements // width, limits.max_batch_squares // square)
-    return max((size for size in parameters.allowed_batch_sizes if size <= most), default=max(1, most))
-
-
 class Batcher:
     """`answer(key, inputs, run)` gives what `run(inputs, None)` would, in a batch with others of the same key.
 
     Lives in one event loop; `run` is called in `num_batch_threads` threads. A key has its own parameters if they are given;
-    the threads are shared.
+    the threads are shared. `run_cost` says how batches are chosen (`BatchQueue`).
     """
 
-    def __init__(self, parameters: BatchingParameters, metrics: Metrics, limits: Limits | None = None):
-        self.parameters, self.metrics, self.limits = parameters, metrics, limits or Limits()
-        self._queues: dict[Hashable, _Queue] = {}
+    def __init__(self, parameters: BatchingParameters, metrics: Metrics, limits: Limits | None = None, run_cost: int = DEFAULT_RUN_COST):
+        self.parameters, self.metrics, self.limits, self.run_cost = parameters, metrics, limits or Limits(), run_cost
+        self._queues: dict[Hashable, BatchQueue] = {}
         self._executor = concurrent.futures.ThreadPoolExecutor(parameters.num_batch_threads, parameters.thread_pool_name)
         self._free_threads = asyncio.Semaphore(parameters.num_batch_threads)
         self._running: set[asyncio.Task] = set()
@@ -186,17 +90,15 @@ class Batcher:
             (name, array.shape[1:]) for name, array in sorted(inputs.items()))
         queue = self._queues.get((key, inner))
         if queue is None:
-            queue = self._queues[key, inner] = _Queue(run, parameters, self.limits)
-            self._spawn(self._serve((key, inner), queue))
+            queue = self._queues[key, inner] = BatchQueue(parameters, self.limits, self.run_cost)
+            self._spawn(self._serve((key, inner), queue, run))
         limit = parameters.max_enqueued_batches * parameters.largest
         if queue.rows + size > limit:
             raise RequestError("UNAVAILABLE", "The batch scheduling queue to which this task was submitted is full; "
                                               f"currently {queue.rows} rows of at most {limit}")
         loop = asyncio.get_running_loop()
-        task = BatchTask(inputs, size, loop.create_future(), loop.time(), deadline)
-        queue.tasks.append(task)
-        queue.rows += size
-        queue.grew.set()
+        task = BatchTask(inputs, size, row_work(inputs, self.limits), loop.create_future(), loop.time(), deadline)
+        queue.add(task)
         try:
             async with asyncio.timeout_at(deadline):
                 return await task.future
@@ -205,36 +107,35 @@ class Batcher:
         finally:  # not only a deadline: the client may have gone
             queue.drop(task)
 
-    async def _serve(self, key: Hashable, queue: _Queue) -> None:
+    async def _serve(self, key: Hashable, queue: BatchQueue, run: Run) -> None:
         """Forms and starts batches until the queue is empty, which ends it."""
         while queue.tasks:
             await self._until_full_or_late(queue)
             await self._free_threads.acquire()
             tasks = queue.take()
             if tasks:
-                self._spawn(self._execute(queue, tasks))
+                self._spawn(self._execute(queue, tasks, run))
             else:
                 self._free_threads.release()
         del self._queues[key]
 
-    async def _until_full_or_late(self, queue: _Queue) -> None:
+    async def _until_full_or_late(self, queue: BatchQueue) -> None:
         """Returns when the queue holds a full batch, or its oldest task has waited long enough."""
-        deadline = queue.tasks[0].enqueued + queue.parameters.batch_timeout_micros / 1e6
+        deadline = queue.oldest.enqueued + queue.parameters.batch_timeout_micros / 1e6
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                while queue.rows < queue.parameters.largest:
+                while not queue.is_full:
                     queue.grew.clear()
                     await queue.grew.wait()
 
-    async def _execute(self, queue: _Queue, tasks: Sequence[BatchTask]) -> None:
+    async def _execute(self, queue: BatchQueue, tasks: Sequence[BatchTask], run: Run) -> None:
         """Runs a batch in the thread that `_serve` acquired, and gives every task its rows."""
         now = asyncio.get_running_loop().time()
         self.metrics.batch_formed(sum(task.size for task in tasks), [now - task.enqueued for task in tasks])
         for task in tasks:
             task.is_running = True
         try:
-            run = functools.partial(run_batch, queue.run, queue.parameters, self.limits.max_answer_bytes)
-            answers = await self._in_thread(run, tasks)
+            answers = await self._in_thread(run_batch, run, queue.parameters, self.limits.max_answer_bytes, tasks)
             queue.row_bytes = max([1.0, *(answer[1] / task.size for task, answer in zip(tasks, answers) if isinstance(answer, tuple))])
             for task, answer in zip(tasks, answers):
                 if not task.future.done():
@@ -312,7 +213,7 @@ def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Batc
     # As in TF Serving, a batch may run as long as its most patient task allows.
     deadline = None if any(task.deadline is None for task in tasks) else max(task.deadline or 0 for task in tasks)
     total = sum(sizes)
-    wanted = next((size for size in parameters.allowed_batch_sizes if size >= total), total)
+    wanted = parameters.filled(total)
     batch = {}
     for name in tasks[0].inputs:
         rows = join([task.inputs[name] for task in tasks])

@@ -64,6 +64,21 @@ def row_extent(dtype: str, shape: tuple[int, ...], longest: int = 1) -> tuple[in
     return width, width * shape[-1] if is_sequence else 0
 
 
+def row_work(inputs: Arrays, limits: Limits) -> int:
+    """Returns the work of the longest row: bytes of text and numbers of ids. Other inputs (images, features) say nothing about it."""
+    work = 0
+    for name, array in inputs.items():
+        is_ids = array.ndim > 1 and array.dtype in (np.int32, np.int64)
+        if is_ids or (array.dtype == object and name in limits.text_inputs):
+            work += row_extent(type_name(array), array.shape, longest_string(array))[0]
+    return work
+
+
+def longest_string(array: np.ndarray) -> int:
+    """Returns the bytes of the longest string of an array, 0 if it has none."""
+    return max(map(len, array.ravel().tolist()), default=0) if array.dtype == object else 0
+
+
 def check_strings(name: str, strings: Any, limits: Limits) -> None:
     """Refuses strings that are too long, and text that is not UTF-8."""
     for index, value in enumerate(strings):

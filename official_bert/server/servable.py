@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.server.batching import BatchingParameters
+from official_bert.server.batch_queue import BatchingParameters
 from official_bert.server.reading.requests import DEFAULT_SIGNATURE
 from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid

@@ -23,7 +23,8 @@ from tensorflow_serving.apis import model_service_pb2_grpc, predict_pb2, predict
 
 from official_bert.copies import local_copy
 from official_bert.server.access import AccessRules
-from official_bert.server.batching import DEFAULT_PARAMETERS, Batcher, BatchingParameters
+from official_bert.server.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
+from official_bert.server.batching import Batcher
 from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
 from official_bert.server.grpc_service import Health, ModelService, PredictionService
 from official_bert.server.metrics import Metrics
@@ -51,6 +52,7 @@ class ServerOptions:
     grpc_port: int | None = 8500
     batching: BatchingParameters | None = DEFAULT_PARAMETERS  # None: each request alone
     per_model_batching: bool = False  # only versions with a file of their own (`batching_params.pbtxt`) are batched, by it
+    run_cost: int = DEFAULT_RUN_COST  # bytes of text or numbers of ids; 0: batches are chosen by age and rows alone
     limits: Limits = dataclasses.field(default_factory=Limits)
     metrics_path: str = METRICS_PATH
     poll_seconds: float = 1.0  # between looks at the folders of models
@@ -105,7 +107,7 @@ class Server:
         """Loads the models, then listens. Raises ValueError if a model has no version that loads, OSError for a port in use."""
         options = self.options
         await self._load_models()
-        batcher = Batcher(options.batching, self.metrics, options.limits) if options.batching else None
+        batcher = Batcher(options.batching, self.metrics, options.limits, options.run_cost) if options.batching else None
         reader = RequestReader(options.limits, predict_pb2.PredictRequest)
         self.handler = RequestHandler(self.manager, batcher, options.limits, self.metrics, reader, options.max_run_seconds)
         # In the reverse of this order it is taken down again: first no new connections, last the models.

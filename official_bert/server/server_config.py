@@ -7,7 +7,7 @@ from typing import Any, Literal
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
 
 from official_bert.copies import local_copy
-from official_bert.server.batching import BatchingParameters
+from official_bert.server.batch_queue import BatchingParameters
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 METRICS_PATH = "/monitoring/prometheus/metrics"
