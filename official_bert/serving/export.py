@@ -99,16 +99,14 @@ def batching_parameters(inputs: Mapping[str, tf.TensorSpec], batch_sizes: Sequen
     """Returns the parameters by which TF Serving may batch a model (`--enable_per_model_batching_parameters`).
 
     Empty if it must not: it pads rows of other lengths with a tensor's first value, so only inputs of one value a row may
-    share a batch.
+    share a batch. No allowed sizes: batches would be filled up to them with rows that are computed for nobody.
     """
     if any(spec.shape.rank != 1 for spec in inputs.values()):
         return ""
-    largest = max(MOST_REQUEST_ROWS, *batch_sizes)  # the last allowed size must be max_batch_size
     return "".join([
-        f"max_batch_size {{ value: {largest} }}\n", "batch_timeout_micros { value: 2000 }\n",
+        f"max_batch_size {{ value: {max(MOST_REQUEST_ROWS, *batch_sizes)} }}\n", "batch_timeout_micros { value: 2000 }\n",
         "max_enqueued_batches { value: 100 }\n", "enable_large_batch_splitting { value: true }\n",
-        f"max_execution_batch_size {{ value: {max(batch_sizes)} }}\n",
-        *(f"allowed_batch_sizes: {size}\n" for size in sorted({*batch_sizes, largest}))])
+        f"max_execution_batch_size {{ value: {max(batch_sizes)} }}\n"])
 
 
 def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec], Callable]:

@@ -59,8 +59,8 @@ def compose(root):
 
 def check_batching(parsed):
     """The rules of WrapSessionForBatching and SharedBatchScheduler::AddQueue."""
-    sizes = list(parsed.allowed_batch_sizes)
-    assert sizes == sorted(set(sizes)) and sizes[0] > 0 and sizes[-1] == parsed.max_batch_size.value
+    if sizes := list(parsed.allowed_batch_sizes):
+        assert sizes == sorted(set(sizes)) and sizes[0] > 0 and sizes[-1] == parsed.max_batch_size.value
     assert parsed.max_enqueued_batches.value > 0 and parsed.batch_timeout_micros.value >= 0
     if parsed.enable_large_batch_splitting.value:
         assert 0 < parsed.max_execution_batch_size.value <= parsed.max_batch_size.value
@@ -79,7 +79,7 @@ def test_batching_holds_to_tf_servings_schema_and_rules(root, messages):
     parsed = text_format.Parse(path.read_text(), messages["BatchingParameters"]())
     check_batching(parsed)
     assert server_config.read_batching(str(path)) == as_ours(parsed)
-    assert list(parsed.allowed_batch_sizes) == [1, 8, 32, 1024] and parsed.max_execution_batch_size.value == 32
+    assert not parsed.allowed_batch_sizes and (parsed.max_batch_size.value, parsed.max_execution_batch_size.value) == (1024, 32)
 
 
 def test_the_embedded_server_knows_the_fields_of_tf_servings_messages():
@@ -150,6 +150,7 @@ def test_exported_parameters_hold_to_the_rules_and_only_single_values_are_batche
         written = batching_parameters({"text": text, "text_pair": text}, sizes)
         parsed = text_format.Parse(written, messages["BatchingParameters"]())
         check_batching(parsed)
-        assert set(sizes) <= set(parsed.allowed_batch_sizes) and parsed.max_execution_batch_size.value == max(sizes)
+        assert not parsed.allowed_batch_sizes and parsed.max_execution_batch_size.value == max(sizes)
+        assert parsed.max_batch_size.value == max(1024, *sizes)
     assert batching_parameters({"text": text, "choices": choices}, (1, 8)) == ""
     assert batching_parameters({"input_ids": ids, "input_mask": ids}, (1, 8)) == ""

@@ -51,8 +51,8 @@ def test_only_models_of_single_values_bring_batching_parameters(exported):
     """The server pads rows of other lengths with a tensor's first value; see deploy/docker-compose.yml."""
     with open(os.path.join(exported[0], "text", "1", "batching_params.pbtxt"), encoding="utf-8") as file:
         written = file.read()
-    assert "max_execution_batch_size { value: 3 }" in written and written.endswith(
-        "allowed_batch_sizes: 1\nallowed_batch_sizes: 3\nallowed_batch_sizes: 1024\n")
+    assert written.startswith("max_batch_size { value: 1024 }\n") and written.endswith("max_execution_batch_size { value: 3 }\n")
+    assert "allowed_batch_sizes" not in written
     assert not os.path.exists(os.path.join(exported[0], "ids", "1", "batching_params.pbtxt"))
 
 
