@@ -7,7 +7,7 @@ A server process for each RUN_COST or RUN_COST:BATCHING_PARAMETERS_FILE (0: the 
 capacity of each, with --clients requests under way all the time; then, for each share of the first one's capacity, the same texts at
 the same random times (Poisson) to each of them in turn. Without --model, the model has the size of MiniLM and random weights. Texts
 have 1 to 200 words as in serving.py; --long makes one in ten 200 words long and the others 8. The client, one event loop with prepared
-bodies, shares the cores with the server; the last column says how much of one core it took, and how late it sent requests (p99).
+bodies, shares the cores with the server; the last columns say how much of one core it took, and how late it sent requests.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ flags.DEFINE_string("model", "", "A text model's folder of versions; empty: Mini
 flags.DEFINE_string("vocab_file", "", "The vocabulary, without --model.")
 flags.DEFINE_list("servers", ["0", "512"], "--run_cost of each server, and its file of parameters; the first one's capacity counts.")
 flags.DEFINE_list("loads", ["0.5", "0.8", "0.95"], "Shares of the capacity.")
-flags.DEFINE_float("seconds", 15.0, "Time of arrivals at each load.", 0.1)
+flags.DEFINE_float("seconds", 10.0, "Time of arrivals in a turn.", 0.1)
 flags.DEFINE_float("capacity_seconds", 10.0, "Time to measure each capacity.", 0.1)
 flags.DEFINE_integer("clients", 64, "Requests under way while capacity is measured.", 1)
-flags.DEFINE_integer("rounds", 1, "Turns of each server at each load, with other arrivals each time.", 1)
+flags.DEFINE_integer("rounds", 3, "Turns of each server at each load, with other arrivals each time; medians are printed.", 1)
 flags.DEFINE_integer("seed", 1, "The seed of texts and arrivals.")
 flags.DEFINE_bool("long", False, "One text of 200 words among nine of 8.")
 SIZE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536, "vocab_size": 30522}
@@ -52,17 +52,10 @@ class Result:
     wall: float = 0.0
     cpu: float = 0.0
 
-    def add(self, other: "Result") -> None:
-        """Adds another round."""
-        self.latencies += other.latencies
-        self.late += other.late
-        self.refused, self.wall, self.cpu = self.refused + other.refused, self.wall + other.wall, self.cpu + other.cpu
-
-    def row(self) -> str:
-        """Returns p50, p99, answers per second, refusals, and the client's own figures."""
-        p50, p99 = (1000 * np.percentile(self.latencies, share) for share in (50, 99))
-        return (f"{p50:.0f} | {p99:.0f} | {len(self.latencies) / self.wall:.1f} | {self.refused} | "
-                f"{self.cpu / self.wall:.0%}, {1000 * np.percentile(self.late, 99):.0f} ms")
+    def figures(self) -> list[float]:
+        """Returns p50, p99 (ms), answers per second, refusals, and the client's share of a core (%) and p99 of its lateness (ms)."""
+        return [*(1000 * np.percentile(self.latencies, share) for share in (50, 99)), len(self.latencies) / self.wall, self.refused,
+                100 * self.cpu / self.wall, 1000 * np.percentile(self.late, 99)]
 
 
 class Connections:
@@ -181,15 +174,16 @@ async def measure(servers: dict[str, Connections]) -> None:
     capacities = {name: await capacity(connections, FLAGS.capacity_seconds, FLAGS.clients) for name, connections in servers.items()}
     print("capacity, texts/s: " + ", ".join(f"{name} {rate:.1f}" for name, rate in capacities.items()), flush=True)
     first = next(iter(capacities.values()))
-    print("| load | run cost | p50 (ms) | p99 (ms) | answered/s | refused | client: cores, lateness p99 |\n" + "|---" * 7 + "|")
+    columns = ("load", "run cost", "p50 (ms)", "p99 (ms)", "answered/s", "refused", "client: % of a core", "its lateness, p99 (ms)")
+    print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|", flush=True)
     for load in map(float, FLAGS.loads):
-        results = {name: Result() for name in servers}
+        rounds: dict[str, list[list[float]]] = {name: [] for name in servers}
         for turn in range(FLAGS.rounds):
             arrivals, requests = record(load * first, FLAGS.seed * 1000 + turn)
             for name, connections in servers.items():
-                results[name].add(await play(connections, arrivals, requests))
-        for name, result in results.items():
-            print(f"| {load:.0%} | {name} | {result.row()} |", flush=True)
+                rounds[name].append((await play(connections, arrivals, requests)).figures())
+        for name, figures in rounds.items():
+            print(f"| {load:.0%} | {name} | " + " | ".join(f"{value:.1f}" for value in np.median(figures, axis=0)) + " |", flush=True)
 
 
 def main(_) -> None:
