@@ -33,8 +33,8 @@ flags.DEFINE_integer("max_windows", None, "Question answering and taggers: the m
                      lower_bound=1)
 flags.DEFINE_integer("tokens_at_once", None, "Question answering and taggers: the most tokens (of windows) that go through the model at "
                      "once, which limits memory (default 4096).", lower_bound=1)
-flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests; TF Serving runs at most the largest of them "
-                  "at once. Empty: no warm-up.")
+flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests; TF Serving runs at most the largest of "
+                  "them at once. Empty: no warm-up.")
 
 
 def main(_) -> None:
