@@ -116,7 +116,7 @@ class BertEncoder(keras.Model):
         if self.bilstms:
             x, pooled = self._run_bilstms(x, inputs["input_mask"], positions, training)
         elif prunes:
-            count = pooled_places.shape[1]
+            count = 1 if cls_positions is None else ops.shape(pooled_places)[1]
             pooled, x = x[:, :count], x[:, count:]                                    # [B,1 or K,D], [B,P,D]
         else:
             first = cls_positions is None and self.settings["attention"] == "bidirectional"

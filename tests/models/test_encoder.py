@@ -215,3 +215,18 @@ def test_recomputed_layers_draw_other_masks_at_each_call():
     inputs = features() | {"masked_lm_positions": np.array([[1, 2], [3, 1], [0, 2]])}
     first, second = (model(inputs, training=True)["mlm_logits"].numpy() for _ in range(2))
     assert np.abs(first - second).max() > 1e-3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_pruned_rows_are_the_same_in_a_graph_that_knows_no_shapes(small_config, packed):
+    encoder, rng = make_encoder(small_config), np.random.default_rng(0)
+    inputs = {"input_ids": rng.integers(0, 3000, (2, 9)), "input_mask": np.ones((2, 9)), "segment_ids": np.zeros((2, 9)),
+              "output_positions": np.array([[1, 3, 8], [0, 2, 4]])}
+    if packed:
+        inputs |= {"instance_ids": np.array([[1] * 5 + [2] * 4] * 2), "cls_positions": np.array([[0, 5]] * 2)}
+    inputs = {name: tf.constant(value, tf.int32) for name, value in inputs.items()}
+    graph = tf.function(encoder, input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in inputs}])
+    wanted, found = encoder(inputs), graph(inputs)
+    assert wanted["sequence_output"].shape == (2, 3, 16) and wanted["pooled_output"].shape == ((2, 2, 16) if packed else (2, 16))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
