@@ -2,8 +2,8 @@
 
     .venv-torch/bin/python benchmarks/serve_peers.py pytorch FOLDER 2     # a Hugging Face folder, threads
 
-`benchmarks/serving.py` starts it. Each input line is JSON, a list of batches of texts; the answer is a JSON line with the
-seconds of each batch and all probabilities. The time includes the library's own fast tokenizer.
+`benchmarks/serving.py` starts it. Each input line is JSON, a list of batches of texts, or of rows of ids by our names; the answer
+is a JSON line with the seconds of each batch and all probabilities. The time for texts includes the library's own fast tokenizer.
 """
 
 import json
@@ -15,6 +15,8 @@ import time
 import numpy as np
 import torch
 import transformers
+
+NAMES = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
 
 
 def make_pytorch(folder, threads):
@@ -57,9 +59,10 @@ def main(kind, folder, threads):
     print("ready", flush=True)
     for line in sys.stdin:
         seconds, found = [], []
-        for texts in json.loads(line):
+        for batch in json.loads(line):
+            ids = {NAMES[name]: np.array(rows) for name, rows in batch.items()} if isinstance(batch, dict) else None
             began = time.perf_counter()
-            rows = tokenizer(texts, padding=True, truncation=True, max_length=tokenizer.model_max_length, return_tensors="np")
+            rows = ids or tokenizer(batch, padding=True, truncation=True, max_length=tokenizer.model_max_length, return_tensors="np")
             values = logits(dict(rows))
             values = np.exp(values - values.max(-1, keepdims=True))
             found += (values / values.sum(-1, keepdims=True)).tolist()

@@ -5,8 +5,9 @@
     python benchmarks/serving.py --config=configs/model/base.yaml --vocab_file=vocab.txt     # random weights of a size
 
 All sides have the same weights and head, go from raw texts to probabilities, in float32, with one thread per core. Texts are
-sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts. Throughput: batches
-of 8 and 32 of all texts, sorted by length on every side. The sides take turns in each round; figures are medians over rounds.
+sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts; and one row of 16 tokens,
+given as ids. Throughput: batches of 8 and 32 of all texts, sorted by length on every side. Unsorted: 32 texts as they come in one
+request, beside the same texts in four sorted requests of 8. The sides take turns in each round; figures are medians over rounds.
 """
 
 import collections
@@ -33,12 +34,13 @@ flags.DEFINE_string("config", "", "A model's YAML, for random weights.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary, with --config.")
 flags.DEFINE_string("texts", "", "Texts, one per line; empty: random.")
 flags.DEFINE_integer("count", 512, "Texts.")
-flags.DEFINE_integer("singles", 200, "Requests of one text.")
+flags.DEFINE_integer("singles", 200, "Requests of one text, and of 16 tokens.")
 flags.DEFINE_integer("max_seq_length", 256, "Longest input, in tokens.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
 flags.DEFINE_bool("profile", False, "Instead, print the time shares of our operations by kind.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime.")
 BATCH_SIZES = (8, 32)
+SHORT, UNSORTED, SORTED = "16 tokens", "unsorted 32", "the same in sorted 8"
 LARGEST_DIFFERENCE = 1e-4  # between the probabilities of two sides
 PEER = ROOT / "benchmarks" / "serve_peers.py"
 WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never", "quickly", "bright",
@@ -96,17 +98,20 @@ def make_tokenizer(folder: str):
 
 
 def make_ours(folder: str):
-    """Returns our SavedModel as a server loads it."""
+    """Returns our SavedModels as a server loads them: batches of texts or rows of ids in, seconds and probabilities out."""
     import tensorflow_text  # noqa: F401
 
     from official_bert.server.servable import Servable
-    signature = Servable("model", 1, os.path.join(folder, "text", "1")).signature("")
+    signatures = {form: Servable("model", 1, os.path.join(folder, form, "1")).signature("") for form in ("text", "ids")}
 
     def ask(batches):
         seconds, found = [], []
-        for texts in batches:
+        for batch in batches:
+            form = "ids" if isinstance(batch, dict) else "text"
+            inputs = {name: np.array(rows, np.int32) for name, rows in batch.items()} if form == "ids" else {}
             began = time.perf_counter()
-            found += signature.run({"text": np.array([text.encode() for text in texts], object)})["probabilities"].tolist()
+            inputs = inputs or {"text": np.array([text.encode() for text in batch], object)}
+            found += signatures[form].run(inputs)["probabilities"].tolist()
             seconds.append(time.perf_counter() - began)
         return {"seconds": seconds, "probabilities": found}
     return ask
@@ -139,28 +144,38 @@ def batches_of(texts: list[str], size: int) -> list[list[str]]:
     return [ordered[start:start + size] for start in range(0, len(ordered), size)]
 
 
-def measure(sides: dict, texts: list[str]) -> dict[str, dict[str, list[float]]]:
+def make_work(texts: list[str]) -> dict[str, list]:
+    """Returns the batches of each measurement by its name."""
+    draw = random.Random(2)
+    ids = [101, *(draw.randrange(1000, 25000) for _ in range(14)), 102]
+    row = {"input_ids": [ids], "input_mask": [[1] * 16], "segment_ids": [[0] * 16]}
+    mixed = [texts[start:start + 32] for start in range(0, len(texts) - 31, 32)]
+    return {SHORT: [row] * FLAGS.singles, "one text": [[text] for text in texts[:FLAGS.singles]],
+            **{f"batch {size}": batches_of(texts, size) for size in BATCH_SIZES},
+            UNSORTED: mixed, SORTED: [batch for some in mixed for batch in batches_of(some, 8)]}
+
+
+def measure(sides: dict, work: dict[str, list]) -> dict[str, dict[str, list[float]]]:
     """Returns figures by side and by measurement, one per round; ends the program if answers differ."""
-    work = {1: [[text] for text in texts[:FLAGS.singles]]} | {size: batches_of(texts, size) for size in BATCH_SIZES}
     figures: dict[str, dict[str, list[float]]] = {name: {} for name in sides}
     for turn in range(-1, FLAGS.rounds):
-        for size, batches in work.items():
+        for kind, batches in work.items():
             answers = {}
             for name, ask in sides.items():
                 answers[name] = ask(batches)
                 if turn >= 0:  # the first is a warm-up
-                    add(figures[name], size, answers[name]["seconds"], len(texts))
+                    add(figures[name], kind, answers[name]["seconds"], len(answers[name]["probabilities"]))
             check(answers)
         print(f"round {turn + 1} of {FLAGS.rounds}", file=sys.stderr, flush=True)
     return figures
 
 
-def add(figures: dict[str, list[float]], size: int, seconds: list[float], count: int) -> None:
-    """Adds the latencies of single requests and of batches, and the rows per second of batches."""
+def add(figures: dict[str, list[float]], kind: str, seconds: list[float], count: int) -> None:
+    """Adds the latencies of requests, and the rows per second of batches."""
     for share in (50, 99):
-        figures.setdefault(f"batch {size}: p{share} (ms)", []).append(float(np.percentile(seconds, share)) * 1000)
-    if size > 1:
-        figures.setdefault(f"batch {size}: texts/s", []).append(count / sum(seconds))
+        figures.setdefault(f"{kind}: p{share} (ms)", []).append(float(np.percentile(seconds, share)) * 1000)
+    if kind not in (SHORT, "one text"):
+        figures.setdefault(f"{kind}: texts/s", []).append(count / sum(seconds))
 
 
 def check(answers: dict) -> None:
@@ -197,6 +212,12 @@ def report(figures: dict[str, dict[str, list[float]]], operations: float, count:
     print(f"| median of {FLAGS.rounds} rounds | {' | '.join(names)} |\n" + "|---" * (len(names) + 1) + "|")
     for side, values in figures.items():
         print(f"| {side} | {' | '.join(f'{statistics.median(values[name]):.1f}' for name in names)} |")
+    middle = {side: {name: statistics.median(series) for name, series in values.items()} for side, values in figures.items()}
+    for side, values in middle.items():
+        short = middle["official_bert"][f"{SHORT}: p50 (ms)"] / values[f"{SHORT}: p50 (ms)"]
+        unsorted = values.get(f"{SORTED}: texts/s", 0.0) / values.get(f"{UNSORTED}: texts/s", 1.0)
+        print(f"\n{side}: 16 tokens: ours takes {short:.2f} times its p50; "
+              f"unsorted requests of 32 take {unsorted:.2f} times as long as the same texts in sorted batches of 8")
     limit = machine_limit()
     print(f"\na large matrix product: {limit:.0f} GFLOP/s")
     for size in BATCH_SIZES:
@@ -244,7 +265,7 @@ def main(_) -> None:
             return
         for name, kind in (("Hugging Face PyTorch", "pytorch"), ("ONNX Runtime", "onnx")):
             sides[name] = stack.enter_context(make_peer(kind, peer_folder))
-        figures = measure(sides, texts)
+        figures = measure(sides, make_work(texts))
         counts = [min(FLAGS.max_seq_length, len(tokens) + 2) for tokens in map(make_tokenizer(peer_folder).tokenize, texts)]
     report(figures, gigaflops(model, counts), len(texts))
 

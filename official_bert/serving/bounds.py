@@ -1,10 +1,11 @@
-"""Bounds the work of one request, in TensorFlow's own ops: claims that are checked first, and rows that are computed in chunks."""
+"""Bounds the work of one request, in TensorFlow's own ops: claims that are checked first, and rows that are computed in groups."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+LEAST_TOKENS = 256  # of a group, and of what a group leaves: fewer cost more by themselves than they save in padding
 Claim = tuple[tf.Tensor, str, Sequence[Any]]  # whether it holds [] bool, what was expected, what came
 
 
@@ -35,19 +36,36 @@ def require(claims: Sequence[Claim], then: Any) -> Any:
         return tf.nest.map_structure(tf.identity, then)
 
 
-def in_chunks(compute: Callable[[tf.Tensor, tf.Tensor], Mapping[str, tf.Tensor]], total: tf.Tensor, at_once: tf.Tensor,
-              results: Mapping[str, tf.TensorSpec]) -> dict[str, tf.Tensor]:
-    """Joins `compute(first, last)` over chunks of at most `at_once` of `total` rows; the chunks are as even as possible.
+def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: tf.Tensor, tokens_at_once: int,
+              results: Mapping[str, tf.TensorSpec]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Joins `compute(rows)` over groups of rows [G] of similar `lengths` [R]; also returns the order [R] of all rows in the groups.
 
-    The results of a chunk are float32 tensors of any number of rows each, described by `results` (shapes with None for the
-    rows). One chunk runs after another, so memory is bounded by that of a chunk. No rows at all are one empty chunk.
+    A group has at most `tokens_at_once` tokens, all rows padded to its longest, but at least one row. The results of a group are tensors
+    of any number of rows each, described by `results` (shapes with None for the rows). One group runs after another, long rows
+    first, so memory is bounded by that of a group. No rows at all are one empty group.
     """
-    count = tf.maximum((total + at_once - 1) // at_once, 1)
+    total = tf.size(lengths)
+    ordered, order = tf.math.top_k(lengths, total)  # equal ones in their order
+    ordered = tf.pad(ordered, [[0, 1]])
 
-    def run(index: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, list[tf.TensorArray]]:
-        found = compute(index * total // count, (index + 1) * total // count)
-        return index + 1, [array.write(index, found[name]) for name, array in zip(results, arrays)]
+    def run(first: tf.Tensor, index: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, tf.Tensor, list[tf.TensorArray]]:
+        last = first + _group_size(ordered[first:], tokens_at_once)
+        found = compute(order[first:last])
+        return last, index + 1, [array.write(index, found[name]) for name, array in zip(results, arrays)]
 
-    arrays = [tf.TensorArray(tf.float32, count, element_shape=spec.shape, infer_shape=False) for spec in results.values()]
-    _, arrays = tf.while_loop(lambda index, _: index < count, run, [tf.constant(0), arrays], parallel_iterations=1)
-    return {name: array.concat() for name, array in zip(results, arrays)}
+    arrays = [tf.TensorArray(spec.dtype, 1, dynamic_size=True, element_shape=spec.shape, infer_shape=False) for spec in results.values()]
+    *_, arrays = tf.while_loop(lambda first, index, _: (first < total) | tf.equal(index, 0), run,
+                               [tf.constant(0), tf.constant(0), arrays], parallel_iterations=1)
+    return {name: array.concat() for name, array in zip(results, arrays)}, order
+
+
+def _group_size(lengths: tf.Tensor, tokens_at_once: int) -> tf.Tensor:
+    """Returns how many of the rows that are left go together; their lengths [R+1], the longest first, with a 0 behind them."""
+    rows, tokens = tf.size(lengths) - 1, tf.cumsum(lengths)
+    similar = tf.math.count_nonzero(lengths * 4 >= lengths[0] * 3, dtype=tf.int32)
+    enough = tf.math.count_nonzero(tokens < LEAST_TOKENS, dtype=tf.int32) + 1
+    size = tf.minimum(tf.maximum(similar, enough), rows)
+    size = tf.where(tokens[-1] - tokens[size - 1] < LEAST_TOKENS, rows, size)
+    at_once = tf.maximum(tokens_at_once // tf.maximum(lengths[0], 1), 1)
+    parts = tf.maximum((size + at_once - 1) // at_once, 1)
+    return (size + parts - 1) // parts  # parts of equal size, not a small one at the end

@@ -9,7 +9,7 @@ B texts, S tokens, D hidden size.
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import keras
@@ -18,7 +18,8 @@ import tensorflow as tf
 from official_bert.config import check_length
 from official_bert.models.bi_encoder import Pooling, text_vectors
 from official_bert.models.encoder import BertEncoder
-from official_bert.serving.bounds import Claim, in_range, require
+from official_bert.serving.bounds import Claim, in_groups, in_range, require
+from official_bert.serving.real_tokens import on_real_tokens, real_lengths
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
 from official_bert.text.packing import Part
@@ -26,6 +27,8 @@ from official_bert.text.vocab import check_size
 from official_bert.training.task import TaskBase
 
 Tensors = Mapping[str, tf.Tensor]
+# the features of a group of rows [G,S], and which of all rows these are [G] -> results
+Compute = Callable[[Tensors, tf.Tensor], Mapping[str, tf.Tensor]]
 ID_INPUTS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
 
 
@@ -83,6 +86,7 @@ class ServedModel(tf.Module, abc.ABC):
     outputs: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
     labels: Sequence[str] = ()
+    tokens_at_once: int = 16384  # in one group of rows, padding included
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int):
         super().__init__()
@@ -90,6 +94,7 @@ class ServedModel(tf.Module, abc.ABC):
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         self.longest = dict.fromkeys(ID_INPUTS, max_seq_length)
+        self.encoder = getattr(model, "encoder", model)
         self.special = {name: tokenizer.special_id(f"[{name}]") for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
 
     @classmethod
@@ -124,7 +129,7 @@ class ServedModel(tf.Module, abc.ABC):
     def claims(self, inputs: Tensors) -> list[Claim]:
         """Returns what must hold of the inputs of `ids_inputs`, as `bounds.require` takes it."""
         shapes = {name: tf.shape(inputs[name]) for name in ID_INPUTS}
-        sizes = getattr(self.model, "encoder", self.model).settings
+        sizes = self.encoder.settings
         below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"]}
         return [in_range("input_ids: expected rows of", shapes["input_ids"][-1], 1, self.max_seq_length, "tokens"),
                 *((tf.reduce_all(tf.equal(shape, shapes["input_ids"])), f"{name}: expected the shape of input_ids", [shape])
@@ -141,15 +146,42 @@ class ServedModel(tf.Module, abc.ABC):
         """The answer without what fills it up to the length of the batch's longest."""
         return dict(answer)
 
-    def run(self, inputs: Tensors, **more: tf.Tensor) -> Any:
-        """Returns the model's outputs for rows [B,S]."""
-        return self.model({**{name: inputs[name] for name in ID_INPUTS}, **more}, training=False)
+    def run(self, rows: Tensors, results: Mapping[str, tf.TensorSpec], compute: Compute | None = None, wanted: tf.Tensor | None = None,
+            ) -> dict[str, tf.Tensor]:
+        """Returns the results for rows of features [R,S], computed in groups of similar length; see `in_groups`.
+
+        `compute` makes them of a group's rows, which are cut to the longest; the default is `run_model`. It has a result for each
+        row, [G,...]. Places `wanted` [R,M] are not cut off, though no real token stands there.
+        """
+        found, order = self.run_groups(rows, results, compute or (lambda part, _: self.run_model(part)), wanted)
+        back = tf.math.invert_permutation(order)
+        return {name: tf.gather(value, back) for name, value in found.items()}
+
+    def run_groups(self, rows: Tensors, results: Mapping[str, tf.TensorSpec], compute: Compute, wanted: tf.Tensor | None = None,
+                   ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Does the same for results of any number of rows, in the order of the groups, which is returned with them."""
+        lengths = real_lengths(rows["input_mask"], wanted)
+
+        def run(chosen: tf.Tensor) -> Mapping[str, tf.Tensor]:
+            longest = tf.reduce_max(tf.concat([tf.gather(lengths, chosen), [1]], 0))
+            with on_real_tokens(self.encoder):
+                return compute({name: tf.gather(value, chosen)[:, :longest] for name, value in rows.items()}, chosen)
+        return in_groups(run, lengths, self.tokens_at_once, results)
+
+    def run_model(self, rows: Tensors, **more: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the model's outputs for rows [G,S], in one go."""
+        return self.model({**{name: rows[name] for name in ID_INPUTS}, **more}, training=False)
 
     def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, part: Part = "head") -> tuple[dict, tf.Tensor]:
         """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""
         layout, truncated = graph_packing.pack_batch(first, second, self.special["CLS"], self.special["SEP"],
                                                      self.max_seq_length, self.special["PAD"], part)
         return layout.features(), truncated
+
+
+def lengthened(results: Tensors, length: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns results for each token of a group's rows [G,S',...] with so many columns as all rows; padding repeats the last column."""
+    return {name: tf.gather(value, tf.minimum(tf.range(length), tf.shape(value)[1] - 1), axis=1) for name, value in results.items()}
 
 
 class ServedEmbeddings(ServedModel):
@@ -166,7 +198,8 @@ class ServedEmbeddings(ServedModel):
     def answer_rows(self, inputs):
         """Returns `embedding` [B,D]."""
         rows = {name: inputs[name] for name in ID_INPUTS}
-        return {"embedding": text_vectors(self.model, rows, self.pooling, training=False)}
+        return self.run(rows, {"embedding": tf.TensorSpec([None, self.encoder.settings["hidden_size"]])},
+                        lambda part, _: {"embedding": text_vectors(self.model, part, self.pooling, training=False)})
 
     def answer_text(self, inputs):
         """Returns `embedding` [B,D] and `truncated` [B]."""

@@ -1,16 +1,15 @@
-"""The base of served models whose texts may be longer than a row: overlapping windows over each text, run in chunks.
+"""The base of served models whose texts may be longer than a row: overlapping windows over each text.
 
 B texts, R rows (a text longer than the model has several windows), S tokens.
 """
 
-from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import keras
 import tensorflow as tf
 
-from official_bert.serving.bounds import in_chunks, in_range, require
-from official_bert.serving.served_model import ServedModel, Tensors
+from official_bert.serving.bounds import in_range, require
+from official_bert.serving.served_model import ServedModel
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
 
@@ -18,7 +17,7 @@ from official_bert.text.graph import GraphTokenizer
 class ServedWindows(ServedModel):
     """A model that sees a text in windows, `doc_stride` tokens apart.
 
-    `max_windows` is the most that one text may have. `tokens_at_once` bounds memory: rows go through the model in chunks of at most
+    `max_windows` is the most that one text may have. `tokens_at_once` bounds memory: rows go through the model in groups of at most
     so many tokens, padding included (at least one row).
     """
 
@@ -38,14 +37,3 @@ class ServedWindows(ServedModel):
         count = tf.reduce_max(tf.math.bincount(windows.text, minlength=1))
         claim = in_range(f"{name}: expected", count, 0, self.max_windows, f"windows of {self.max_seq_length} tokens over a text")
         return require([claim], windows)
-
-    def run_in_chunks(self, compute: Callable[[Tensors], Mapping[str, tf.Tensor]], rows: Tensors,
-                      results: Mapping[str, tf.TensorSpec]) -> dict[str, tf.Tensor]:
-        """Returns `compute(rows)` for rows of features [R,S], computed a chunk of rows at a time; see `in_chunks`."""
-        total, length = tf.unstack(tf.shape(rows["input_ids"]))
-        return in_chunks(lambda first, last: compute({name: value[first:last] for name, value in rows.items()}),
-                         total, self.rows_at_once(length), results)
-
-    def rows_at_once(self, length: tf.Tensor) -> tf.Tensor:
-        """Returns how many rows of `length` tokens are computed together."""
-        return tf.maximum(self.tokens_at_once // tf.maximum(length, 1), 1)

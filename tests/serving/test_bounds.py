@@ -1,8 +1,9 @@
-"""The work of one request is bounded inside the graph: chunks give the answers of all at once, and too much is refused by name."""
+"""The work of one request is bounded inside the graph: groups of rows give the answers of all at once, and too much is refused by name."""
 
 import functools
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -37,18 +38,29 @@ def rows(count=2, length=8, **changed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(total=st.integers(0, 23), at_once=st.integers(1, 30))
-def test_chunks_are_bounded_and_even_and_give_what_all_rows_give(total, at_once):
-    values, seen = np.arange(total * 2, dtype=np.float32).reshape(total, 2), []
+@given(lengths=st.lists(st.integers(0, 40), max_size=23), at_once=st.integers(1, 100), least=st.sampled_from([1, 30, 256]))
+def test_groups_are_bounded_and_similar_and_give_what_all_rows_give(lengths, at_once, least):
+    values, groups = np.array(lengths, np.float32)[:, None] + [0, 100], []
 
-    def compute(first, last):
-        seen.append(int(last - first))
-        return {"rows": tf.constant(values)[first:last] * 3, "odd": tf.constant(values[:, 0])[first:last][1:]}
-    specs = {"rows": tf.TensorSpec([None, 2], tf.float32), "odd": tf.TensorSpec([None], tf.float32)}
-    found = bounds.in_chunks(compute, tf.constant(total), tf.constant(at_once), specs)
-    np.testing.assert_array_equal(found["rows"], values * 3)
-    assert sum(seen) == total and len(seen) == max(1, -(-total // at_once)) and max(seen) - min(seen) <= 1
-    assert len(found["odd"]) == sum(max(0, size - 1) for size in seen)
+    def compute(rows):
+        groups.append(rows.numpy().tolist())
+        return {"rows": tf.gather(tf.constant(values, tf.float32), rows), "odd": tf.gather(tf.constant(lengths, tf.int32), rows)[1:]}
+    specs = {"rows": tf.TensorSpec([None, 2], tf.float32), "odd": tf.TensorSpec([None], tf.int32)}
+    with mock.patch.object(bounds, "LEAST_TOKENS", least):
+        found, order = bounds.in_groups(compute, tf.constant(lengths, tf.int32), at_once, specs)
+    assert sorted(order.numpy()) == list(range(len(lengths))) and [row for group in groups for row in group] == order.numpy().tolist()
+    np.testing.assert_array_equal(found["rows"], values[order.numpy()])
+    assert len(found["odd"]) == sum(max(0, len(group) - 1) for group in groups)
+    assert len(groups) == 1 or all(groups)
+    for place, group in enumerate(filter(None, groups)):
+        tokens = [lengths[row] for row in group]
+        assert len(group) == 1 or len(group) * max(tokens) <= at_once
+        # A row that is much shorter than the longest is there because the group, or what it leaves, would be too small without it.
+        extra = [length for index, length in enumerate(tokens) if length * 4 < max(tokens) * 3 and sum(tokens[:index]) >= least]
+        assert not extra or sum(extra) + sum(lengths[row] for later in groups[place + 1:] for row in later) < least
+    if len(set(lengths)) == 1:
+        assert len(groups) == -(-len(lengths) // max(1, at_once // max(1, lengths[0])))
+        assert max(map(len, groups)) - min(map(len, groups)) <= 1
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +89,7 @@ def ask(served, values):
 
 
 @pytest.mark.parametrize("kind", ["spans", "tagger", "feature_tagger"])
-def test_answers_do_not_depend_on_the_chunks(make_windowed, kind):
+def test_answers_do_not_depend_on_the_groups(make_windowed, kind):
     values = [LONG, "", "Nobody met her in Brno.", LONG[40:] + "中国"]
     whole = ask(make_windowed(kind, tokens_at_once=10 ** 6), values)
     assert any(len(row) for row in whole.get("entities", whole.get("answer")))
@@ -196,7 +208,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, float(answer["
 
 
 @pytest.mark.slow
-def test_a_context_of_256_kib_needs_the_memory_of_one_chunk(graph_tokenizer, golden, tmp_path):
+def test_a_context_of_256_kib_needs_the_memory_of_one_group(graph_tokenizer, golden, tmp_path):
     from official_bert.config import ModelConfig
     from official_bert.models.span_predictor import SpanPredictor
     config = ModelConfig(vocab_size=3000, hidden_size=64, num_hidden_layers=1, num_attention_heads=16, intermediate_size=64,

@@ -38,7 +38,9 @@ class ServedFillMask(ServedModel):
 
     def answer_rows(self, inputs):
         """Returns `logits` [B,M,V] at `masked_lm_positions` [B,M]."""
-        return {"logits": self.run(inputs, masked_lm_positions=inputs["masked_lm_positions"])["mlm_logits"]}
+        places, rows = inputs["masked_lm_positions"], {name: inputs[name] for name in ID_INPUTS}
+        return self.run(rows, {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])}, lambda part, chosen: {
+            "logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["mlm_logits"]}, places)
 
     def answer_text(self, inputs):
         """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; and `truncated` [B]."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from official_bert.serving.served_model import Tensors, text_specs
+from official_bert.serving.served_model import Tensors, lengthened, text_specs
 from official_bert.serving.windows import ServedWindows
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
@@ -46,7 +46,8 @@ class ServedSpans(ServedWindows):
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `start_logits`, `end_logits` [R,S]."""
-        return self.run_in_chunks(self.run, inputs, LOGITS)
+        length = tf.shape(inputs["input_ids"])[1]
+        return self.run(inputs, LOGITS, lambda rows, _: lengthened(self.run_model(rows), length))
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `answer`, its `start` and `end` in code points of `context`, `score`, `null_score`, `truncated`, each [B].

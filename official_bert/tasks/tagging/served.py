@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.layers import crf
-from official_bert.serving.bounds import in_chunks
-from official_bert.serving.served_model import ID_INPUTS, Tensors
+from official_bert.serving.bounds import in_groups
+from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened
 from official_bert.serving.windows import ServedWindows
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.text import graph_packing
@@ -61,8 +61,9 @@ class ServedTagger(ServedWindows):
         """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin a word (here: all without ##), "" elsewhere."""
         ids = inputs["input_ids"]
         begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
-        results = {"logits": tf.TensorSpec([None, None, len(self.labels)], tf.float32)}
-        logits = self.run_in_chunks(self._tag_rows, {**{name: inputs[name] for name in ID_INPUTS}, "begins": begins}, results)["logits"]
+        logits = self.run({**{name: inputs[name] for name in ID_INPUTS}, "begins": begins},
+                          {"logits": tf.TensorSpec([None, None, len(self.labels)])},
+                          lambda rows, _: lengthened(self._tag_rows(rows), tf.shape(ids)[1]))["logits"]
         lengths = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
         found = self._tags(tf.boolean_mask(logits, begins), lengths)
         names = tf.scatter_nd(tf.where(begins), tf.gather(tf.constant(self.labels), found), tf.shape(ids, tf.int64))
@@ -143,18 +144,18 @@ class ServedTagger(ServedWindows):
 
     def _tag_rows(self, rows: Tensors) -> Mapping[str, tf.Tensor]:
         """Returns `logits` [R,S,C] of rows whose words begin at `begins` [R,S]; here every piece is tagged."""
-        return self.run(rows)
+        return {"logits": self.run_model(rows)["logits"]}
 
     def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the logits [W,C] of words, given the first token of each and how many of them a text has, `lengths` [B]."""
         del lengths  # each word is tagged by itself
-        return self._of_words(ids, first_tokens, lambda rows: self.run(rows)["logits"], [len(self.labels)])
+        return self._of_words(ids, first_tokens, lambda rows: self.run_model(rows)["logits"], [len(self.labels)])
 
     def _of_words(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, compute: Callable[[Tensors], tf.Tensor],
                   shape: Sequence[int]) -> tf.Tensor:
         """Returns the results [W,*shape] of `compute` [R,S,*shape] at each word's first token, in its window with the most context.
 
-        A chunk of windows keeps the results of first tokens alone.
+        A group of windows keeps the results of first tokens alone.
         """
         tokens = graph_packing.whole(ids)
         windows = self.make_windows("text", tokens.length, self.max_seq_length - 2)
@@ -164,10 +165,10 @@ class ServedTagger(ServedWindows):
         count = tf.size(first_tokens)
         word = tf.scatter_nd(first_tokens[:, None], tf.range(count) + 1, [tf.size(ids.values) + 1])  # 0: no word begins there
         word = tf.where(shown, tf.gather(word, layout.token), 0)
-        chosen = word > 0
-        values = self.run_in_chunks(lambda part: {"values": tf.boolean_mask(compute(part), part["chosen"])},
-                                    {**layout.features(), "chosen": chosen}, {"values": tf.TensorSpec([None, *shape], tf.float32)})
-        return tf.scatter_nd(tf.boolean_mask(word, chosen)[:, None] - 1, values["values"], [count, *shape])
+        results = {"values": tf.TensorSpec([None, *shape]), "word": tf.TensorSpec([None], tf.int32)}
+        found, _ = self.run_groups({**layout.features(), "word": word}, results, lambda rows, _: {
+            "values": tf.boolean_mask(compute(rows), rows["word"] > 0), "word": tf.boolean_mask(rows["word"], rows["word"] > 0)})
+        return tf.scatter_nd(found["word"][:, None] - 1, found["values"], [count, *shape])
 
     def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the best tag of each word [W], given flat logits [W,C], `lengths` [B] of them a text."""
@@ -217,18 +218,20 @@ class ServedFeatureTagger(ServedTagger):
     """Does the same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM together."""
 
     def _tag_rows(self, rows):
-        return self.run(rows, first_pieces=tf.cast(rows["begins"], tf.int32))
+        return {"logits": self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]}
 
     def _word_logits(self, ids, first_tokens, lengths):
         shape = [len(self.model.layers_used), self.model.encoder.settings["hidden_size"]]
         features = self._of_words(ids, first_tokens, self.model.features, shape)      # [W,N,D], N layers of D numbers
-        ends = tf.concat([[0], tf.cumsum(lengths)], 0)
+        features = tf.RaggedTensor.from_row_lengths(features, lengths, validate=False)
+        words = features.with_values(tf.range(tf.size(features.flat_values[:, 0, 0])))
 
-        def tag(first, last):  # texts, of which fewer go together if they are long
-            padded, real = _by_text(features[ends[first]:ends[last]], lengths[first:last])
-            return {"logits": tf.boolean_mask(self.model.tag(padded, real), real)}
-        longest = tf.reduce_max(tf.concat([lengths, [0]], 0))
-        return in_chunks(tag, tf.size(lengths), self.rows_at_once(longest), {"logits": tf.TensorSpec([None, len(self.labels)])})["logits"]
+        def tag(texts):
+            padded, real = _by_text(tf.gather(features, texts).values, tf.gather(lengths, texts))
+            return {"logits": tf.boolean_mask(self.model.tag(padded, real), real), "word": tf.gather(words, texts).values}
+        results = {"logits": tf.TensorSpec([None, len(self.labels)]), "word": tf.TensorSpec([None], tf.int32)}
+        found, _ = in_groups(tag, lengths, self.tokens_at_once, results)
+        return tf.gather(found["logits"], tf.math.invert_permutation(found["word"]))
 
 
 def decoder(task: TaskBase, model: keras.Model) -> Decode | None:

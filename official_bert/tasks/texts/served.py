@@ -45,7 +45,7 @@ class ServedClassifier(ServedWindows):
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the answers to rows [B,S], as `answer_logits` does."""
-        return self.answer_logits(self.run(inputs)["logits"])
+        return self.answer_logits(self._run_rows(inputs))
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same for texts, and `truncated` [B]: whether the model did not see all of it."""
@@ -62,11 +62,13 @@ class ServedClassifier(ServedWindows):
         windows = self.make_windows("text", texts.length, self.max_seq_length - 2)
         rows = graph_packing.Slices(texts.values, tf.gather(texts.start, windows.text) + windows.start, windows.length)
         layout = graph_packing.lay_out(rows, None, self.special["CLS"], self.special["SEP"], self.special["PAD"])
-        count = 1 if "score" in self.outputs else len(self.labels)
-        logits = self.run_in_chunks(lambda part: {"logits": tf.cast(self.run(part)["logits"], tf.float32)}, layout.features(),
-                                    {"logits": tf.TensorSpec([None, count], tf.float32)})["logits"]      # [R,C]
-        means = tf.math.segment_mean(logits, windows.text)                                               # [B,C]
+        means = tf.math.segment_mean(self._run_rows(layout.features()), windows.text)                   # [B,C]
         return {**self.answer_logits(means), "truncated": tf.zeros_like(texts.length, tf.bool)}
+
+    def _run_rows(self, rows: Tensors) -> tf.Tensor:
+        """Returns the logits [R,C] of rows [R,S]."""
+        count = 1 if "score" in self.outputs else len(self.labels)
+        return self.run(rows, {"logits": tf.TensorSpec([None, count])})["logits"]
 
     @staticmethod
     def describe(row, answer):
@@ -136,8 +138,15 @@ class ServedChoice(ServedModel):
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `choice` [B], `probabilities` [B,C] of rows [B,C,S]."""
-        logits = self.run(inputs)["logits"]
+        batch, count, length = tf.unstack(tf.shape(inputs["input_ids"]))
+        rows = {name: tf.reshape(inputs[name], [-1, length]) for name in ID_INPUTS}
+        logits = self.run(rows, {"logits": tf.TensorSpec([None, 1])}, self._score)["logits"]
+        logits = tf.reshape(logits, [batch, count])
         return {"choice": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": tf.nn.softmax(logits)}
+
+    def _score(self, rows: Tensors, _: tf.Tensor) -> Tensors:
+        """Returns `logits` [G,1] of rows [G,S]: each is a text's only choice."""
+        return self.run_model({name: value[:, None] for name, value in rows.items()})
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same for `text` [B] before each of `choices` [B,C]; `truncated` [B] tells whether any row of a text was cut."""
