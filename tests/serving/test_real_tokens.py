@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.models.encoder import make_encoder
+from official_bert.serving import real_tokens
 from official_bert.serving.real_tokens import on_real_tokens, real_lengths
 
 MASKS = {"full": [[1] * 9] * 3, "padded": [[1] * 9, [1] * 4 + [0] * 5, [1] + [0] * 8],
@@ -34,8 +35,10 @@ def compare(encoder, inputs, tolerance=2e-6):
 
 
 @pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("few", [0, 256])
 @pytest.mark.parametrize("attention", ["bidirectional", "left_to_right"])
-def test_outputs_equal_those_of_the_layers(small_config, mask, attention):
+def test_outputs_equal_those_of_the_layers(small_config, mask, few, attention, monkeypatch):
+    monkeypatch.setattr(real_tokens, "FEW_TOKENS", few)
     encoder = make_encoder(small_config, return_layers=True)
     encoder.settings["attention"] = attention
     inputs = make_inputs(MASKS[mask])
@@ -55,8 +58,10 @@ def test_half_the_precision_gives_nearly_the_same(small_config):
     compare(make_encoder(small_config, dtype="mixed_bfloat16"), make_inputs(MASKS["padded"]), tolerance=0.15)
 
 
-def test_layer_norm_keeps_its_epsilon_and_small_numbers(small_config):
+@pytest.mark.parametrize("few", [0, 256])
+def test_layer_norm_keeps_its_epsilon_and_small_numbers(small_config, few, monkeypatch):
     """The optimizer's other patterns of a layer norm lose the epsilon: rows of tiny variance show it."""
+    monkeypatch.setattr(real_tokens, "FEW_TOKENS", few)
     encoder = make_encoder(small_config)
     for table in ("word_embeddings", "token_type_embeddings", "position_embeddings"):
         variable = getattr(encoder.embeddings, table)

@@ -1,5 +1,6 @@
 """A task's served model gives the same answers as the same steps in plain Python."""
 
+from unittest import mock
 
 import keras
 import numpy as np
@@ -10,13 +11,13 @@ from oracles.answers import answers_of
 from official_bert.config import Config, ModelConfig, TokenizerConfig
 from official_bert.models.encoder import make_encoder
 from official_bert.predictor import Predictor, plain
-from official_bert.serving import export
+from official_bert.serving import bounds, export
 from official_bert.serving.loading import function_of
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
-from official_bert.tasks.tagging.served import ServedTagger
+from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training.task import DataFiles, Steps
@@ -69,7 +70,8 @@ def case(make, request):
     """Returns a case's task, model and rows, its served model, and the function that answers; traced once for several tests."""
     task, model, rows = make(request.param)
     served = make_served_model(task, model, ServingOptions())
-    return task, model, rows, served, function_of(served)
+    with mock.patch.object(bounds, "LEAST_TOKENS", 1):  # so that these few short rows are several groups
+        return task, model, rows, served, function_of(served)
 
 
 def check_equal(found, wanted):
@@ -98,6 +100,34 @@ def test_the_graph_answers_as_the_steps_in_plain_python_do(case):
         assert sum(len(answer["entities"]) for answer in wanted) > 5
     if "answer" in wanted[0]:
         assert {bool(answer["answer"]) for answer in wanted} == {False, True}
+
+
+def test_rows_of_ids_have_the_logits_of_the_model_itself_which_computes_padding(case):
+    _, model, _, served, _ = case
+    rng = np.random.default_rng(5)
+    choices = [2] * (len(served.ids_inputs["input_ids"].shape) - 2)
+    mask = np.zeros((6, *choices, 40), np.int32)
+    for length, row in zip((40, 3, 17, 1, 30, 16, 5, 40, 39, 2, 8, 9), mask.reshape(-1, 40)):
+        row[:length] = 1
+    inputs = {"input_ids": rng.integers(5, 3000, mask.shape).astype(np.int32) * mask, "input_mask": mask,
+              "segment_ids": rng.integers(0, 2, mask.shape).astype(np.int32) * mask}
+    with mock.patch.object(bounds, "LEAST_TOKENS", 1):
+        found = tf.function(served.answer_ids)({name: tf.constant(value) for name, value in inputs.items()})
+    real, more = mask.astype(bool), {}
+    if isinstance(served, ServedFeatureTagger):  # it tags the first pieces of words alone
+        words = np.array([not piece.startswith("##") and piece not in ("[PAD]", "[CLS]", "[SEP]") for piece in served.tokenizer.vocab])
+        real = real & words[inputs["input_ids"]]
+        more = {"first_pieces": real.astype(np.int32)}
+    wanted = model({**inputs, **more})
+    if "probabilities" in found and choices:
+        found, wanted = {"logits": tf.math.log(found["probabilities"])}, {"logits": tf.nn.log_softmax(wanted["logits"])}
+    elif "score" in found:
+        wanted = {"score": wanted["logits"][:, 0]}
+    compared = [name for name in wanted if name in found]
+    assert compared
+    for name in compared:
+        places = real if found[name].shape[:2] == mask.shape else ...
+        np.testing.assert_allclose(found[name].numpy()[places], np.asarray(wanted[name])[places], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_a_row_has_the_same_answer_alone_and_in_any_batch(case):
