@@ -19,7 +19,7 @@ def make_inputs(mask):
             "segment_ids": rng.integers(0, 2, mask.shape).astype("int32")}
 
 
-def compare(encoder, inputs, tolerance=2e-6):
+def compare(encoder, inputs, tolerance=1e-5):
     """Compares all outputs at real and wanted tokens."""
     wanted = encoder(inputs)
     with on_real_tokens(encoder):
