@@ -99,14 +99,20 @@ class BertEncoder(keras.Model):
         self.built = True
 
     def call(self, inputs, training=None):
+        mask = make_attention_mask(inputs["input_mask"], inputs.get("instance_ids"), self.settings["attention"] == "left_to_right")
         positions, cls_positions = inputs.get("output_positions"), inputs.get("cls_positions")
         pooled_places = self.pooled_places(inputs["input_mask"]) if cls_positions is None else ops.cast(cls_positions, "int32")
         if self.bilstms and ("instance_ids" in inputs or cls_positions is not None):
             raise ValueError("instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
-        prunes = positions is not None and not self.bilstms and bool(self.transformer_layers)
-        wanted = ops.concatenate([pooled_places, ops.cast(positions, "int32")], axis=1) if prunes else None
-        embedded, layer_outputs = self.run_layers(inputs, wanted, training)
-        x = layer_outputs[-1] if layer_outputs else embedded                          # [B,S,D], or [B,1 or K+P,D] if the last layer prunes
+        x = embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
+                                       training=training)                             # [B,S,D]
+        layer_outputs, prunes = [], positions is not None and not self.bilstms and bool(self.transformer_layers)
+        for index, layer in enumerate(self.transformer_layers):
+            if prunes and index == len(self.transformer_layers) - 1:
+                x = self._last_rows(layer, x, mask, ops.concatenate([pooled_places, ops.cast(positions, "int32")], axis=1), training)
+            else:
+                x = self._run(layer, x, mask, training)                               # [B,S,D]
+            layer_outputs.append(x)
         if self.bilstms:
             x, pooled = self._run_bilstms(x, inputs["input_mask"], positions, training)
         elif prunes:
@@ -121,20 +127,6 @@ class BertEncoder(keras.Model):
         if self.settings["return_layers"]:
             outputs["layer_outputs"] = layer_outputs if self.bilstms else [*layer_outputs[:-1], x]
         return outputs
-
-    def run_layers(self, inputs, wanted=None, training=None):
-        """Returns the embeddings [B,S,D] and each layer's output [B,S,D]; of the last layer only the rows `wanted` [B,Q], if given."""
-        mask = make_attention_mask(inputs["input_mask"], inputs.get("instance_ids"), self.settings["attention"] == "left_to_right")
-        x = embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
-                                       training=training)                             # [B,S,D]
-        layer_outputs = []
-        for layer in self.transformer_layers:
-            if wanted is not None and layer is self.transformer_layers[-1]:
-                x = self._last_rows(layer, x, mask, wanted, training)                 # [B,Q,D]
-            else:
-                x = self._run(layer, x, mask, training)                               # [B,S,D]
-            layer_outputs.append(x)
-        return embedded, layer_outputs
 
     def pooled_places(self, input_mask):
         """Returns the places [B,1] of the rows that stand for whole texts: that of [CLS] or, left to right, of the last real token."""
@@ -156,9 +148,9 @@ class BertEncoder(keras.Model):
 
     @staticmethod
     def _last_rows(layer, x, mask, wanted, training):
-        """Runs the last layer for the rows `wanted` [B,Q] only -> [B,Q,D]; keys and values come from all rows."""
+        """Runs the last layer for the rows `wanted` [B,1+P] only -> [B,1+P,D]; keys and values come from all rows."""
         if mask.shape[2] != 1:
-            mask = ops.take_along_axis(mask, wanted[:, None, :, None], axis=2)        # [B,1,Q,S]
+            mask = ops.take_along_axis(mask, wanted[:, None, :, None], axis=2)        # [B,1,1+P,S]
         return layer(x, mask, queries=gather_rows(x, wanted), training=training)
 
     def get_config(self):

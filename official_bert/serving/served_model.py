@@ -19,7 +19,6 @@ from official_bert.config import check_length
 from official_bert.models.bi_encoder import Pooling, text_vectors
 from official_bert.models.encoder import BertEncoder
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
-from official_bert.serving.real_tokens import on_real_tokens, real_lengths
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
 from official_bert.text.packing import Part
@@ -164,8 +163,7 @@ class ServedModel(tf.Module, abc.ABC):
 
         def run(chosen: tf.Tensor) -> Mapping[str, tf.Tensor]:
             longest = tf.reduce_max(tf.concat([tf.gather(lengths, chosen), [1]], 0))
-            with on_real_tokens(self.encoder):
-                return compute({name: tf.gather(value, chosen)[:, :longest] for name, value in rows.items()}, chosen)
+            return compute({name: tf.gather(value, chosen)[:, :longest] for name, value in rows.items()}, chosen)
         return in_groups(run, lengths, self.tokens_at_once, results)
 
     def run_model(self, rows: Tensors, **more: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -177,6 +175,12 @@ class ServedModel(tf.Module, abc.ABC):
         layout, truncated = graph_packing.pack_batch(first, second, self.special["CLS"], self.special["SEP"],
                                                      self.max_seq_length, self.special["PAD"], part)
         return layout.features(), truncated
+
+
+def real_lengths(input_mask: tf.Tensor, wanted: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns how many tokens [B] of rows with a mask [B,S] are computed: up to the last real or wanted one, at least one."""
+    lengths = tf.maximum(tf.reduce_max(input_mask * tf.range(1, tf.shape(input_mask)[1] + 1), axis=1), 1)
+    return lengths if wanted is None else tf.maximum(lengths, tf.reduce_max(wanted, axis=1) + 1)
 
 
 def lengthened(results: Tensors, length: tf.Tensor) -> dict[str, tf.Tensor]:
