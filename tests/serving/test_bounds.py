@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import bounds, example_signature, export
-from official_bert.serving.served_model import ID_INPUTS, ServedEmbeddings, ServingOptions
+from official_bert.serving.served_model import ID_INPUTS, ServedEmbeddings, ServingOptions, real_lengths
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, _mean_of_runs
@@ -61,6 +61,13 @@ def test_groups_are_bounded_and_similar_and_give_what_all_rows_give(lengths, at_
     if len(set(lengths)) == 1:
         assert len(groups) == -(-len(lengths) // max(1, at_once // max(1, lengths[0])))
         assert max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+def test_a_row_is_computed_up_to_its_last_real_or_wanted_token():
+    mask = tf.constant([[1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
+    assert real_lengths(mask).numpy().tolist() == [3, 3, 1, 1]
+    assert real_lengths(mask, tf.constant([[0, 0], [1, 3], [0, 2], [0, 0]])).numpy().tolist() == [3, 4, 3, 1]
+    assert real_lengths(mask[:0]).numpy().tolist() == []
 
 
 @pytest.fixture(scope="module")
