@@ -1,5 +1,6 @@
 """The gates of REST and gRPC: every request passes checks of who asks, gets an id, and leaves a line in the access log."""
 
+import asyncio
 import dataclasses
 import datetime
 import json
@@ -180,6 +181,8 @@ class GrpcGate(grpc.aio.ServerInterceptor):
             except grpc.aio.AbortError:
                 status = context.code().name
                 raise
+            except grpc.aio.InternalError:  # the client has gone while its refusal was sent: nobody's fault, so no traceback in the log
+                raise asyncio.CancelledError from None
             finally:
                 self.log.write(started, request_id=name, protocol="GRPC", peer=context.peer(), method="POST",
                                path=details.method[:200], status=status, bytes=sent)
