@@ -1,12 +1,15 @@
 """A pre-training task on made-up records, small enough for tests that start processes."""
 
 import numpy as np
+import tensorflow as tf
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build, merge
 from official_bert.data import records
+from official_bert.models.encoder import weights_by_name
 from official_bert.tasks.loading import load_task
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+from official_bert.training.trainer import Trainer
 
 S, P, V = 16, 3, 40
 
@@ -57,3 +60,11 @@ def data_files(train_file, eval_file="", **more):
 def resolve(config, train_file, eval_file=""):
     """Resolves the pre-training task with these records."""
     return load_task(config).resolve(data_files(train_file, eval_file), TRAIN_AND_EVALUATE)
+
+
+def weights_after_two_steps(run):
+    """Returns the weights, by name, of a resolved task's model after two steps from weights that are large enough to differ."""
+    for number, weight in enumerate(weights_by_name(run.model).values()):
+        weight.assign(np.random.default_rng(number).normal(0, 0.1, weight.shape))
+    Trainer(run.task, run.model, tf.distribute.get_strategy(), 20).run_steps(iter(run.train.dataset()), tf.constant(2))
+    return {name: weight.numpy() for name, weight in weights_by_name(run.model).items()}

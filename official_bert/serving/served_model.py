@@ -58,7 +58,7 @@ class ServingOptions:
     max_positions: int | None = _read_by("fill-mask models", limit=True)  # blanks of a text
     max_choices: int | None = _read_by("choice models", limit=True)  # choices of a text
     max_windows: int | None = _read_by("question answering, taggers and classifiers in windows", limit=True)  # windows over a text
-    tokens_at_once: int | None = _read_by("question answering, taggers and classifiers in windows")  # in one chunk of windows
+    tokens_at_once: int | None = _read_by("question answering, taggers and classifiers in windows")  # in one group of rows
     bounded: bool = True  # False: texts of files at hand, which may be as long as memory allows, whatever the defaults are
 
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:

@@ -150,15 +150,9 @@ class Task(TaskBase):
         length = self.options.max_seq_length
         table = records.pretraining_features(length, length - 1 if self._is_next_token else self.options.max_predictions_per_seq)
         if self.options.pack:
-            table = self._packed_features
+            table = _packed_features(self.options)
         return {feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
                 for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
-
-    @property
-    def _packed_features(self) -> tuple[records.Feature, ...]:
-        options = self.options
-        return records.packed_features(options.max_seq_length, predictions_per_row(
-            options.max_predictions_per_seq, options.max_instances_per_row), options.max_instances_per_row)
 
     def _source(self, given: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
         """Opens the files whose records have this run's (or phase's) lengths."""
@@ -223,13 +217,10 @@ class Task(TaskBase):
             f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
                 tf.reduce_any((segments < 0) | (segments >= self.config.model.type_vocab_size), axis=1),
             "no token at all (input_mask is 0)": tf.reduce_all(tf.equal(batch["input_mask"], 0), axis=1),
-            "masked position outside the sequence": self._outside(positions),
+            "masked position outside the sequence":
+                tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
             "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})
         return next_token_batch(checked) if self._is_next_token and not masking else checked
-
-    def _outside(self, places: tf.Tensor) -> tf.Tensor:
-        """Which rows have a place that is not in them: [B,X] -> bool [B]."""
-        return tf.reduce_any((places < 0) | (places >= self.options.max_seq_length), axis=1)
 
 
 def _mlm_weights(batch) -> tf.Tensor:
@@ -255,8 +246,13 @@ def _table(options: Options, found: Mapping[str, int]) -> tuple[records.Feature,
         return records.unmasked_features(length)
     if _kind(found) == MASKED:
         return records.pretraining_features(length, predictions)
+    return _packed_features(options)
+
+
+def _packed_features(options: Options) -> tuple[records.Feature, ...]:
+    """The features of packed rows under the options."""
     most = options.max_instances_per_row
-    return records.packed_features(length, predictions_per_row(predictions, most), most)
+    return records.packed_features(options.max_seq_length, predictions_per_row(options.max_predictions_per_seq, most), most)
 
 
 def _other_lengths(options: Options, found: Mapping[str, int]) -> list[tuple[str, int | str]]:
