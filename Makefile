@@ -17,6 +17,9 @@ help:
 # write bytecode (PYTHONDONTWRITEBYTECODE) each command and each process of the tests again. All that is installed would take four times
 # as long.
 COMPILED := tensorflow keras numpy scipy sklearn numba llvmlite h5py google matplotlib tensorboard
+# Tokenizer and generator are compiled by Numba at their first use, for ten seconds; the result stays beside the sources.
+COMPILE_KERNELS = folder=$$(mktemp -d) && $(BIN)/python tools/create_pretraining_data.py --input_file=README.md \
+  --vocab_file=tests/golden/vocab_uncased.txt --output_file=$$folder/readme.tfrecord; rm -r $$folder
 # uv (from PyPI) resolves and installs in seconds what takes pip minutes.
 .venv/.installed: requirements.txt requirements-beam.txt requirements-dev.txt requirements-serving.txt pyproject.toml
 	@echo "Installing into .venv (a few minutes, about 3 GB) ..."
@@ -27,6 +30,7 @@ COMPILED := tensorflow keras numpy scipy sklearn numba llvmlite h5py google matp
 	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet $(addprefix -r ,requirements-dev.txt requirements-serving.txt)
 	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --no-deps --editable .
 	@cd .venv/lib/python3.*/site-packages && ../../../bin/python -m compileall -qq -j 0 -x '/tests?/' $(COMPILED) || true
+	@$(COMPILE_KERNELS) >/dev/null 2>&1 || true
 	@touch $@
 
 install: .venv/.installed

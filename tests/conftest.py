@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 
+gc.set_threshold(1_000_000)  # until all test files are imported
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 

@@ -68,7 +68,7 @@ def test_from_a_csv_to_predictions_to_an_export(pretrained, person):
     done = person.types("python -m official_bert.run_finetuning --task=classification --train_file=train.csv --eval_file=dev.csv "
                         f"--predict_file=new.csv --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/sounds "
                         "--cache_dir=cache --set=options.text_column=heard --set=options.label_column=place "
-                        "--set=options.max_seq_length=48 --learning_rate=3e-3 --num_train_epochs=20")
+                        "--set=options.max_seq_length=48 --set=training.eval_epochs=5 --learning_rate=3e-3 --num_train_epochs=20")
     assert "accuracy = 1.00000" in done.out
     with open(person.folder / "runs/sounds/predictions.tsv", encoding="utf-8", newline="") as file:
         by_training = list(csv.DictReader(file, delimiter="\t"))
@@ -89,7 +89,7 @@ def test_from_squad_to_raw_text_answers(pretrained, person):
     done = person.types("python -m official_bert.run_finetuning --task=squad --train_file=train.json --eval_file=dev.json "
                         f"--predict_file=dev.json --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/squad "
                         "--cache_dir=cache --set=options.max_seq_length=48 --set=options.doc_stride=16 --set=options.max_query_length=16 "
-                        "--learning_rate=5e-3 --num_train_epochs=15")
+                        "--set=training.eval_epochs=5 --learning_rate=5e-3 --num_train_epochs=15")
     assert "exact_match = 100.0" in done.out
     predictions = json.loads((person.folder / "runs/squad/predictions.json").read_text(encoding="utf-8"))
     assert predictions == wanted
@@ -111,7 +111,7 @@ def test_from_frozen_features_to_entities(pretrained, person):
     done = person.types(f"python -m official_bert.run_finetuning --task=ner --data_dir=. --init_checkpoint={pretrained.folder}/runs/tiny "
                         "--do_predict --output_dir=runs/ner --cache_dir=cache --set=options.features=concat --set=options.feature_layers=1 "
                         "--set=options.lstm_size=16 --set=options.lstm_layers=1 --set=options.max_seq_length=32 "
-                        "--learning_rate=1e-2 --num_train_epochs=8")
+                        "--set=training.eval_epochs=4 --learning_rate=1e-2 --num_train_epochs=8")
     assert "f1 = 100.00000" in done.out
     written = (person.folder / "runs/ner/predictions.conll").read_text(encoding="utf-8").split("\n")
     assert all(line.split()[1] == line.split()[2] for line in written if line) and any("B-PER" in line for line in written)
