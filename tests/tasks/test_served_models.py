@@ -173,7 +173,7 @@ def test_an_export_in_a_smaller_precision_answers_nearly_the_same(make, name, pr
     assert numbers and list(answers[precision]) == list(answers["float32"])
     for key in numbers:
         exact, found = logits["float32"][key], logits[precision][key]
-        assert found.dtype == np.float32 and 0 < np.abs(found - exact).mean() < 0.05 * exact.std(), key
+        assert found.dtype == np.float32 and 0 < np.abs(found - exact).mean() < 0.15 * exact.std(), key
 
 
 @pytest.mark.parametrize(("name", "options", "told"), [
