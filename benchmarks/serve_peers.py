@@ -6,6 +6,7 @@
 is a JSON line with the seconds of each batch and all probabilities. The time for texts includes the library's own fast tokenizer.
 """
 
+import functools
 import json
 import os
 import sys
@@ -19,19 +20,22 @@ import transformers
 NAMES = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
 
 
-def make_pytorch(folder, threads):
+def make_pytorch(folder, threads, dtype=torch.float32):
     """Returns the model as its users run it: evaluation mode, no gradients, its fastest attention."""
     torch.set_num_threads(threads)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).to(dtype).eval()
 
     def logits(rows):
         with torch.inference_mode():
-            return model(**{name: torch.from_numpy(value) for name, value in rows.items()}).logits.numpy()
+            return model(**{name: torch.from_numpy(value) for name, value in rows.items()}).logits.float().numpy()
     return logits
 
 
-def make_onnx(folder, threads):
-    """Returns the same model, exported and rewritten by ONNX Runtime's optimizer for BERT (fused attention, GELU, layer norm)."""
+def make_onnx(folder, threads, int8=False):
+    """Returns the same model, exported and rewritten by ONNX Runtime's optimizer for BERT (fused attention, GELU, layer norm).
+
+    `int8`: its products with weights by ONNX Runtime's dynamic quantization.
+    """
     import onnxruntime
     from onnxruntime.transformers import optimizer
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
@@ -45,6 +49,11 @@ def make_onnx(folder, threads):
                                          hidden_size=model.config.hidden_size, opt_level=1)
     optimized.save_model_to_file(path)
     print(f"fused: {optimized.get_fused_operator_statistics()}", file=sys.stderr)
+    if int8:
+        import onnx
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+        quantize_dynamic(path, path + ".int8", weight_type=QuantType.QInt8, extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT})
+        path += ".int8"
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -55,7 +64,9 @@ def make_onnx(folder, threads):
 def main(kind, folder, threads):
     """Answers requests until standard input ends."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    logits = {"pytorch": make_pytorch, "onnx": make_onnx}[kind](folder, int(threads))
+    make = {"pytorch": make_pytorch, "onnx": make_onnx, "onnx-int8": functools.partial(make_onnx, int8=True),
+            "pytorch-bfloat16": functools.partial(make_pytorch, dtype=torch.bfloat16)}[kind]
+    logits = make(folder, int(threads))
     print("ready", flush=True)
     for line in sys.stdin:
         seconds, found = [], []

@@ -3,8 +3,9 @@
     make venv-torch minilm
     python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER                       # the weights of a Hugging Face folder
     python benchmarks/serving.py --config=configs/model/base.yaml --vocab_file=vocab.txt     # random weights of a size
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --precision=bfloat16          # beside PyTorch's, and our float32
 
-All sides have the same weights and head, go from raw texts to probabilities, in float32, with one thread per core. Texts are
+All sides have the same weights and head, go from raw texts to probabilities, with one thread per core. Texts are
 sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts; and one row of 16 tokens,
 given as ids. Throughput: batches of 8 and 32 of all texts, sorted by length on every side. Unsorted: 32 texts as they come in one
 request, beside the same texts in four sorted requests of 8. The sides take turns in each round; figures are medians over rounds.
@@ -37,11 +38,16 @@ flags.DEFINE_integer("count", 512, "Texts.")
 flags.DEFINE_integer("singles", 200, "Requests of one text, and of 16 tokens.")
 flags.DEFINE_integer("max_seq_length", 256, "Longest input, in tokens.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
+flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of our export and of its peer: PyTorch in bfloat16, ONNX "
+                  "Runtime's dynamic int8.")
 flags.DEFINE_bool("profile", False, "Instead, print the time shares of our operations by kind.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime.")
 BATCH_SIZES = (8, 32)
+OURS = "official_bert"
 SHORT, UNSORTED, SORTED = "16 tokens", "unsorted 32", "the same in sorted 8"
-LARGEST_DIFFERENCE = 1e-4  # between the probabilities of two sides
+LARGEST_DIFFERENCE = {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.2}  # between the probabilities of two sides
+PEERS = {"float32": {"Hugging Face PyTorch": "pytorch", "ONNX Runtime": "onnx"}, "bfloat16": {"PyTorch bfloat16": "pytorch-bfloat16"},
+         "int8": {"ONNX Runtime int8": "onnx-int8"}}
 PEER = ROOT / "benchmarks" / "serve_peers.py"
 WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never", "quickly", "bright",
          "and", "because", "window", "garden", "music", "winter", "unbelievable", "neighbourhood", "thermometer")
@@ -57,12 +63,13 @@ def make_texts() -> list[str]:
 
 
 def make_models(folder: str):
-    """Writes the classifier twice: our export in `folder`, and a Hugging Face folder. Returns its configuration and that folder."""
+    """Writes the classifier in `folder`: our exports by precision, and a Hugging Face folder. Returns its configuration and that folder."""
     from official_bert.config import load_config
     from official_bert.models import checkpoints
     from official_bert.models.interchange import formats, ours
     from official_bert.models.interchange.stored_models import StoredModel
     from official_bert.serving import export
+    from official_bert.serving.precision import policy_of
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
     from official_bert.training import runs
@@ -75,7 +82,12 @@ def make_models(folder: str):
     model = task.build_model()
     if FLAGS.init_checkpoint:
         checkpoints.initialize_from(model, FLAGS.init_checkpoint)
-    export.export(make_served_model(task, model, ServingOptions()), config, export.ExportOptions(output=folder, batch_sizes=()))
+    for precision in {"float32", FLAGS.precision}:
+        with policy_of(precision):
+            other = task.build_model()
+        other.set_weights(model.get_weights())
+        export.export(make_served_model(task, other, ServingOptions()), config, export.ExportOptions(
+            output=os.path.join(folder, precision), batch_sizes=(), precision=precision))
     peer_folder = os.path.join(folder, "hugging_face")
     weights = {name: value.numpy() for name, value in ours.named_weights(model).items()}
     formats.write(StoredModel(origin="the benchmark", weights=weights, table=ours.TABLE, config=config.model, head="classifier",
@@ -180,11 +192,11 @@ def add(figures: dict[str, list[float]], kind: str, seconds: list[float], count:
 
 def check(answers: dict) -> None:
     """Requires that all sides gave the same answers."""
-    wanted = np.array(answers["official_bert"]["probabilities"])
+    wanted = np.array(answers[OURS]["probabilities"])
     for name, answer in answers.items():
         worst = float(np.abs(np.array(answer["probabilities"]) - wanted).max())
-        if worst > LARGEST_DIFFERENCE:
-            sys.exit(f"error: {name}: probabilities differ by {worst:.1e}, expected at most {LARGEST_DIFFERENCE}")
+        if worst > LARGEST_DIFFERENCE[FLAGS.precision]:
+            sys.exit(f"error: {name}: probabilities differ by {worst:.1e}, expected at most {LARGEST_DIFFERENCE[FLAGS.precision]}")
 
 
 def gigaflops(model, token_counts: list[int]) -> float:
@@ -207,25 +219,25 @@ def machine_limit() -> float:
 
 
 def report(figures: dict[str, dict[str, list[float]]], operations: float, count: int) -> None:
-    """Prints a table in Markdown, the ratios of throughput, and the share of the machine's limit."""
-    names = list(figures["official_bert"])
+    """Prints a table in Markdown, the ratios of throughput, and the share of the machine's limit. The first side is the compared one."""
+    first, *others = figures
+    names = list(figures[first])
     print(f"| median of {FLAGS.rounds} rounds | {' | '.join(names)} |\n" + "|---" * (len(names) + 1) + "|")
-    for side, values in figures.items():
-        print(f"| {side} | {' | '.join(f'{statistics.median(values[name]):.1f}' for name in names)} |")
     middle = {side: {name: statistics.median(series) for name, series in values.items()} for side, values in figures.items()}
     for side, values in middle.items():
-        short = middle["official_bert"][f"{SHORT}: p50 (ms)"] / values[f"{SHORT}: p50 (ms)"]
+        print(f"| {side} | {' | '.join(f'{values[name]:.1f}' for name in names)} |")
+    for side, values in middle.items():
+        short = middle[first][f"{SHORT}: p50 (ms)"] / values[f"{SHORT}: p50 (ms)"]
         unsorted = values.get(f"{SORTED}: texts/s", 0.0) / values.get(f"{UNSORTED}: texts/s", 1.0)
-        print(f"\n{side}: 16 tokens: ours takes {short:.2f} times its p50; "
+        print(f"\n{side}: 16 tokens: {first} takes {short:.2f} times its p50; "
               f"unsorted requests of 32 take {unsorted:.2f} times as long as the same texts in sorted batches of 8")
     limit = machine_limit()
     print(f"\na large matrix product: {limit:.0f} GFLOP/s")
     for size in BATCH_SIZES:
-        rates = {side: statistics.median(values[f"batch {size}: texts/s"]) for side, values in figures.items()}
-        best = max((side for side in rates if side != "official_bert"), key=rates.get)
+        rates = {side: values[f"batch {size}: texts/s"] for side, values in middle.items()}
         shares = ", ".join(f"{side} {rate * operations / count / limit:.0%}" for side, rate in rates.items())
-        print(f"batch {size}: {rates['official_bert'] / rates[best]:.2f} times {best}, the better of the two; of that limit, for the "
-              f"tokens without padding: {shares}")
+        print(f"batch {size}: {first} has " + ", ".join(f"{rates[first] / rates[side]:.2f} times the texts/s of {side}" for side in others)
+              + f"; of that limit, for the tokens without padding: {shares}")
 
 
 def profile(ask, texts: list[str]) -> None:
@@ -259,11 +271,13 @@ def main(_) -> None:
     texts = make_texts()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         model, peer_folder = make_models(folder)
-        sides = {"official_bert": make_ours(folder)}
         if FLAGS.profile:
-            profile(sides["official_bert"], texts)
+            profile(make_ours(os.path.join(folder, FLAGS.precision)), texts)
             return
-        for name, kind in (("Hugging Face PyTorch", "pytorch"), ("ONNX Runtime", "onnx")):
+        sides = {OURS: make_ours(os.path.join(folder, "float32"))}
+        if FLAGS.precision != "float32":
+            sides = {f"{OURS} {FLAGS.precision}": make_ours(os.path.join(folder, FLAGS.precision)), **sides}
+        for name, kind in PEERS[FLAGS.precision].items():
             sides[name] = stack.enter_context(make_peer(kind, peer_folder))
         figures = measure(sides, make_work(texts))
         counts = [min(FLAGS.max_seq_length, len(tokens) + 2) for tokens in map(make_tokenizer(peer_folder).tokenize, texts)]

@@ -33,6 +33,8 @@ flags.DEFINE_integer("max_windows", None, "Question answering and taggers: the m
                      lower_bound=1)
 flags.DEFINE_integer("tokens_at_once", None, "Question answering and taggers: the most tokens (of windows) that go through the model at "
                      "once, which limits memory (default 4096).", lower_bound=1)
+flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of products in the exported graph, for CPUs with instructions "
+                  "for it. bfloat16: all weights of the encoder. int8: the encoder's products with weights. Answers are float32.")
 flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests; TF Serving runs at most the largest of "
                   "them at once. Empty: no warm-up.")
 
@@ -40,6 +42,7 @@ flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the wa
 def main(_) -> None:
     """Loads the run, exports its model and prints the folders written."""
     from official_bert.serving.export import ExportOptions, export
+    from official_bert.serving.precision import policy_of
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import restore_for_inference
     from official_bert.training.distribution import check_backend
@@ -51,10 +54,11 @@ def main(_) -> None:
         head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k, pooling=FLAGS.pooling, threshold=FLAGS.threshold,
         pretokenized=FLAGS.pretokenized, pairs=FLAGS.pairs, max_positions=FLAGS.max_positions, max_choices=FLAGS.max_choices,
         max_windows=FLAGS.max_windows, tokens_at_once=FLAGS.tokens_at_once)
-    task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
+    with policy_of(FLAGS.precision):
+        task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)
-    for line in export(served, task.config, ExportOptions(output=FLAGS.output, version=FLAGS.version,
-                                                          batch_sizes=[int(size) for size in sizes])):
+    for line in export(served, task.config, ExportOptions(
+            output=FLAGS.output, version=FLAGS.version, batch_sizes=[int(size) for size in sizes], precision=FLAGS.precision)):
         print(line)
 
 

@@ -32,7 +32,7 @@ class Embeddings(keras.layers.Layer):
         width = self.settings["hidden_size"]
         self.word_embeddings, self.token_type_embeddings, self.position_embeddings = (
             self.add_weight(shape=(self.settings[rows], width), initializer=getattr(self, f"{name}_initializer"), name=name,
-                            autocast=False)  # rows are added in float32 under every precision policy
+                            autocast=False)  # rows are cast, not tables
             for name, rows in (("word_embeddings", "vocab_size"), ("token_type_embeddings", "type_vocab_size"),
                                ("position_embeddings", "max_position_embeddings")))
         self.layer_norm.build((None, None, width))
@@ -53,6 +53,8 @@ class Embeddings(keras.layers.Layer):
         else:
             positions = ops.take(self.position_embeddings, position_ids, axis=0)      # [B,S,D]
         segments = ops.take(self.token_type_embeddings, segment_ids, axis=0)          # [B,S,D]
+        # Rows are added in float32 under every precision policy; the tables of an export may be of bfloat16.
+        words, segments, positions = (ops.cast(rows, "float32") for rows in (words, segments, positions))
         summed = ops.cast(words + segments + positions, self.compute_dtype)
         return self.dropout(self.layer_norm(summed), training=training)
 

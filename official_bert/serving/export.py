@@ -17,10 +17,12 @@ from official_bert.files import exists, is_remote, list_versions, make_folder, n
 from official_bert.serving import warmup
 from official_bert.serving.bounds import require, same_rows
 from official_bert.serving.example_signature import parse_inputs
+from official_bert.serving.precision import Precision, Weights, weights_in
 from official_bert.serving.served_model import ServedModel
 
 FORMS = ("text", "ids")
 BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
+PRECISION_FILE = "precision.txt"
 MOST_REQUEST_ROWS = 1024
 
 
@@ -32,6 +34,7 @@ class ExportOptions:
     version: int = 0  # 0: one above the highest that is there
     batch_sizes: Sequence[int] = (1, 8, 32)  # of the warm-up requests: what the server's batching allows
     num_choices: int = 4  # of a choice model's Examples and warm-up requests
+    precision: Precision = "float32"  # the model was made in its `policy_of`
 
 
 def export(served: ServedModel, config: Config, options: ExportOptions) -> list[str]:
@@ -46,9 +49,10 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     if existing := [path for path in targets.values() if exists(path)]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
     make_folder(options.output)
+    weights = weights_in(options.precision, served.model)
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as temporary:
-        assets = _write_assets(served, config, os.path.join(temporary, "assets"))
-        lines = [f"{targets[form]}: {_write(served, form, os.path.join(temporary, form), assets, options)}" for form in FORMS]
+        assets = _write_assets(served, config, os.path.join(temporary, "assets"), options.precision)
+        lines = [f"{targets[form]}: {_write(served, form, os.path.join(temporary, form), assets, weights, options)}" for form in FORMS]
         for form, target in targets.items():
             publish_folder(os.path.join(temporary, form), target)
     return lines
@@ -59,13 +63,15 @@ def next_version(output: str) -> int:
     return max((version for form in FORMS for version in list_versions(os.path.join(output, form))), default=0) + 1
 
 
-def _write_assets(served: ServedModel, config: Config, folder: str) -> list[str]:
-    """Writes the files that travel with the model (vocabulary, labels, configuration) and returns their paths."""
+def _write_assets(served: ServedModel, config: Config, folder: str, precision: Precision) -> list[str]:
+    """Writes the files that travel with the model (vocabulary, labels, configuration, precision) and returns their paths."""
     os.makedirs(folder)
-    paths = [os.path.join(folder, "vocab.txt"), os.path.join(folder, "config.yaml")]
+    paths = [os.path.join(folder, name) for name in ("vocab.txt", "config.yaml", PRECISION_FILE)]
     copy_file(served.tokenizer.vocab_file, paths[0])
     save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file="vocab.txt")),
                 paths[1])
+    with open(paths[2], "w", encoding="utf-8") as file:
+        file.write(f"{precision}\n")
     if served.labels:
         paths.append(os.path.join(folder, "labels.txt"))
         with open(paths[-1], "w", encoding="utf-8") as file:
@@ -73,13 +79,14 @@ def _write_assets(served: ServedModel, config: Config, folder: str) -> list[str]
     return paths
 
 
-def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], options: ExportOptions) -> str:
+def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], weights: Weights, options: ExportOptions) -> str:
     """Writes one SavedModel; returns its inputs, outputs and ops as a line."""
     inputs, answer = form_of(served, form)
-    signatures = make_signatures(inputs, answer, served.longest, options.num_choices)
+    with weights.scope():
+        signatures = make_signatures(inputs, answer, served.longest, options.num_choices)
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
-    holder.weights = [variable.value for variable in served.model.variables]
+    holder.weights = weights.variables
     holder.assets = [tf.saved_model.Asset(path) for path in assets]
     tf.saved_model.save(holder, folder, signatures=signatures)
     requests = 0
@@ -91,7 +98,8 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], o
                 file.write(batches)
     foreign = sorted({op for signature in signatures.values() for op in foreign_ops(signature)})
     outputs = ", ".join(signatures["serving_default"].structured_outputs)
-    return (f"{', '.join(inputs)} -> {outputs}; {requests} warm-up requests; "
+    precision = "" if options.precision == "float32" else f"{options.precision}; "
+    return (f"{', '.join(inputs)} -> {outputs}; {precision}{requests} warm-up requests; "
             f"ops beyond TensorFlow's own: {', '.join(foreign) or 'none'}")
 
 

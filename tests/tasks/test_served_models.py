@@ -12,7 +12,8 @@ from official_bert.config import Config, ModelConfig, TokenizerConfig
 from official_bert.models.encoder import make_encoder
 from official_bert.predictor import Predictor, plain
 from official_bert.serving import bounds, export
-from official_bert.serving.loading import function_of
+from official_bert.serving.loading import function_of, load_exported
+from official_bert.serving.precision import policy_of
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.served import ServedFillMask
@@ -148,6 +149,31 @@ def test_a_row_has_the_same_answer_alone_and_in_any_batch(case):
                 np.testing.assert_allclose(found[key], value, rtol=2e-6, atol=2e-6, err_msg=key)
             else:
                 assert found[key] == value, key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+@pytest.mark.parametrize("name", CASES)
+def test_an_export_in_a_smaller_precision_answers_nearly_the_same(make, name, precision, tmp_path):
+    task, model, rows = make(name)
+    with policy_of(precision):
+        other = task.build_model()
+    other.set_weights(model.get_weights())
+    answers, logits = {}, {}
+    for kind, of in (("float32", model), (precision, other)):
+        folder = str(tmp_path / kind)
+        export.export(make_served_model(task, of, ServingOptions()), task.config,
+                      export.ExportOptions(output=folder, batch_sizes=(), precision=kind))
+        answers[kind] = load_exported(folder)(**{key: [row[key] for row in rows] for key in rows[0]})
+        ids = load_exported(folder, "ids")
+        shape = (6, *[2] * (len(ids.inputs["input_ids"].shape) - 2), 40)
+        logits[kind] = ids(**{key: np.random.default_rng(5).integers(0, most, shape) | (key == "input_mask")
+                              for key, most in (("input_ids", 3000), ("input_mask", 2), ("segment_ids", 2))})
+    numbers = [key for key, value in logits["float32"].items() if value.dtype == np.float32]
+    assert numbers and list(answers[precision]) == list(answers["float32"])
+    for key in numbers:
+        exact, found = logits["float32"][key], logits[precision][key]
+        assert found.dtype == np.float32 and 0 < np.abs(found - exact).mean() < 0.15 * exact.std(), key
 
 
 @pytest.mark.parametrize(("name", "options", "told"), [

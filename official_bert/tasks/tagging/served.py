@@ -167,7 +167,8 @@ class ServedTagger(ServedWindows):
         word = tf.where(shown, tf.gather(word, layout.token), 0)
         results = {"values": tf.TensorSpec([None, *shape]), "word": tf.TensorSpec([None], tf.int32)}
         found, _ = self.run_groups({**layout.features(), "word": word}, results, lambda rows, _: {
-            "values": tf.boolean_mask(compute(rows), rows["word"] > 0), "word": tf.boolean_mask(rows["word"], rows["word"] > 0)})
+            "values": tf.cast(tf.boolean_mask(compute(rows), rows["word"] > 0), tf.float32),
+            "word": tf.boolean_mask(rows["word"], rows["word"] > 0)})
         return tf.scatter_nd(found["word"][:, None] - 1, found["values"], [count, *shape])
 
     def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
