@@ -5,6 +5,7 @@ from keras import ops
 
 from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
+from official_bert.layers.fused import product_with_rows
 from official_bert.layers.transformer import get_activation
 
 
@@ -35,10 +36,13 @@ class MaskedLMHead(keras.layers.Layer):
 
     def call(self, rows, word_embeddings):
         """rows [B,P,D], word_embeddings [V,D] -> logits [B,P,V] in float32."""
-        rows = self.layer_norm(self.activation(self.transform(rows)))                 # [B,P,D]
-        table = ops.cast(word_embeddings, self.compute_dtype)
-        logits = ops.matmul(rows, ops.transpose(table))                               # [B,P,V]
-        return ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
+        batch, predictions, width = ops.shape(rows)
+        # As a matrix, because TensorFlow adds a bias to a product of matrices in the same operation.
+        rows = ops.reshape(rows, (-1, width))                                         # [B*P,D]
+        rows = self.layer_norm(self.activation(self.transform(rows)))
+        logits = product_with_rows(rows, ops.cast(word_embeddings, self.compute_dtype))  # [B*P,V]
+        logits = ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
+        return ops.reshape(logits, (batch, predictions, self.settings["vocab_size"]))
 
     def compute_output_shape(self, rows_shape, *_):
         """[B,P,V]."""
