@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from official_bert.config import BERT_BASE
+from official_bert.layers import fused
 
 
 def truncated_normal(stddev: float) -> keras.initializers.Initializer:
@@ -63,7 +64,7 @@ class SelfAttention(keras.layers.Layer):
                                                     kernel_initializer=truncated_normal(initializer_range),
                                                     dtype=self.dtype_policy)
         # The softmax and its dropout stay in float32 under every precision policy.
-        self.dropout = keras.layers.Dropout(dropout, dtype="float32")
+        self.dropout = fused.Dropout(dropout, dtype="float32")
 
     def build(self, input_shape, *_):
         """Makes the weights of the four products."""
@@ -77,10 +78,12 @@ class SelfAttention(keras.layers.Layer):
         q = self.query(x if queries is None else queries) * self.scale                # [B,Q,N,H]
         k, v = self.key(x), self.value(x)                                             # [B,S,N,H]
         q, k, v = (ops.transpose(part, (0, 2, 1, 3)) for part in (q, k, v))           # [B,N,Q or S,H]
-        scores = ops.cast(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))), "float32")   # [B,N,Q,S]
-        # Not minus infinity: a row that sees nothing gets equal weights instead of NaN.
-        weights = ops.softmax(ops.where(attention_mask, scores, -1e9), axis=-1)
-        weights = ops.cast(self.dropout(weights, training=training), self.compute_dtype)
+        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))                        # [B,N,Q,S]
+        if training and fused.USED:
+            weights = fused.attention_weights(scores, attention_mask, self.dropout, self.compute_dtype)
+        else:
+            weights = ops.softmax(ops.where(attention_mask, ops.cast(scores, "float32"), fused.UNSEEN), axis=-1)
+            weights = ops.cast(self.dropout(weights, training=training), self.compute_dtype)
         context = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))                 # [B,Q,N,H]
         return self.merge_heads(context)                                              # [B,Q,D]
 

@@ -5,6 +5,7 @@ from keras import ops
 
 from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
+from official_bert.layers.fused import Dropout
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -22,7 +23,7 @@ class Embeddings(keras.layers.Layer):
                          "layer_norm_epsilon": layer_norm_epsilon}
         self.layer_norm = keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm",
                                                           dtype=self.dtype_policy)
-        self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy)
         # One each: tables that share an initializer begin with the same rows.
         self.word_embeddings_initializer, self.token_type_embeddings_initializer, self.position_embeddings_initializer = (
             truncated_normal(initializer_range) for _ in range(3))

@@ -5,6 +5,7 @@ from keras import ops
 
 from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
+from official_bert.layers.fused import product_with_rows
 from official_bert.layers.transformer import get_activation
 
 
@@ -20,7 +21,7 @@ class MaskedLMHead(keras.layers.Layer):
         super().__init__(**kwargs)
         self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size, "hidden_act": hidden_act,
                          "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon}
-        self.activation = get_activation(hidden_act)
+        get_activation(hidden_act)  # refuses an unknown name
         self.transform = keras.layers.Dense(hidden_size, kernel_initializer=truncated_normal(initializer_range),
                                             name="transform", dtype=self.dtype_policy)
         self.layer_norm = keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm",
@@ -33,18 +34,21 @@ class MaskedLMHead(keras.layers.Layer):
         self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias")
         self.built = True
 
-    def call(self, rows, word_embeddings):
+    def call(self, rows, word_embeddings, training=None):
         """rows [B,P,D], word_embeddings [V,D] -> logits [B,P,V] in float32."""
-        rows = self.layer_norm(self.activation(self.transform(rows)))                 # [B,P,D]
-        table = ops.cast(word_embeddings, self.compute_dtype)
-        logits = ops.matmul(rows, ops.transpose(table))                               # [B,P,V]
-        return ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
+        batch, predictions, width = ops.shape(rows)
+        # As a matrix, because TensorFlow adds a bias to a product of matrices in the same operation.
+        rows = ops.reshape(rows, (-1, width))                                         # [B*P,D]
+        rows = self.layer_norm(get_activation(self.settings["hidden_act"], training)(self.transform(rows)))
+        logits = product_with_rows(rows, ops.cast(word_embeddings, self.compute_dtype))  # [B*P,V]
+        logits = ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
+        return ops.reshape(logits, (batch, predictions, self.settings["vocab_size"]))
 
     def compute_output_shape(self, rows_shape, *_):
         """[B,P,V]."""
         return (*rows_shape[:-1], self.settings["vocab_size"])
 
-    def compute_output_spec(self, rows, word_embeddings):
+    def compute_output_spec(self, rows, word_embeddings, training=None):
         """The logits are float32 under every precision policy."""
         return keras.KerasTensor(self.compute_output_shape(rows.shape), dtype="float32")
 

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from official_bert.config import BERT_BASE
+from official_bert.layers import fused
 from official_bert.layers.attention import SelfAttention, truncated_normal
 
 
@@ -23,13 +24,14 @@ ACTIVATIONS = {
     "tanh": ops.tanh,
     "linear": lambda x: x,
 }
+IN_TRAINING = {"gelu": fused.gelu, "gelu_erf": fused.gelu_erf}  # of those, if TensorFlow trains
 
 
-def get_activation(name: str):
+def get_activation(name: str, training: bool | None = False):
     """Returns the activation function of that name. Raises ValueError with the known names for another name."""
     if name not in ACTIVATIONS:
         raise ValueError(f"hidden_act: expected one of {sorted(ACTIVATIONS)}, got {name!r}")
-    return ACTIVATIONS[name]
+    return IN_TRAINING.get(name, ACTIVATIONS[name]) if training and fused.USED else ACTIVATIONS[name]
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -53,14 +55,14 @@ class TransformerLayer(keras.layers.Layer):
         def layer_norm(name):
             return keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, name=name, dtype=policy)
 
-        self.activation = get_activation(hidden_act)
+        get_activation(hidden_act)  # refuses an unknown name
         self.attention = SelfAttention(num_heads, hidden_size, attention_dropout, initializer_range, name="attention",
                                        dtype=policy)
-        self.attention_dropout = keras.layers.Dropout(dropout, dtype=policy)
+        self.attention_dropout = fused.Dropout(dropout, dtype=policy)
         self.attention_layer_norm = layer_norm("attention_LayerNorm")
         self.intermediate = dense(intermediate_size, "intermediate")
         self.output_dense = dense(hidden_size, "output")
-        self.output_dropout = keras.layers.Dropout(dropout, dtype=policy)
+        self.output_dropout = fused.Dropout(dropout, dtype=policy)
         self.output_layer_norm = layer_norm("output_LayerNorm")
 
     def build(self, input_shape, *_):
@@ -77,11 +79,18 @@ class TransformerLayer(keras.layers.Layer):
         """x [B,S,D], attention_mask [B,1,1 or Q,S], queries [B,Q,D] (the wanted rows of x) or None for x -> [B,Q,D]."""
         rows = x if queries is None else queries
         attended = self.attention(x, attention_mask, queries=queries, training=training)
-        rows = self.attention_layer_norm(rows + self.attention_dropout(attended, training=training))
+        rows = self._add(rows, attended, self.attention_dropout, self.attention_layer_norm, training)
         # As a matrix: TensorFlow fuses product, bias and activation into one operation for matrices, but not for rank 3.
-        expanded = self.activation(self.intermediate(ops.reshape(rows, (-1, self.settings["hidden_size"]))))  # [B*Q,4D]
+        expanded = self.intermediate(ops.reshape(rows, (-1, self.settings["hidden_size"])))  # [B*Q,4D]
+        expanded = get_activation(self.settings["hidden_act"], training)(expanded)
         contracted = ops.reshape(self.output_dense(expanded), ops.shape(rows))
-        return self.output_layer_norm(rows + self.output_dropout(contracted, training=training))  # [B,Q,D]
+        return self._add(rows, contracted, self.output_dropout, self.output_layer_norm, training)  # [B,Q,D]
+
+    @staticmethod
+    def _add(residual, x, dropout, layer_norm, training):
+        if training and fused.USED:
+            return fused.normalized_sum(x, residual, dropout, layer_norm)
+        return layer_norm(residual + dropout(x, training=training))
 
     def compute_output_shape(self, x_shape, attention_mask_shape=None, queries_shape=None):
         """[B,Q,D]."""

@@ -1,0 +1,174 @@
+"""Chains of element-wise operations between the products of a training step, each compiled to one pass, with gradients by hand.
+
+TensorFlow writes and reads a tensor in memory for every link of such a chain. Compiled by XLA, a chain reads its inputs and writes its
+result once. Here they compute in float32 under every precision policy. They are for training in TensorFlow: `USED` is false on other
+backends, and exported graphs hold none, because a server of SavedModels on a CPU has no compiler.
+"""
+
+import functools
+import math
+
+import keras
+from keras import ops
+
+USED = keras.backend.backend() == "tensorflow"
+if USED:
+    import tensorflow as tf
+UNSEEN = -1e9  # the score of a masked place; not minus infinity: a row that sees nothing gets equal weights instead of NaN
+
+
+def product_with_rows(x, table):
+    """x [M,D], table [V,D] -> [M,V]. In TensorFlow, the gradient of the table then needs no transpose."""
+    return tf.matmul(x, table, transpose_b=True) if USED else ops.matmul(x, ops.transpose(table))
+
+
+class Dropout(keras.layers.Dropout):
+    """Keras' dropout with masks that are drawn faster."""
+
+    def call(self, inputs, training=False):
+        """[...] -> [...]."""
+        if not USED or not training or not self.rate:
+            return super().call(inputs, training=training)
+        kept = self.draw(inputs)
+
+        @tf.custom_gradient
+        def dropped(x):
+            return scaled(x), scaled  # linear
+
+        def scaled(x):
+            return _run(_scale_kept, x, kept, rate=self.rate, dtype=inputs.dtype)
+        return dropped(inputs)
+
+    def draw(self, like):
+        """Draws which numbers of a tensor of that shape are kept: bool, a function of the seed."""
+        return _run(_draw, like, self.seed_generator.next(), rate=self.rate)
+
+
+def gelu(x):
+    """`keras.ops.gelu(x, approximate=True)`: the tanh form."""
+    return _activated(_gelu, _gelu_gradient, x)
+
+
+def gelu_erf(x):
+    """x Φ(x), Φ the normal distribution."""
+    return _activated(_gelu_erf, _gelu_erf_gradient, x)
+
+
+def normalized_sum(x, residual, dropout: Dropout, norm: keras.layers.LayerNormalization):
+    """norm(residual + dropout(x)) in training: x, residual [...,D] -> [...,D]."""
+    kept = (dropout.draw(x),) if dropout.rate else ()
+    options = {"rate": dropout.rate, "epsilon": norm.epsilon}
+
+    @tf.custom_gradient
+    def normalized(x, residual, gamma, beta):
+        found, total, mean, inverse = _run(_normalize, x, residual, gamma, beta, *kept, **options)
+
+        def gradient(upstream):
+            return _run(_normalize_gradient, upstream, total, mean, inverse, gamma, *kept, **options)
+        return found, gradient
+    return normalized(x, residual, tf.convert_to_tensor(norm.gamma), tf.convert_to_tensor(norm.beta))
+
+
+def attention_weights(scores, mask, dropout: Dropout, dtype: str):
+    """dropout(softmax(scores where mask)) in training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> [B,N,Q,S] of a dtype."""
+    kept = (dropout.draw(scores),) if dropout.rate else ()
+
+    @tf.custom_gradient
+    def weighted(scores):
+        # Not compiled: TensorFlow's softmax is the faster one.
+        shares = tf.nn.softmax(tf.where(mask, tf.cast(scores, tf.float32), UNSEEN))
+
+        def gradient(upstream):
+            return _run(_softmax_gradient, upstream, shares, mask, *kept, rate=dropout.rate, dtype=scores.dtype)
+        return _run(_scale_kept, shares, *kept, rate=dropout.rate, dtype=tf.as_dtype(dtype)), gradient
+    return weighted(scores)
+
+
+def _run(function, *tensors, **options):
+    """Runs a compiled function of tensors and options."""
+    shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+    return _compiled(function, shapes, tuple(tensor.dtype for tensor in tensors), **options)(*tensors)
+
+
+@functools.cache
+def _compiled(function, shapes, dtypes, **options):
+    """A compiled function for tensors of these shapes; one for each, because TensorFlow warns of one that is traced for many."""
+    del shapes, dtypes
+    return tf.function(functools.partial(function, **options), jit_compile=True, autograph=False)
+
+
+def _activated(function, derivative, x):
+    @tf.custom_gradient
+    def activated(x):
+        return _run(_apply, x, activation=function), lambda upstream: _run(_chain, x, upstream, derivative=derivative)
+    return activated(x)
+
+
+def _float(x):
+    return tf.cast(x, tf.float32)
+
+
+def _apply(x, activation):
+    return tf.cast(activation(_float(x)), x.dtype)
+
+
+def _chain(x, upstream, derivative):
+    return tf.cast(_float(upstream) * derivative(_float(x)), x.dtype)
+
+
+def _gelu_tanh(x):
+    return tf.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+
+
+def _gelu(x):
+    return 0.5 * x * (1.0 + _gelu_tanh(x))
+
+
+def _gelu_gradient(x):
+    tanh = _gelu_tanh(x)
+    return 0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * math.sqrt(2 / math.pi) * (1.0 + 3 * 0.044715 * x * x)
+
+
+def _gelu_erf(x):
+    return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+
+
+def _gelu_erf_gradient(x):
+    return 0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5))) + x * tf.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def _draw(like, seed, rate):
+    # Threefry, which XLA computes on whole vectors, is three times as fast as Philox.
+    return tf.random.stateless_uniform(tf.shape(like), seed, alg="threefry") >= rate
+
+
+def _scale_kept(x, kept=None, *, rate, dtype):
+    scaled = _float(x) if kept is None else tf.where(kept, _float(x) * (1.0 / (1.0 - rate)), 0.0)
+    return tf.cast(scaled, dtype)
+
+
+def _normalize(x, residual, gamma, beta, kept=None, *, rate, epsilon):
+    """Returns the normalized sum, and what the gradient needs: the sum, its mean and 1 / its standard deviation."""
+    total = tf.cast(_float(residual) + _scale_kept(x, kept, rate=rate, dtype=tf.float32), x.dtype)
+    mean = tf.reduce_mean(_float(total), axis=-1, keepdims=True)
+    centered = _float(total) - mean
+    inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True) + epsilon)
+    return tf.cast(centered * inverse * gamma + beta, x.dtype), total, mean, inverse
+
+
+def _normalize_gradient(upstream, total, mean, inverse, gamma, kept=None, *, rate, epsilon):
+    """Returns the gradients of x, residual, gamma and beta."""
+    del epsilon
+    upstream, normalized = _float(upstream), (_float(total) - mean) * inverse
+    scaled = upstream * gamma
+    along = tf.reduce_mean(scaled * normalized, axis=-1, keepdims=True)
+    found = inverse * (scaled - tf.reduce_mean(scaled, axis=-1, keepdims=True) - normalized * along)
+    rows = tuple(range(len(total.shape) - 1))
+    return (_scale_kept(found, kept, rate=rate, dtype=total.dtype), tf.cast(found, total.dtype),
+            tf.reduce_sum(upstream * normalized, axis=rows), tf.reduce_sum(upstream, axis=rows))
+
+
+def _softmax_gradient(upstream, shares, mask, kept=None, *, rate, dtype):
+    upstream = _scale_kept(upstream, kept, rate=rate, dtype=tf.float32)
+    found = shares * (upstream - tf.reduce_sum(upstream * shares, axis=-1, keepdims=True))
+    return tf.cast(tf.where(mask, found, 0.0), dtype)
