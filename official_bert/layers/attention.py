@@ -79,7 +79,7 @@ class SelfAttention(keras.layers.Layer):
         k, v = self.key(x), self.value(x)                                             # [B,S,N,H]
         q, k, v = (ops.transpose(part, (0, 2, 1, 3)) for part in (q, k, v))           # [B,N,Q or S,H]
         scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))                        # [B,N,Q,S]
-        if training and fused.USED:
+        if training and fused.pays(scores):
             weights = fused.attention_weights(scores, attention_mask, self.dropout, self.compute_dtype)
         else:
             weights = ops.softmax(ops.where(attention_mask, ops.cast(scores, "float32"), fused.UNSEEN), axis=-1)

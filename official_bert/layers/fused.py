@@ -1,8 +1,8 @@
 """Chains of element-wise operations between the products of a training step, each compiled to one pass, with gradients by hand.
 
 TensorFlow writes and reads a tensor in memory for every link of such a chain. Compiled by XLA, a chain reads its inputs and writes its
-result once. Here they compute in float32 under every precision policy. They are for training in TensorFlow: `USED` is false on other
-backends, and exported graphs hold none, because a server of SavedModels on a CPU has no compiler.
+result once. Here they compute in float32 under every precision policy. They are for training in TensorFlow with large tensors (`pays`);
+exported graphs hold none, because a server of SavedModels on a CPU has no compiler.
 """
 
 import functools
@@ -14,7 +14,16 @@ from keras import ops
 USED = keras.backend.backend() == "tensorflow"
 if USED:
     import tensorflow as tf
+LEAST = 2 ** 18  # numbers in a tensor: the pieces of a model take a second to compile, which small tensors do not win back
 UNSEEN = -1e9  # the score of a masked place; not minus infinity: a row that sees nothing gets equal weights instead of NaN
+
+
+def pays(x) -> bool:
+    """Whether compiled pieces are used for a tensor: in TensorFlow, if it is large and its shape is known.
+
+    They are compiled for one shape; rows whose length changes from batch to batch would compile them again and again.
+    """
+    return USED and None not in tuple(x.shape) and math.prod(x.shape) >= LEAST
 
 
 def product_with_rows(x, table):
@@ -27,7 +36,7 @@ class Dropout(keras.layers.Dropout):
 
     def call(self, inputs, training=False):
         """[...] -> [...]."""
-        if not USED or not training or not self.rate:
+        if not training or not self.rate or not pays(inputs):
             return super().call(inputs, training=training)
         kept = self.draw(inputs)
 

@@ -5,7 +5,7 @@ from keras import ops
 
 from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
-from official_bert.layers.fused import product_with_rows
+from official_bert.layers.fused import pays, product_with_rows
 from official_bert.layers.transformer import get_activation
 
 
@@ -39,7 +39,7 @@ class MaskedLMHead(keras.layers.Layer):
         batch, predictions, width = ops.shape(rows)
         # As a matrix, because TensorFlow adds a bias to a product of matrices in the same operation.
         rows = ops.reshape(rows, (-1, width))                                         # [B*P,D]
-        rows = self.layer_norm(get_activation(self.settings["hidden_act"], training)(self.transform(rows)))
+        rows = self.layer_norm(get_activation(self.settings["hidden_act"], training and pays(rows))(self.transform(rows)))
         logits = product_with_rows(rows, ops.cast(word_embeddings, self.compute_dtype))  # [B*P,V]
         logits = ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
         return ops.reshape(logits, (batch, predictions, self.settings["vocab_size"]))

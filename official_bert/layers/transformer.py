@@ -24,14 +24,14 @@ ACTIVATIONS = {
     "tanh": ops.tanh,
     "linear": lambda x: x,
 }
-IN_TRAINING = {"gelu": fused.gelu, "gelu_erf": fused.gelu_erf}  # of those, if TensorFlow trains
+COMPILED = {"gelu": fused.gelu, "gelu_erf": fused.gelu_erf}  # of those, for training on tensors for which that pays
 
 
-def get_activation(name: str, training: bool | None = False):
+def get_activation(name: str, compiled: bool | None = False):
     """Returns the activation function of that name. Raises ValueError with the known names for another name."""
     if name not in ACTIVATIONS:
         raise ValueError(f"hidden_act: expected one of {sorted(ACTIVATIONS)}, got {name!r}")
-    return IN_TRAINING.get(name, ACTIVATIONS[name]) if training and fused.USED else ACTIVATIONS[name]
+    return COMPILED.get(name, ACTIVATIONS[name]) if compiled else ACTIVATIONS[name]
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -82,13 +82,13 @@ class TransformerLayer(keras.layers.Layer):
         rows = self._add(rows, attended, self.attention_dropout, self.attention_layer_norm, training)
         # As a matrix: TensorFlow fuses product, bias and activation into one operation for matrices, but not for rank 3.
         expanded = self.intermediate(ops.reshape(rows, (-1, self.settings["hidden_size"])))  # [B*Q,4D]
-        expanded = get_activation(self.settings["hidden_act"], training)(expanded)
+        expanded = get_activation(self.settings["hidden_act"], training and fused.pays(expanded))(expanded)
         contracted = ops.reshape(self.output_dense(expanded), ops.shape(rows))
         return self._add(rows, contracted, self.output_dropout, self.output_layer_norm, training)  # [B,Q,D]
 
     @staticmethod
     def _add(residual, x, dropout, layer_norm, training):
-        if training and fused.USED:
+        if training and fused.pays(x):
             return fused.normalized_sum(x, residual, dropout, layer_norm)
         return layer_norm(residual + dropout(x, training=training))
 

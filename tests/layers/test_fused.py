@@ -17,6 +17,12 @@ X = RNG.normal(size=(B, S, D)).astype("float32")
 MASK = make_attention_mask(np.array([[1] * 6, [1] * 4 + [0] * 2, [1] + [0] * 5]))
 
 
+@pytest.fixture(autouse=True)
+def least(monkeypatch):
+    """Small tensors are computed by pieces here."""
+    monkeypatch.setattr(fused, "LEAST", 1)
+
+
 def plain_sum(x, residual, dropout, norm):
     return norm(residual + dropout(x, training=True))
 
@@ -45,9 +51,9 @@ def trained(layer, *inputs, compiled=None):
 def test_activations_and_their_gradients_are_those_of_float64(name, dtype, tolerance):
     x = tf.cast(np.linspace(-6, 6, 241), dtype)
     exact = tf.cast(x, tf.float64)
-    assert get_activation(name, training=True) is not ACTIVATIONS[name] is get_activation(name)
+    assert get_activation(name, compiled=True) is not ACTIVATIONS[name] is get_activation(name)
     results = []
-    for function, given in ((get_activation(name, training=True), x), (ACTIVATIONS[name], exact)):
+    for function, given in ((get_activation(name, compiled=True), x), (ACTIVATIONS[name], exact)):
         with tf.GradientTape() as tape:
             tape.watch(given)
             value = function(given)
@@ -67,7 +73,7 @@ def test_a_layer_of_pieces_trains_as_the_plain_one_dropout_included(monkeypatch,
     found = trained(layer, MASK)
     monkeypatch.setattr(fused, "attention_weights", plain_weights)
     monkeypatch.setattr(fused, "normalized_sum", plain_sum)
-    monkeypatch.setattr("official_bert.layers.transformer.IN_TRAINING", {})
+    monkeypatch.setattr("official_bert.layers.transformer.COMPILED", {})
     wanted = trained(layer, MASK)
     assert len(found) == 18
     for one, other in zip(found, wanted):
@@ -124,12 +130,16 @@ def test_the_heads_logits_and_gradients_are_those_of_numpy():
     np.testing.assert_allclose(gradients[1], upstream.sum((0, 1)), rtol=1e-5, atol=1e-5)
 
 
-def test_without_training_a_graph_holds_nothing_compiled():
+def test_only_training_on_large_tensors_of_known_shapes_is_compiled(monkeypatch):
     layer = TransformerLayer(num_heads=2, hidden_size=D, intermediate_size=16)
     layer.build((None, None, D))
 
-    def compiled(training):
-        graph = tf.function(lambda x: layer(x, MASK, training=training)).get_concrete_function(tf.TensorSpec((None, S, D))).graph
+    def compiled(training, rows=B):
+        graph = tf.function(lambda x: layer(x, MASK[:1], training=training)).get_concrete_function(tf.TensorSpec((rows, S, D))).graph
         return [node.signature.name for node in graph.as_graph_def().library.function if "_XlaMustCompile" in node.attr]
-    assert compiled(True) and not compiled(False)
+    assert compiled(True) and not compiled(False) and not compiled(True, rows=None)
+    monkeypatch.setattr(fused, "LEAST", B * S * 16)
+    assert len(compiled(True)) == 1  # the activation of [B*S,16] alone
+    monkeypatch.setattr(fused, "LEAST", B * S * 16 + 1)
+    assert not compiled(True)
     assert isinstance(layer.output_dropout, keras.layers.Dropout)
