@@ -3,11 +3,7 @@
 Importing this defines no flag; a command calls what it needs.
 """
 
-import gc
 import sys
-
-# Imports make a million objects that stay: to search them for garbage again and again takes a fifth of a command's start.
-gc.set_threshold(1_000_000)
 
 STOPPED = "error: stopped by SIGINT"
 
@@ -150,9 +146,6 @@ def run_main(main: Any) -> None:
     Silences TensorFlow's messages about the machine, unless the user has set TF_CPP_MIN_LOG_LEVEL.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if not gc.get_freeze_count():
-        gc.freeze()  # what was imported is not searched again
-    gc.set_threshold(50_000, 5, 5)  # more often than at the imports; Python's 700 takes a tenth of the tracing of a graph
 
     def checked_main(arguments):
         logging.set_verbosity(logging.WARNING)

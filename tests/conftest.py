@@ -7,8 +7,6 @@ import pathlib
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
-import official_bert.command_line  # noqa: F401  now, because it makes the search for garbage rare, until `pytest_collection_finish`
-
 import numpy as np
 import pytest
 
