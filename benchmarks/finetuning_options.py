@@ -61,7 +61,8 @@ def run(variant: str, seed: int) -> dict:
     keras.backend.clear_session()
     shutil.rmtree(FLAGS.work_dir, ignore_errors=True)
     common = {"options.train_share": FLAGS.train_share, "training.epochs": FLAGS.epochs, "training.batch_size": FLAGS.batch_size,
-              "training.log_every": 1000, "seed": seed}
+              "training.log_every": 1000, "training.eval_epochs": 0.0, "training.answer_with": "last",
+              "training.report": False, "seed": seed}
     tuned = official_bert.fine_tune(FLAGS.task, data_dir=FLAGS.data, init_checkpoint=FLAGS.init_checkpoint, output_dir=FLAGS.work_dir,
                                     **{**common, **VARIANTS[variant]})
     return {"settings": settings(), "variant": variant, "seed": seed, "metrics": dict(tuned.metrics)}
