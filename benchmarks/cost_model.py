@@ -12,6 +12,7 @@ import dataclasses
 import pathlib
 
 from absl import app, flags
+from pretraining_step import operations
 
 from official_bert.config import ModelConfig, load_config
 
@@ -38,13 +39,9 @@ MACHINES = (Machine("8 A100 (312 TFLOP/s, NVLink 300 GB/s)", 8, 312e12, 300e9, 1
             Machine("64 TPU v3 chips (123 TFLOP/s, links of 70 GB/s)", 64, 123e12, 70e9, 8e9))
 
 
-def operations(model: ModelConfig, rows: int, length: int) -> float:
-    """Returns the operations of a step's products, forward and backward, with masked positions for 15 % of the tokens."""
-    import tensorflow as tf
-
-    from official_bert.training.flops import training_flops
-    return float(training_flops(model, {"input_ids": tf.zeros((rows, length), tf.int32),
-                                        "masked_lm_positions": tf.zeros((rows, length * 15 // 100), tf.int32)}))
+def operations_of(model: ModelConfig, length: int) -> float:
+    """Returns the operations of a step of ROWS rows."""
+    return operations({**vars(model), "batch_size": ROWS, "length": length})
 
 
 def parameters(model: ModelConfig) -> int:
@@ -60,7 +57,7 @@ def seconds_of_step(model: ModelConfig, machine: Machine, length: int) -> dict[s
     """Returns the seconds of arithmetic, of the all-reduce and of the input of one step of ROWS rows, spread over the chips."""
     exchanged = 2 * (machine.chips - 1) / machine.chips * 4 * parameters(model)
     features = 4 * (3 * length + 3 * (length * 15 // 100) + 2)  # int32 and float32: ids, mask, segments; positions, words, weights
-    return {"arithmetic": operations(model, ROWS, length) / (machine.chips * machine.peak * FLAGS.share),
+    return {"arithmetic": operations_of(model, length) / (machine.chips * machine.peak * FLAGS.share),
             "all-reduce": exchanged / machine.link,
             "input": ROWS / machine.chips * features / machine.host}
 
@@ -76,7 +73,7 @@ def main(_) -> None:
             days = sum(count * (steps[length]["arithmetic"] + steps[length]["all-reduce"]) for length, count in SCHEDULE) / 86400
             for length, parts in steps.items():
                 exchanged = parts["all-reduce"] * machine.link
-                print(f"| {name}, {parameters(model) / 1e6:.1f} M | {machine.name} | {length} | {operations(model, ROWS, length):.2e} | "
+                print(f"| {name}, {parameters(model) / 1e6:.1f} M | {machine.name} | {length} | {operations_of(model, length):.2e} | "
                       f"{exchanged / 1e6:,.0f} M | {parts['arithmetic'] * 1e3:.2f} | {parts['all-reduce'] * 1e3:.2f} | "
                       f"{parts['input'] * 1e3:.3f} | {days:.2f} |")
 

@@ -65,16 +65,19 @@ def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> d
 
 
 @contextlib.contextmanager
-def imported_tool(name: str) -> Iterator[types.ModuleType]:
-    """Imports tools/NAME.py, so that not every test starts a process; its flags, `own_flags`, are removed at the end."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
+def imported_tool(name: str, folder: str = "tools") -> Iterator[types.ModuleType]:
+    """Imports FOLDER/NAME.py, so that not every test starts a process; its flags, `own_flags`, are removed at the end."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     before = set(flags.FLAGS)
+    sys.path.insert(0, str(ROOT / folder))  # as for a script
     spec.loader.exec_module(module)
+    sys.path.remove(str(ROOT / folder))
     module.own_flags = set(flags.FLAGS) - before
     try:
         yield module
     finally:
+        del sys.modules[name]
         for flag in module.own_flags:
             delattr(flags.FLAGS, flag)
 

@@ -7,6 +7,7 @@ The exceptions are capital sigmas, whose lower-case form depends on the word, an
 accents, which canonical ordering may move: the text between spaces around one goes through `FullTokenizer`.
 """
 
+import functools
 import itertools
 import sys
 import unicodedata
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from official_bert.text.compiling import compiled, read_only
-from official_bert.text.tokenization import CJK_RANGES, MAX_WORD_LENGTH, UNKNOWN, FullTokenizer
+from official_bert.text.tokenization import CJK_RANGES, MAX_WORD_LENGTH, UNKNOWN, BasicTokenizer, FullTokenizer
 
 DIFFICULT = 1  # flags of a code point: depends on its neighbours and goes through FullTokenizer
 BOUNDARY = 2  # nothing on one side of it depends on the other side
@@ -59,17 +60,18 @@ class PieceTable(NamedTuple):
 class FastTokenizer:
     """Turns lines of text into ids in a compiled kernel, exactly as `FullTokenizer`; see docs/benchmarks/tokenization.md.
 
-    Takes about 20 MB of memory (there is no cache of words) and half a second to build, and can be pickled: build one
-    and hand it to worker processes. Raises ValueError for a vocabulary that cannot be used.
+    Takes about 20 MB of memory (there is no cache of words) and, the first time, half a second to build; can be pickled: build
+    one and hand it to worker processes. Raises ValueError for a vocabulary that cannot be used.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         self.tokenizer = FullTokenizer(vocab_file, do_lower_case)
         # Plain tuples: Numba cannot read a kernel's cache once a class among its arguments has changed.
-        self._characters = tuple(_character_table(self.tokenizer))
+        table = _character_table(do_lower_case)
+        self._characters = tuple(table)
         self._pieces = tuple(_piece_table(self.tokenizer.vocab))
         self._unknown_id = self.tokenizer.vocab[UNKNOWN]
-        self._is_accent = _deleted_accents(CharacterTable(*self._characters))
+        self._is_accent = _deleted_accents(table)
 
     def encode_lines(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns (ids int32 [tokens], lengths int32 [lines]), as `FullTokenizer` does for each string."""
@@ -124,9 +126,10 @@ class FastTokenizer:
         return encoded._replace(ids=ids)
 
 
-def _character_table(tokenizer: FullTokenizer) -> CharacterTable:
-    """Runs the plain tokenizer's steps on every character."""
-    basic = tokenizer.basic_tokenizer
+@functools.cache
+def _character_table(do_lower_case: bool) -> CharacterTable:
+    """Runs the plain tokenizer's steps on every character. The table is made once: it knows no vocabulary, and nothing writes to it."""
+    basic = BasicTokenizer(do_lower_case)
     flags = np.full(sys.maxunicode + 1, VISIBLE, np.uint8)
     offsets = np.full(sys.maxunicode + 1, UNCHANGED, np.int32)
     pool = bytearray()
@@ -136,7 +139,7 @@ def _character_table(tokenizer: FullTokenizer) -> CharacterTable:
                            for step in (basic.clean, basic.normalise))
     for char, clean, output in zip([*chars, LINE_SEPARATOR], [*cleaned, " "], [*normalised, " "]):
         output = " " if output.isspace() else output  # U+2029 ends a word without being cleaned
-        difficult = tokenizer.do_lower_case and (char == "Σ" or any(map(unicodedata.combining, output)))
+        difficult = do_lower_case and (char == "Σ" or any(map(unicodedata.combining, output)))
         flags[ord(char)] = DIFFICULT * difficult | BOUNDARY * (" " in clean) | VISIBLE * (not char.isspace())
         if output != char:
             encoded = output.encode()

@@ -1,21 +1,16 @@
 """The calculation for machines that are not at hand, beside a real model and numbers worked out by hand."""
 
-import importlib.util
-import sys
-
 import pytest
+from commands import imported_tool
 
 from official_bert.config import load_config
 from official_bert.models.pretrainer import Pretrainer
 
 
 @pytest.fixture(scope="module")
-def cost_model(root):
-    spec = importlib.util.spec_from_file_location("cost_model", root / "benchmarks/cost_model.py")
-    module = sys.modules["cost_model"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del module.flags.FLAGS.share, sys.modules["cost_model"]
+def cost_model():
+    with imported_tool("cost_model", "benchmarks") as module:
+        yield module
 
 
 def test_weights_are_counted_as_the_model_has_them(cost_model, root):
