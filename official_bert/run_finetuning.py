@@ -11,6 +11,7 @@ again continues a stopped run.
 from official_bert.command_line import given_flags, run_main
 
 import dataclasses
+import gc
 import os
 
 from absl import flags
@@ -76,6 +77,8 @@ def main(_) -> None:
 
 def _search(config: Config, files, placement, steps) -> None:
     """Trains all settings, seeds and folds, and predicts with the best run if that is asked for."""
+    import keras
+
     from official_bert import finetuning
     from official_bert.tasks.loading import load_task
     from official_bert.training import runs, search
@@ -86,7 +89,10 @@ def _search(config: Config, files, placement, steps) -> None:
                          "rows; train the best setting without --folds to predict with it")
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
-        return dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint, opened=steps).metrics)
+        metrics = dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint, opened=steps).metrics)
+        keras.backend.clear_session()
+        gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
+        return metrics
 
     task = load_task(config)
     metric, origin = task.best_metric(), task.data_digests(files) | {"init_checkpoint": FLAGS.init_checkpoint}

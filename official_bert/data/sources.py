@@ -84,6 +84,7 @@ class RecordSource:
         numbers = tf.data.Dataset.counter(start) if self.shuffle else tf.data.Dataset.range(start, self.batches_per_epoch)
         rows = self.batch_size // num_shards
 
+        @tf.autograph.experimental.do_not_convert  # nothing here needs its source rewritten, which takes time at each start
         def make_batch(number):
             values = tf.numpy_function(lambda batch: self._rows(int(batch), shard * rows, rows), [number],
                                        [tf.string, tf.int64, tf.float32, tf.string, tf.int32], stateful=False)

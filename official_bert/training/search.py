@@ -5,7 +5,6 @@ Each run has its own folder and is not repeated: `search.json` has its results. 
 
 import contextlib
 import dataclasses
-import gc
 import itertools
 import json
 import logging
@@ -18,7 +17,6 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-import keras
 import numpy as np
 
 from official_bert import files
@@ -180,8 +178,6 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
                 report(f"run {number} of {len(settings) * len(parts)}: {os.path.basename(folder)}")
                 with _silent_about_retracing():
                     records.add(folder, one, train_one(one, folder))
-                keras.backend.clear_session()
-                gc.collect()
         found = [records.value(folder, one) for one, folder in zip(own, folders)]
         outcomes.append(Outcome(setting, tuple(value for value in found if value is not None), tuple(folders)))
     outcomes.sort(key=lambda outcome: -records.sign * outcome.mean)

@@ -11,8 +11,8 @@ task: pretraining
 model: {vocab_size: VOCAB_SIZE, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64,
         max_position_embeddings: 64, initializer_range: 0.15, hidden_dropout_prob: 0.0, attention_probs_dropout_prob: 0.0}
 options: {max_seq_length: 32, max_predictions_per_seq: 4}
-optimizer: {learning_rate: 0.006, warmup_steps: 20, beta_2: 0.98}
-training: {batch_size: 32, steps: 800, log_every: 100, save_every: 400}
+optimizer: {learning_rate: 0.015, warmup_steps: 30, beta_2: 0.98}
+training: {batch_size: 32, steps: 500, log_every: 100, save_every: 200}
 """
 
 

@@ -42,7 +42,7 @@ def test_from_a_tf1_checkpoint_over_domain_text_to_a_served_classifier(google):
     new = toy_world.heard(20, 3)
     write_tsv(google.folder / "glue/test.tsv", [("index", "sentence"), *((index, text) for index, (text, _) in enumerate(new))])
     google.types(f"python -m official_bert.run_classifier --task_name=SST-2 {model} --init_checkpoint=runs/domain --data_dir=glue "
-                 "--do_train --do_eval --do_predict --max_seq_length=48 --train_batch_size=16 --learning_rate=2e-4 --num_train_epochs=15 "
+                 "--do_train --do_eval --do_predict --max_seq_length=48 --train_batch_size=16 --learning_rate=6e-4 --num_train_epochs=12 "
                  "--output_dir=runs/sounds")
     assert "eval_accuracy = 1.0" in (google.folder / "runs/sounds/eval_results.txt").read_text(encoding="utf-8")
     by_training = np.loadtxt(google.folder / "runs/sounds/test_results.tsv", delimiter="\t")
