@@ -32,6 +32,11 @@ def make_attention_mask(input_mask, instance_ids=None, left_to_right=False):
     return ops.logical_and(mask, (instance_ids[:, :, None] == instance_ids[:, None, :])[:, None])
 
 
+def visible_softmax(scores, attention_mask):
+    """scores [B,N,Q,S], attention_mask [B,1,1 or Q,S] (true = visible) -> the weights of attention [B,N,Q,S], in float32."""
+    return ops.softmax(ops.where(attention_mask, ops.cast(scores, "float32"), fused.UNSEEN), axis=-1)
+
+
 class Projection(keras.layers.EinsumDense):
     """An EinsumDense over a row's last axes, computed as one matrix product, which is faster than an einsum and its gradients."""
 
@@ -75,17 +80,19 @@ class SelfAttention(keras.layers.Layer):
 
     def call(self, x, attention_mask, queries=None, training=None):
         """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D]."""
-        q = self.query(x if queries is None else queries) * self.scale                # [B,Q,N,H]
-        k, v = self.key(x), self.value(x)                                             # [B,S,N,H]
-        q, k, v = (ops.transpose(part, (0, 2, 1, 3)) for part in (q, k, v))           # [B,N,Q or S,H]
-        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))                        # [B,N,Q,S]
+        scores = self.scores(x, queries)                                              # [B,N,Q,S]
         if training and fused.pays(scores):
             weights = fused.attention_weights(scores, attention_mask, self.dropout, self.compute_dtype)
         else:
-            weights = ops.softmax(ops.where(attention_mask, ops.cast(scores, "float32"), fused.UNSEEN), axis=-1)
-            weights = ops.cast(self.dropout(weights, training=training), self.compute_dtype)
-        context = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))                 # [B,Q,N,H]
-        return self.merge_heads(context)                                              # [B,Q,D]
+            weights = ops.cast(self.dropout(visible_softmax(scores, attention_mask), training=training), self.compute_dtype)
+        values = ops.transpose(self.value(x), (0, 2, 1, 3))                           # [B,N,S,H]
+        return self.merge_heads(ops.transpose(ops.matmul(weights, values), (0, 2, 1, 3)))  # [B,Q,D]
+
+    def scores(self, x, queries=None):
+        """x [B,S,D], queries [B,Q,D] or None for x -> how well each query fits each row, before mask and softmax, [B,N,Q,S]."""
+        q = self.query(x if queries is None else queries) * self.scale                # [B,Q,N,H]
+        q, k = (ops.transpose(part, (0, 2, 1, 3)) for part in (q, self.key(x)))       # [B,N,Q or S,H]
+        return ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))                          # [B,N,Q,S]
 
     def compute_output_shape(self, x_shape, attention_mask_shape=None, queries_shape=None):
         """[B,Q,D]."""

@@ -119,6 +119,31 @@ def scatter_picture(gold: np.ndarray, predicted: np.ndarray) -> Picture:
     return done[0]
 
 
+def maps_picture(maps: Mapping[str, np.ndarray], tokens: Sequence[str], description: str) -> Picture:
+    """Square maps [S,S] of weights from 0 to 1, side by side under their names; rows and columns are tokens."""
+    size, step = len(tokens), len(tokens) + 1
+    gap = np.full((size, 1), np.nan)
+    whole = np.concatenate([part for one in maps.values() for part in (one, gap)][:-1], axis=1)
+    names = [label_of(token) for token in tokens]
+    side = min(1.0 + 0.2 * size, 8.0)
+    with _drawn(description, side * len(maps) + 1.0, side + 1.0) as (axes, done):
+        axes.imshow(whole, cmap="Blues", vmin=0.0, vmax=1.0)
+        axes.set_xticks([number * step + place for number in range(len(maps)) for place in range(size)], names * len(maps), rotation=90)
+        axes.set_yticks(range(size), names)
+        for number, name in enumerate(maps):
+            axes.text(number * step + (size - 1) / 2, -0.8, name, ha="center", va="bottom")
+    return done[0]
+
+
+def points_picture(groups: Mapping[str, np.ndarray], description: str) -> Picture:
+    """Points [N,2] by name, a color for each name."""
+    with _drawn(description, 8.0, 6.0) as (axes, done):
+        for name, points in groups.items():
+            axes.scatter(points[:, 0], points[:, 1], s=14, alpha=0.7, label=label_of(name))
+        axes.legend(fontsize="small")
+    return done[0]
+
+
 def bars_picture(groups: Mapping[str, Mapping[str, float]], up: str, description: str) -> Picture:
     """Bars {group: {name: height}}, a color for each name."""
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))

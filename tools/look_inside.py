@@ -1,0 +1,226 @@
+"""Makes a page of pictures of what a pre-trained model knows: filled blanks, words that are alike, attention maps, texts in a plane.
+
+    python tools/look_inside.py --model=runs/small --input_file=held_out.txt --output_dir=inside
+
+The text has a sentence per line and an empty line between documents, as tools/prepare_corpus.py writes it; take text that the model
+has not seen. `report.html` needs no network and no script; `report.json` has its numbers.
+"""
+
+from official_bert.command_line import run_main
+
+import collections
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from absl import flags
+
+from official_bert.files import make_folder, read_lines
+from official_bert.reports.sections import Picture, Section
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("model", None, "A training run's folder, or a checkpoint of any format, with the masked-LM head.", required=True)
+flags.DEFINE_string("input_file", None, "Sentences, one per line, an empty line between documents.", required=True)
+flags.DEFINE_string("output_dir", None, "The folder of report.html and report.json.", required=True)
+flags.DEFINE_string("sentence", "", "The sentence of the attention maps (default: the first of 9 to 14 WordPieces).")
+flags.DEFINE_integer("seed", 0, "Chooses the hidden words.")
+
+MOST_SENTENCES = 2000  # of the text that are read
+BLANKS_A_SENTENCE, SHOWN_BLANKS, GUESSES = 4, 12, 5
+WORDS_OF_SENTENCE = range(4, 41)  # in which words are hidden
+MOST_BLANKS = 1000
+SHORT_WORD = 3  # letters: mostly grammar
+LEAST_COUNT, SHOWN_WORDS, NEIGHBOURS = 10, 15, 6  # of the words whose neighbours are shown
+MEASURED_SENTENCES, LONGEST = 100, 64  # of the averages of attention; tokens
+HEADS_A_PICTURE = 4
+DOCUMENTS, SENTENCES_A_DOCUMENT = 8, 40  # of the plane
+
+
+def read_documents(path: str) -> list[list[str]]:
+    """Returns the sentences of each document. Raises ValueError for a file without any."""
+    documents: list[list[str]] = [[]]
+    for line in read_lines(path):
+        if line.strip():
+            documents[-1].append(line.strip())
+        elif documents[-1]:
+            documents.append([])
+        if sum(map(len, documents)) == MOST_SENTENCES:
+            break
+    if not documents[0]:
+        raise ValueError(f"{path}: expected sentences, one per line, got no text")
+    return [document for document in documents if document]
+
+
+def choose_blanks(sentences: Sequence[str], vocab: Mapping[str, int], lower_case: bool, rng: random.Random) -> list[tuple[str, str]]:
+    """Returns (sentence with [MASK], hidden word) pairs: up to four words of a sentence, each a WordPiece of its own."""
+    def written(word: str) -> str:
+        return word.lower() if lower_case else word
+
+    blanks = []
+    for sentence in sentences:
+        words = sentence.split()
+        known = [place for place, word in enumerate(words) if word.isalpha() and written(word) in vocab]
+        if len(words) in WORDS_OF_SENTENCE:
+            blanks += [(" ".join([*words[:place], "[MASK]", *words[place + 1:]]), written(words[place]))
+                       for place in sorted(rng.sample(known, min(BLANKS_A_SENTENCE, len(known))))]
+    return sorted(rng.sample(blanks, min(MOST_BLANKS, len(blanks))), key=blanks.index)
+
+
+def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping]) -> Iterator[Section]:
+    """Some filled blanks, and the shares of all that were right, beside the guess that needs no model."""
+    guesses = [answer["tokens"][0] for answer in answers]
+    chosen = range(0, len(blanks), max(1, len(blanks) // SHOWN_BLANKS))[:SHOWN_BLANKS]
+    rows = [(blanks[place][0], blanks[place][1], ", ".join(
+        f"{word} {share:.2f}" for word, share in zip(guesses[place], answers[place]["probabilities"][0]))) for place in chosen]
+    yield Section(name="blanks", title="Filled blanks", values=[list(row) for row in rows], header=("sentence", "hidden word", "guesses"),
+                  rows=rows)
+    commonest = collections.Counter(hidden for _, hidden in blanks).most_common(1)[0][0]
+    counted = []
+    for name, chosen_words in ((f"up to {SHORT_WORD} letters", lambda word: len(word) <= SHORT_WORD),
+                               ("longer words", lambda word: len(word) > SHORT_WORD), ("all", lambda word: True)):
+        pairs = [(hidden, guess) for (_, hidden), guess in zip(blanks, guesses) if chosen_words(hidden)]
+        if pairs:
+            counted.append((name, len(pairs), float(np.mean([hidden == guess[0] for hidden, guess in pairs])),
+                            float(np.mean([hidden in guess for hidden, guess in pairs])),
+                            float(np.mean([hidden == commonest for hidden, _ in pairs]))))
+    header = ("hidden words", "blanks", "first guess right", f"among {GUESSES}", f"always {commonest!r}")
+    yield Section(name="blanks_counted", title="How many blanks are right", values=[dict(zip(header, row)) for row in counted],
+                  header=header, rows=counted, on_screen=True)
+
+
+def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int]) -> Section:
+    """The nearest words by the cosine of their embeddings (vectors [V,D]), for a spread of words by their frequency."""
+    words = [word for word, count in counts.items() if count >= LEAST_COUNT and len(word) > SHORT_WORD and word.isalpha()]
+    if len(words) < 2:
+        return Section(name="neighbours", title="Words that are alike", values=[],
+                       note=f"Needs two words that occur {LEAST_COUNT} times or more in the text.")
+    words.sort(key=lambda word: (-counts[word], word))
+    ids = [tokenizer.vocab[word] for word in words]
+    unit = vectors[ids] / np.linalg.norm(vectors[ids], axis=1, keepdims=True)
+    rows = []
+    for place in range(0, len(words), max(1, len(words) // SHOWN_WORDS))[:SHOWN_WORDS]:
+        likeness = unit @ unit[place]
+        near = [other for other in np.argsort(-likeness, kind="stable") if other != place][:NEIGHBOURS]
+        rows.append((words[place], counts[words[place]], ", ".join(f"{words[other]} {likeness[other]:.2f}" for other in near)))
+    return Section(name="neighbours", title="Words that are alike", values=[list(row) for row in rows],
+                   header=("word", "times in the text", "nearest words, cosine"), rows=rows,
+                   note=f"By their WordPiece vectors, among {len(words):,} words that occur {LEAST_COUNT} times or more in the text.")
+
+
+def attention_weights(encoder, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the weights of attention of one text [L,N,S,S]: layer, head, the row that looks, the row that is looked at."""
+    from keras import ops
+
+    from official_bert.layers.attention import make_attention_mask, visible_softmax
+    outputs = encoder(inputs)
+    mask = make_attention_mask(inputs["input_mask"], left_to_right=encoder.settings["attention"] == "left_to_right")
+    return np.stack([ops.convert_to_numpy(visible_softmax(layer.attention.scores(x), mask))[0] for x, layer in zip(
+        [outputs["embedding_output"], *outputs["layer_outputs"]], encoder.transformer_layers)])
+
+
+def maps_section(weights: np.ndarray, tokens: Sequence[str]) -> Section:
+    """The attention maps of one sentence, weights [L,N,S,S]."""
+    from official_bert.reports.pictures import maps_picture
+    pictures: list[Picture] = []
+    for layer, heads in enumerate(weights, 1):
+        for first in range(0, len(heads), HEADS_A_PICTURE):
+            some = {f"layer {layer}, head {number + 1}": heads[number] for number in range(first, min(first + HEADS_A_PICTURE, len(heads)))}
+            pictures.append(maps_picture(some, tokens, f"Attention of {', '.join(some)}"))
+    return Section(name="attention", title="What each head looks at", values={"tokens": list(tokens), "weights": weights.tolist()},
+                   note="A row is a token that looks; dark cells are where it looks.", pictures=pictures)
+
+
+def kinds_of_places(ids: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns kinds of places, as seen from each row of a text [S], as [S,S] of 0 and 1; the first and the last token are special."""
+    size = len(ids)
+    special = np.isin(np.arange(size), (0, size - 1))
+    return {"itself": np.eye(size), "one before": np.eye(size, k=-1), "one after": np.eye(size, k=1),
+            "[CLS], [SEP]": np.tile(special, (size, 1)).astype(float),
+            "same token elsewhere": ((ids[:, None] == ids) & ~np.eye(size, dtype=bool)).astype(float)}
+
+
+def averages_section(encoder, tokenizer, sentences: Sequence[str]) -> Section:
+    """The share of each head's attention that goes to each kind of place, beside that of equal weights."""
+    found: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    even: dict[str, list[float]] = collections.defaultdict(list)
+    for sentence in sentences[:MEASURED_SENTENCES]:
+        inputs = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
+        weights = attention_weights(encoder, inputs)
+        for kind, places in kinds_of_places(inputs["input_ids"][0]).items():
+            found[kind].append((weights * places).sum(axis=(-2, -1)) / len(places))  # [L,N]
+            even[kind].append(float(places.sum()) / places.size)
+    shares = np.mean([found[kind] for kind in found], axis=1)  # [kinds,L,N]
+    rows: list[list] = [[f"layer {layer + 1}, head {head + 1}", *map(float, shares[:, layer, head])]
+                        for layer, head in np.ndindex(*shares.shape[1:])]
+    rows.append(["equal weights", *(float(np.mean(even[kind])) for kind in found)])
+    return Section(name="attention_on_average", title="Where attention goes on average", header=("", *found), rows=rows, on_screen=True,
+                   values=[dict(zip(("head", *found), row)) for row in rows],
+                   note=f"Shares over {min(MEASURED_SENTENCES, len(sentences))} sentences; one sentence may be an exception.")
+
+
+def plane_section(documents: Sequence[Sequence[str]], embed) -> Section:
+    """Sentences of the longest documents as points in a plane, a color for each document."""
+    from sklearn.decomposition import PCA
+
+    from official_bert.reports.pictures import points_picture
+    longest = sorted(documents, key=len, reverse=True)[:DOCUMENTS]
+    chosen = [[line for line in document if len(line.split()) >= 5][:SENTENCES_A_DOCUMENT] for document in longest]
+    chosen = [document for document in chosen if len(document) > 1]
+    if len(chosen) < 2:
+        return Section(name="plane", title="Texts in a plane", values=None, note="Needs two documents of two sentences of five words.")
+    vectors = np.array([answer["embedding"] for answer in embed([line for document in chosen for line in document])])
+    owner = np.repeat(np.arange(len(chosen)), [len(document) for document in chosen])
+    plane = PCA(2, svd_solver="full").fit_transform(vectors)
+    unit = vectors - vectors.mean(axis=0)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    likeness = unit @ unit.T - 2 * np.eye(len(unit))
+    right = float(np.mean(owner[likeness.argmax(axis=1)] == owner))
+    chance = float(np.mean([(np.sum(owner == one) - 1) / (len(owner) - 1) for one in owner]))
+    groups = {f"{number + 1}: {document[0]}": plane[owner == number] for number, document in enumerate(chosen)}
+    values = {"nearest_is_of_same_document": right, "by_chance": chance, "points": {name: own.tolist() for name, own in groups.items()}}
+    return Section(name="plane", title="Texts in a plane", values=values,
+                   header=("nearest sentence is of the same document", "by chance"), rows=[(right, chance)], on_screen=True,
+                   note="A point is a sentence (the mean of its output vectors), a color is a document; the plane is that of the two "
+                        "directions in which the sentences differ most (principal components).",
+                   pictures=[points_picture(groups, "Sentences of several documents in a plane")])
+
+
+def main(_) -> None:
+    """Asks the model, measures, draws, writes."""
+    from keras import ops
+
+    import official_bert
+    from official_bert.models.pretrainer import Pretrainer
+    from official_bert.reports.page import as_lines, write_report
+    model = official_bert.load_model(FLAGS.model)
+    if not isinstance(model, Pretrainer):
+        raise ValueError(f"--model={FLAGS.model}: expected a model with the masked-LM head, got a {type(model).__name__}")
+    if model.encoder.settings["attention"] != "bidirectional":
+        raise ValueError(f"--model={FLAGS.model}: expected a model that reads both sides of a blank, got one that reads from left to right")
+    documents = read_documents(FLAGS.input_file)
+    sentences = [line for document in documents for line in document]
+    tokenizer = official_bert.load_tokenizer(FLAGS.model)
+    fill = official_bert.Predictor(FLAGS.model, top_k=GUESSES)
+    encoder = official_bert.load_encoder(FLAGS.model, return_layers=True)
+    pieces = [tokenizer.tokenize(line) for line in sentences]
+    blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(FLAGS.seed))
+    if not blanks:
+        raise ValueError(f"{FLAGS.input_file}: expected sentences of {min(WORDS_OF_SENTENCE)} to {max(WORDS_OF_SENTENCE)} words, some of "
+                         "them in the vocabulary, got none")
+    sentence = FLAGS.sentence or next((line for line, own in zip(sentences, pieces) if 9 <= len(own) <= 14), sentences[0])
+    encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
+    sections = [
+        *blanks_sections(blanks, fill([text for text, _ in blanks])),
+        neighbours_section(ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer,
+                           collections.Counter(piece for own in pieces for piece in own)),
+        maps_section(attention_weights(encoder, encoded), tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())),
+        averages_section(encoder, tokenizer, sentences),
+        plane_section(documents, official_bert.Predictor(FLAGS.model, head="embeddings", pooling="mean"))]
+    make_folder(FLAGS.output_dir)
+    written = write_report(f"Inside {FLAGS.model}", sections, FLAGS.output_dir)
+    print("\n".join(as_lines(sections)))
+    print(f"\nwritten: {', '.join(written)}")
+
+
+if __name__ == "__main__":
+    run_main(main)
