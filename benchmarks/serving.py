@@ -40,6 +40,7 @@ flags.DEFINE_integer("max_seq_length", 256, "Longest input, in tokens.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
 flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of our export and of its peer: PyTorch in bfloat16, ONNX "
                   "Runtime's dynamic int8.")
+flags.DEFINE_integer("intra_op_threads", 0, "Threads of one of our operations; 0: one a core.", lower_bound=0)
 flags.DEFINE_bool("profile", False, "Instead, print the time shares of our operations by kind.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime.")
 BATCH_SIZES = (8, 32)
@@ -268,6 +269,8 @@ def main(_) -> None:
         sys.exit("error: expected --init_checkpoint or --config")
     if not os.path.exists(FLAGS.torch_python):
         sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
+    import tensorflow as tf
+    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.intra_op_threads)
     texts = make_texts()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         model, peer_folder = make_models(folder)

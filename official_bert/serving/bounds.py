@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-LEAST_TOKENS = 256  # of a group, and of what a group leaves: fewer cost more by themselves than they save in padding
+GROUP_COST = 96  # tokens that cost as much as a group does by itself (measured: 83 at MiniLM's size)
 Claim = tuple[tf.Tensor, str, Sequence[Any]]  # whether it holds [] bool, what was expected, what came
 
 
@@ -46,7 +46,7 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
     """
     total = tf.size(lengths)
     ordered, order = tf.math.top_k(lengths, total)  # equal ones in their order
-    ordered = tf.pad(ordered, [[0, 1]])
+    ordered = tf.pad(ordered, [[0, 2]])  # as `_group_size` wants them
 
     def run(first: tf.Tensor, index: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, tf.Tensor, list[tf.TensorArray]]:
         last = first + _group_size(ordered[first:], tokens_at_once)
@@ -60,12 +60,20 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
 
 
 def _group_size(lengths: tf.Tensor, tokens_at_once: int) -> tf.Tensor:
-    """Returns how many of the rows that are left go together; their lengths [R+1], the longest first, with a 0 behind them."""
-    rows, tokens = tf.size(lengths) - 1, tf.cumsum(lengths)
-    similar = tf.math.count_nonzero(lengths * 4 >= lengths[0] * 3, dtype=tf.int32)
-    enough = tf.math.count_nonzero(tokens < LEAST_TOKENS, dtype=tf.int32) + 1
-    size = tf.minimum(tf.maximum(similar, enough), rows)
-    size = tf.where(tokens[-1] - tokens[size - 1] < LEAST_TOKENS, rows, size)
+    """Returns how many of the rows that are left go together; their lengths [R+2], the longest first, with two 0 behind them.
+
+    All of them are cut in two where that saves most padding, then the first part is, as long as a cut saves more than a group costs.
+    This costs 0.5 % more than the best of all partitions on average, and 10 % in the worst of 60,000 random lists of rows.
+    """
+    rows = tf.size(lengths) - 2
+
+    def cut(part: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        first = tf.range(1, part + 1)
+        saved = (part - first) * (lengths[0] - lengths[1:part + 1])
+        best = tf.argmax(saved, output_type=tf.int32)
+        return tf.where(saved[best] > GROUP_COST, best + 1, part), part
+
+    size, _ = tf.while_loop(lambda part, before: (part > 1) & (part < before), cut, [rows, rows + 1], parallel_iterations=1)
     at_once = tf.maximum(tokens_at_once // tf.maximum(lengths[0], 1), 1)
     parts = tf.maximum((size + at_once - 1) // at_once, 1)
     return (size + parts - 1) // parts  # parts of equal size, not a small one at the end

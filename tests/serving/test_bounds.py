@@ -38,29 +38,47 @@ def rows(count=2, length=8, **changed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(lengths=st.lists(st.integers(0, 40), max_size=23), at_once=st.integers(1, 100), least=st.sampled_from([1, 30, 256]))
-def test_groups_are_bounded_and_similar_and_give_what_all_rows_give(lengths, at_once, least):
+@given(lengths=st.lists(st.integers(0, 40), max_size=23), at_once=st.integers(1, 100), cost=st.sampled_from([0, 30, 96]))
+def test_groups_are_bounded_and_similar_and_give_what_all_rows_give(lengths, at_once, cost):
     values, groups = np.array(lengths, np.float32)[:, None] + [0, 100], []
 
     def compute(rows):
         groups.append(rows.numpy().tolist())
         return {"rows": tf.gather(tf.constant(values, tf.float32), rows), "odd": tf.gather(tf.constant(lengths, tf.int32), rows)[1:]}
     specs = {"rows": tf.TensorSpec([None, 2], tf.float32), "odd": tf.TensorSpec([None], tf.int32)}
-    with mock.patch.object(bounds, "LEAST_TOKENS", least):
+    with mock.patch.object(bounds, "GROUP_COST", cost):
         found, order = bounds.in_groups(compute, tf.constant(lengths, tf.int32), at_once, specs)
     assert sorted(order.numpy()) == list(range(len(lengths))) and [row for group in groups for row in group] == order.numpy().tolist()
     np.testing.assert_array_equal(found["rows"], values[order.numpy()])
     assert len(found["odd"]) == sum(max(0, len(group) - 1) for group in groups)
     assert len(groups) == 1 or all(groups)
-    for place, group in enumerate(filter(None, groups)):
+    for group in filter(None, groups):
         tokens = [lengths[row] for row in group]
         assert len(group) == 1 or len(group) * max(tokens) <= at_once
-        # A row that is much shorter than the longest is there because the group, or what it leaves, would be too small without it.
-        extra = [length for index, length in enumerate(tokens) if length * 4 < max(tokens) * 3 and sum(tokens[:index]) >= least]
-        assert not extra or sum(extra) + sum(lengths[row] for later in groups[place + 1:] for row in later) < least
+        # No further cut would save more padding than a group costs.
+        assert all((len(group) - place) * (tokens[0] - tokens[place]) <= cost for place in range(1, len(group)))
     if len(set(lengths)) == 1:
         assert len(groups) == -(-len(lengths) // max(1, at_once // max(1, lengths[0])))
         assert max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+def cheapest(lengths, cost):
+    """Returns the tokens of the best of all partitions of rows into groups, longest first: padded rows, and `cost` for each group."""
+    best = [0] * (len(lengths) + 1)
+    for first in reversed(range(len(lengths))):
+        best[first] = min(cost + (last - first) * lengths[first] + best[last] for last in range(first + 1, len(lengths) + 1))
+    return best[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(1, 250), min_size=1, max_size=24), cost=st.sampled_from([0, 30, 96]))
+def test_groups_cost_little_more_than_those_of_the_best_partition(lengths, cost):
+    lengths, spent, first = sorted(lengths, reverse=True), 0, 0
+    with mock.patch.object(bounds, "GROUP_COST", cost):
+        while first < len(lengths):
+            size = int(bounds._group_size(tf.constant([*lengths[first:], 0, 0]), 10 ** 6))
+            spent, first = spent + cost + size * lengths[first], first + size
+    assert spent <= 1.2 * cheapest(lengths, cost)
 
 
 def test_a_row_is_computed_up_to_its_last_real_or_wanted_token():

@@ -71,7 +71,7 @@ def case(make, request):
     """Returns a case's task, model and rows, its served model, and the function that answers; traced once for several tests."""
     task, model, rows = make(request.param)
     served = make_served_model(task, model, ServingOptions())
-    with mock.patch.object(bounds, "LEAST_TOKENS", 1):  # so that these few short rows are several groups
+    with mock.patch.object(bounds, "GROUP_COST", 0):  # so that these few short rows are several groups
         return task, model, rows, served, function_of(served)
 
 
@@ -112,7 +112,7 @@ def test_rows_of_ids_have_the_logits_of_the_model_itself_which_computes_padding(
         row[:length] = 1
     inputs = {"input_ids": rng.integers(5, 3000, mask.shape).astype(np.int32) * mask, "input_mask": mask,
               "segment_ids": rng.integers(0, 2, mask.shape).astype(np.int32) * mask}
-    with mock.patch.object(bounds, "LEAST_TOKENS", 1):
+    with mock.patch.object(bounds, "GROUP_COST", 0):
         found = tf.function(served.answer_ids)({name: tf.constant(value) for name, value in inputs.items()})
     real, more = mask.astype(bool), {}
     if isinstance(served, ServedFeatureTagger):  # it tags the first pieces of words alone
