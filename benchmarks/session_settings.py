@@ -97,7 +97,8 @@ def main(_) -> None:
                 for shape, seconds in ask(name, str(pathlib.Path(folder, "float32", "ids", "1"))).items():
                     all_seconds[shape] += seconds
             print(f"round {turn + 1} of {FLAGS.rounds}", file=sys.stderr, flush=True)
-    print(f"| setting | {' | '.join(f'{shape}: p50 (ms) | times the default' for shape in SHAPES)} |\n|---" + "|---" * 2 * len(SHAPES) + "|")
+    heads = " | ".join(f"{shape}: p50 (ms) | times the default" for shape in SHAPES)
+    print(f"| setting | {heads} |\n|---" + "|---" * 2 * len(SHAPES) + "|")
     medians = {name: {shape: statistics.median(values) for shape, values in shapes.items()} for name, shapes in found.items()}
     for name, shapes in medians.items():
         cells = [f"{1e3 * value:.2f} | {value / medians['default'][shape]:.2f}" for shape, value in shapes.items()]
