@@ -39,7 +39,7 @@ demo: .venv/.installed
 	@$(BIN)/python tools/demo.py --corpus='$(CORPUS)'
 
 test: .venv/.installed
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 test-slow: .venv/.installed
 	@$(BIN)/python -m pytest -m slow $(ARGS)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Files of ten seconds and more, the longest first. Two processes take whole files in this order (`make test`); a long one at the end
-# would leave the other process without work.
+# Files of ten seconds and more, the longest first. Three processes take whole files in this order (`make test`: on two cores, the third
+# works while others wait for servers and commands); a long one at the end would leave the others without work.
 LONGEST_FIRST = (
     "journeys/test_from_text.py", "training/test_runs.py", "training/test_step.py", "journeys/test_from_published_checkpoints.py",
     "tasks/tagging/test_tagging_task.py", "training/test_distribution.py", "tasks/tagging/test_served_tagger.py",

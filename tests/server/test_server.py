@@ -49,6 +49,7 @@ def options_for(base, **options):
                          **{"poll_seconds": 0.1, "drain_seconds": 10, **options})
 
 
+@pytest.mark.slow
 def test_the_command_serves_and_stops_after_its_last_answer(demo_root):
     with command(f"--model_config_file={demo_root}/models.config", f"--batching_parameters_file={demo_root}/batching.config",
                  f"--monitoring_config_file={demo_root}/monitoring.config") as (process, url, target):
