@@ -73,7 +73,7 @@ def table_of(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], pape
     shown = [name for name in paper["rows"] if name in rows]
     theirs = [f"paper: {column}" for column in paper["columns"]] if shown else []
     head = ["row", "steps", "own held-out loss", "held-out MLM loss", *(f"{task}, {plan.tasks[task].metric}" for task in tasks), *theirs]
-    return [head, *([results[name]["title"], *_losses(results[name]), *(_cell(results[name], task) for task in tasks),
+    return [head, *([results[name]["title"], *_losses(results[name]), *(_cell(results[name], task, plan) for task in tasks),
                      *(map(str, paper["rows"].get(name, [""] * len(theirs))) if theirs else [])] for name in rows)]
 
 
@@ -83,8 +83,13 @@ def _losses(row: Mapping[str, Any]) -> list[str]:
     return [f"{row['steps']:,}" if "steps" in row else "0", own, f"{row['held_out']['mlm_loss']:.3f}" if row["held_out"] else ""]
 
 
-def _cell(row: Mapping[str, Any], task: str) -> str:
-    return str(Estimate.of(row["tasks"][task]["values"])) if task in row["tasks"] else ""
+def _cell(row: Mapping[str, Any], task: str, plan: Plan) -> str:
+    return str(estimate_of(row, task, plan)) if task in row["tasks"] else ""
+
+
+def estimate_of(row: Mapping[str, Any], task: str, plan: Plan) -> Estimate:
+    """Estimates a row's share of a perfect model's value: some metrics are shares themselves, others percent."""
+    return Estimate.of([value / plan.tasks[task].perfect for value in row["tasks"][task]["values"]])
 
 
 def markdown(cells: Sequence[Sequence[str]]) -> str:
@@ -137,7 +142,7 @@ def draw_suite(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], pa
     tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
     figure, panels = pyplot.subplots(1, len(tasks), figsize=(3.2 * len(tasks) + 2, 0.5 * len(rows) + 1.6), sharey=True, squeeze=False)
     for axes, task in zip(panels[0], tasks):
-        found = {name: Estimate.of(results[name]["tasks"][task]["values"]) for name in rows if task in results[name]["tasks"]}
+        found = {name: estimate_of(results[name], task, plan) for name in rows if task in results[name]["tasks"]}
         places = [rows.index(name) for name in found]
         axes.barh(places, [100 * one.mean for one in found.values()], color="steelblue",
                   xerr=[0.0 if math.isnan(one.half_width) else 100 * one.half_width for one in found.values()])
