@@ -60,10 +60,10 @@ def choose_blanks(sentences: Sequence[str], vocab: Mapping[str, int], lower_case
     for sentence in sentences:
         words = sentence.split()
         known = [place for place, word in enumerate(words) if word.isalpha() and written(word) in vocab]
-        if len(words) in WORDS_OF_SENTENCE:
+        if len(words) in WORDS_OF_SENTENCE and "[MASK]" not in sentence:
             blanks += [(" ".join([*words[:place], "[MASK]", *words[place + 1:]]), written(words[place]))
                        for place in sorted(rng.sample(known, min(BLANKS_A_SENTENCE, len(known))))]
-    return sorted(rng.sample(blanks, min(MOST_BLANKS, len(blanks))), key=blanks.index)
+    return [blanks[place] for place in sorted(rng.sample(range(len(blanks)), min(MOST_BLANKS, len(blanks))))]
 
 
 def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping]) -> Iterator[Section]:
@@ -204,13 +204,16 @@ def main(_) -> None:
     encoder = official_bert.load_encoder(FLAGS.model, return_layers=True)
     pieces = [tokenizer.tokenize(line) for line in sentences]
     blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(FLAGS.seed))
+    answers = fill([text for text, _ in blanks])
+    kept = [place for place, answer in enumerate(answers) if answer["tokens"]]  # the other blanks are cut off with the end of their text
+    blanks, answers = [blanks[place] for place in kept], [answers[place] for place in kept]
     if not blanks:
         raise ValueError(f"{FLAGS.input_file}: expected sentences of {min(WORDS_OF_SENTENCE)} to {max(WORDS_OF_SENTENCE)} words, some of "
                          "them in the vocabulary, got none")
     sentence = FLAGS.sentence or next((line for line, own in zip(sentences, pieces) if 9 <= len(own) <= 14), sentences[0])
     encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
     sections = [
-        *blanks_sections(blanks, fill([text for text, _ in blanks])),
+        *blanks_sections(blanks, answers),
         neighbours_section(ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer,
                            collections.Counter(piece for own in pieces for piece in own)),
         maps_section(attention_weights(encoder, encoded), tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())),

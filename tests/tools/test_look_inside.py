@@ -20,7 +20,7 @@ Her neighbour misplaced the copper atlas in the rain.
 
 The atlas rained on her neighbour.
 Was the price of the atlas in the copper?
-"""
+""" + "neighbour " * 38 + "the price.\n"  # too long for the model: the words at its end are cut off
 
 
 @pytest.fixture(scope="module")
