@@ -14,12 +14,14 @@ help:
 	@echo "make lint       ruff and mypy"
 
 # What every command imports. Compiled at installation, by all cores: otherwise the first command does it, and where Python may not
-# write bytecode (PYTHONDONTWRITEBYTECODE) each command and each process of the tests again. All that is installed would take four times
-# as long.
+# write bytecode (PYTHONDONTWRITEBYTECODE) each command again. All that is installed would take four times as long.
 COMPILED := tensorflow keras numpy scipy sklearn numba llvmlite h5py google matplotlib tensorboard
 # Tokenizer and generator are compiled by Numba at their first use, for ten seconds; the result stays beside the sources.
 COMPILE_KERNELS = folder=$$(mktemp -d) && $(BIN)/python tools/create_pretraining_data.py --input_file=README.md \
   --vocab_file=tests/golden/vocab_uncased.txt --output_file=$$folder/readme.tfrecord; rm -r $$folder
+# The tests, with pytest's rewriting of their assertions, and what they alone import: else each of their processes compiles it.
+WRITING_BYTECODE = env -u PYTHONDONTWRITEBYTECODE
+COMPILE_TESTS = $(WRITING_BYTECODE) $(BIN)/python -m pytest --collect-only --quiet
 # uv (from PyPI) resolves and installs in seconds what takes pip minutes.
 .venv/.installed: requirements.txt requirements-beam.txt requirements-dev.txt requirements-serving.txt pyproject.toml
 	@echo "Installing into .venv (a few minutes, about 3 GB) ..."
@@ -31,6 +33,7 @@ COMPILE_KERNELS = folder=$$(mktemp -d) && $(BIN)/python tools/create_pretraining
 	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --no-deps --editable .
 	@cd .venv/lib/python3.*/site-packages && ../../../bin/python -m compileall -qq -j 0 -x '/tests?/' $(COMPILED) || true
 	@$(COMPILE_KERNELS) >/dev/null 2>&1 || true
+	@$(COMPILE_TESTS) >/dev/null 2>&1 || true
 	@touch $@
 
 install: .venv/.installed
@@ -39,10 +42,10 @@ demo: .venv/.installed
 	@$(BIN)/python tools/demo.py --corpus='$(CORPUS)'
 
 test: .venv/.installed
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+	@$(WRITING_BYTECODE) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 test-slow: .venv/.installed
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+	@$(WRITING_BYTECODE) $(BIN)/python -m pytest -m slow $(ARGS)
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ from keras import ops
 from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
 from official_bert.layers.fused import Dropout
+from official_bert.layers.layer_norm import LayerNormalization
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -21,8 +22,7 @@ class Embeddings(keras.layers.Layer):
                          "max_position_embeddings": max_position_embeddings, "type_vocab_size": type_vocab_size,
                          "dropout": dropout, "initializer_range": initializer_range,
                          "layer_norm_epsilon": layer_norm_epsilon}
-        self.layer_norm = keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm",
-                                                          dtype=self.dtype_policy)
+        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
         self.dropout = Dropout(dropout, dtype=self.dtype_policy)
         # One each: tables that share an initializer begin with the same rows.
         self.word_embeddings_initializer, self.token_type_embeddings_initializer, self.position_embeddings_initializer = (

@@ -6,6 +6,7 @@ from keras import ops
 from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
 from official_bert.layers.fused import pays, product_with_rows
+from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.transformer import get_activation
 
 
@@ -24,8 +25,7 @@ class MaskedLMHead(keras.layers.Layer):
         get_activation(hidden_act)  # refuses an unknown name
         self.transform = keras.layers.Dense(hidden_size, kernel_initializer=truncated_normal(initializer_range),
                                             name="transform", dtype=self.dtype_policy)
-        self.layer_norm = keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm",
-                                                          dtype=self.dtype_policy)
+        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
 
     def build(self, input_shape, *_):
         """Makes the transform and the output bias."""

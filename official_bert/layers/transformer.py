@@ -9,6 +9,7 @@ from keras import ops
 from official_bert.config import BERT_BASE
 from official_bert.layers import fused
 from official_bert.layers.attention import SelfAttention, truncated_normal
+from official_bert.layers.layer_norm import LayerNormalization
 
 
 def gelu_erf(x):
@@ -53,7 +54,7 @@ class TransformerLayer(keras.layers.Layer):
                                       dtype=policy)
 
         def layer_norm(name):
-            return keras.layers.LayerNormalization(epsilon=layer_norm_epsilon, name=name, dtype=policy)
+            return LayerNormalization(epsilon=layer_norm_epsilon, name=name, dtype=policy)
 
         get_activation(hidden_act)  # refuses an unknown name
         self.attention = SelfAttention(num_heads, hidden_size, attention_dropout, initializer_range, name="attention",

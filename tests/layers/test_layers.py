@@ -8,6 +8,7 @@ from keras import ops
 from official_bert.layers.attention import SelfAttention, make_attention_mask
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.heads import MaskedLMHead, OutputLayer
+from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.transformer import ACTIVATIONS, TransformerLayer, get_activation
 
 B, S, D, V = 2, 5, 8, 11
@@ -23,8 +24,9 @@ HARNESS = [
     (lambda **more: Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S, **more), (IDS, SEGMENTS), (B, S, D)),
     (lambda **more: MaskedLMHead(vocab_size=V, hidden_size=D, **more), (X, TABLE), (B, S, V)),
     (lambda **more: OutputLayer(num_classes=3, **more), (X,), (B, S, 3)),
+    (lambda **more: LayerNormalization(**more), (X,), (B, S, D)),
 ]
-NAMES = ["attention", "transformer", "embeddings", "masked_lm", "output"]
+NAMES = ["attention", "transformer", "embeddings", "masked_lm", "output", "layer_norm"]
 has_dropout = {"attention", "transformer", "embeddings"}
 
 
@@ -149,3 +151,32 @@ def test_bfloat16_runs_add_embeddings_in_float32():
     found = ops.convert_to_numpy(ops.cast(layer(np.array([[1]]), np.array([[0]])), "float32"))[0, 0]
     assert np.abs(wanted).max() > 1
     np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("mixed_bfloat16", 1e-2)])
+@pytest.mark.parametrize("mean", [0.0, 500.0], ids=["", "far from 0"])
+def test_layer_norm_is_that_of_its_paper(dtype, tolerance, mean):
+    # Multiples of 1/8 around 500 are numbers of float32, so that all rounding is the layer's own.
+    x = (np.round(X * 8) / 8 + mean) if dtype == "float32" else X
+    layer = LayerNormalization(epsilon=1e-12, dtype=dtype)
+    layer.build((None, None, D))
+    gamma, beta = RNG.normal(size=(2, D))
+    layer.set_weights([gamma, beta])
+    wide = x.astype("float64")
+    wanted = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True) * gamma + beta
+    found = layer(x)
+    assert keras.backend.standardize_dtype(found.dtype) == layer.compute_dtype
+    np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(found, "float32")), wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_layer_norm_of_equal_numbers_is_its_bias():
+    layer = LayerNormalization(epsilon=1e-12)
+    layer.build((None, D))
+    layer.beta.assign(np.arange(D))
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer(np.full((2, D), 3.25, "float32"))), [np.arange(D)] * 2)
+
+
+@pytest.mark.parametrize("option", [{"axis": 1}, {"axis": [-1, -2]}, {"center": False}, {"scale": False}, {"rms_scaling": True}])
+def test_layer_norm_refuses_what_it_does_not_compute(option):
+    with pytest.raises(ValueError, match="expected axis=-1"):
+        LayerNormalization(**option)
