@@ -3,7 +3,7 @@
 `adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
 biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
 2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. Compiled by XLA, an update reads and writes
-a weight's numbers once instead of many times; it is compiled once in a process for all weights of a shape, in every training.
+a weight's numbers once or thrice instead of many times; it is compiled once in a process for all weights of a shape, in every training.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ import tensorflow as tf
 from official_bert.config import OptimizerConfig
 
 READ_BY_UPDATE = ("name", "beta_1", "beta_2", "epsilon", "weight_decay_rate")  # fields of OptimizerConfig
+BLOCK = 2 ** 14  # numbers of a weight that are updated together on a CPU: with both moments and the gradient half a megabyte
 NOT_DECAYED = re.compile(r"(LayerNorm|layer_norm|/bias$|_bias$)")  # 2018: ["LayerNorm", "layer_norm", "bias"]
 
 
@@ -107,7 +108,14 @@ def update_in_place(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool
     The variables are plain ones. A compiled function takes a `DistributedVariable` of the same shape for the one that it was traced
     with (TensorFlow's `DistributedVariableTraceType`): pass the copy of one device.
     """
-    return _compiled(_overwrite, _read_fields(rule), shape, decayed)
+    whole = tf.config.list_logical_devices("GPU") or block_size(math.prod(shape)) < BLOCK / 16 or (rule.name == "lamb" and decayed)  # LAMB needs whole norms
+    return _compiled(_overwrite if whole else _overwrite_in_blocks, _read_fields(rule), shape, decayed)
+
+
+@functools.cache
+def block_size(size: int) -> int:
+    """The largest divisor of a weight's size that is at most BLOCK; 1 for a weight below that, for which blocks would not pay."""
+    return 1 if size <= BLOCK else next(block for block in range(BLOCK, 0, -1) if size % block == 0)
 
 
 def _read_fields(rule: OptimizerConfig) -> OptimizerConfig:
@@ -134,6 +142,34 @@ def _overwrite(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first:
     new = _updated(rule, decayed, weight.read_value(), first.read_value(), second.read_value(), gradient, decision)
     for variable, value in zip((weight, first, second), new):
         variable.assign(value, read_value=False)
+
+
+def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first: tf.Variable, second: tf.Variable,
+                         gradient: tf.Tensor, decision: Decision) -> None:
+    """`_overwrite` for a CPU, block by block.
+
+    XLA makes three loops of an update, one for each result. Where they write over what they read they are not vectorised, and a large weight
+    passes through memory three times. Here their results are blocks in the cache, which are copied into their places; the condition keeps
+    XLA from writing them there at once.
+    """
+    block = block_size(math.prod(gradient.shape))
+    count = math.prod(gradient.shape) // block
+    arrays = [tf.TensorArray(tf.float32, count, element_shape=(block,)).unstack(tf.reshape(variable.read_value(), (count, block)))
+              for variable in (weight, first, second)]
+    gradients = tf.reshape(gradient, (count, block))
+
+    def overwrite(index, *arrays):
+        before = [array.read(index) for array in arrays]
+        part = tf.slice(gradients, [index, 0], [1, block])[0]
+
+        def take():
+            new, moments = update(rule, before[0], part * decision.gradient_scale, Moments(*before[1:]), decision.rate, decision.step, decayed)
+            return [new, *moments]
+        after = tf.cond(decision.taken, take, lambda: before)
+        return index + 1, *(array.write(index, value) for array, value in zip(arrays, after))
+    _, *arrays = tf.while_loop(lambda index, *_: index < count, overwrite, (tf.constant(0), *arrays))
+    for variable, array in zip((weight, first, second), arrays):
+        variable.assign(tf.reshape(array.stack(), variable.shape), read_value=False)
 
 
 @keras.saving.register_keras_serializable("official_bert")
