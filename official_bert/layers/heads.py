@@ -5,7 +5,7 @@ from keras import ops
 
 from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
-from official_bert.layers.fused import pays, product_with_rows
+from official_bert.layers.fused import add_bias, pays, product_with_rows
 from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.transformer import get_activation
 
@@ -41,7 +41,8 @@ class MaskedLMHead(keras.layers.Layer):
         rows = ops.reshape(rows, (-1, width))                                         # [B*P,D]
         rows = self.layer_norm(get_activation(self.settings["hidden_act"], training and pays(rows))(self.transform(rows)))
         logits = product_with_rows(rows, ops.cast(word_embeddings, self.compute_dtype))  # [B*P,V]
-        logits = ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
+        logits, bias = ops.cast(logits, "float32"), ops.cast(self.output_bias, "float32")
+        logits = add_bias(logits, bias) if training and pays(logits) else logits + bias
         return ops.reshape(logits, (batch, predictions, self.settings["vocab_size"]))
 
     def compute_output_shape(self, rows_shape, *_):

@@ -6,6 +6,7 @@ a shard with few masks counted more.)
 
 import tensorflow as tf
 
+MANY, BLOCKS = 4096, range(4, 65)  # logits that are searched by blocks, and into how many
 ABSENT = -1e9  # the logit of a label, or a choice, that a row does not have
 
 
@@ -53,8 +54,17 @@ def as_rows(logits: tf.Tensor) -> tf.Tensor:
 
 
 def largest_places(rows: tf.Tensor) -> tf.Tensor:
-    """Returns the place of the largest logit of each row, the first of equal ones: [rows,K] -> [rows]."""
-    return tf.argmax(rows, axis=-1, output_type=tf.int32)
+    """Returns the place of the largest logit of each row, the first of equal ones: [rows,K] -> [rows].
+
+    Of many logits, first the block that has the largest: TensorFlow finds a maximum in half the time that it takes to find its place.
+    """
+    width = rows.shape[-1] or 0
+    count = next((count for count in BLOCKS if width >= MANY and width % count == 0), 1)
+    if count == 1:
+        return tf.argmax(rows, axis=-1, output_type=tf.int32)
+    blocks = tf.reshape(rows, (-1, count, width // count))
+    block = tf.argmax(tf.reduce_max(blocks, axis=-1), axis=-1, output_type=tf.int32)
+    return block * (width // count) + tf.argmax(tf.gather(blocks, block, batch_dims=1), axis=-1, output_type=tf.int32)
 
 
 def binary_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, label_weights: tf.Tensor | float = 1.0,

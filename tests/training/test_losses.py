@@ -87,3 +87,10 @@ def test_a_logit_that_is_not_finite_makes_a_loss_that_is_not_finite():
         logits = LOGITS.copy()
         logits[2, 0] = value
         assert not np.isfinite(float(losses.cross_entropy(tf.constant(logits), LABELS, tf.constant(WEIGHTS))[0]))
+
+
+@pytest.mark.parametrize("width", [3, 4095, 4096, 8000, 30522, 4099], ids=lambda width: f"{width} logits")
+def test_the_largest_place_is_the_first_of_equal_ones(width):
+    rows = np.random.default_rng(width).integers(0, 50, (40, width)).astype(np.float32)  # with many equal ones
+    rows[0], rows[1, -1], rows[2, width // 2] = 7, 99, 99
+    np.testing.assert_array_equal(losses.largest_places(tf.constant(rows)), rows.argmax(axis=-1))

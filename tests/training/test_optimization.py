@@ -95,3 +95,30 @@ def test_a_variable_without_a_gradient_stays_and_does_not_count_in_the_norm():
     np.testing.assert_array_equal(untouched, [1.0, 2.0])
     np.testing.assert_array_equal(other, alone)
     assert (alone != [1.0, 2.0]).all()
+
+
+@pytest.mark.parametrize(("size", "block"), [(1, 1), (2 ** 14, 1), (2 ** 14 + 1, 3277), (2 ** 20, 2 ** 14), (30522 * 768, 15261), (65537, 1),
+                                             (3 * 5 * 7919, 7919)])
+def test_a_block_is_the_largest_divisor_of_a_weights_size_that_fits(size, block):
+    assert optimization.block_size(size) == block
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb"])
+@pytest.mark.parametrize("shape", [(6, 5461), (1021, 17)], ids=["in blocks", "whole: its divisors are too small"])
+def test_large_weights_are_updated_in_place_as_the_formula_says_or_left_alone(name, shape):
+    rule = OptimizerConfig(name=name)
+    weight, first, gradient = (RNG.normal(size=shape).astype(np.float32) for _ in range(3))
+    before = (weight, first, RNG.uniform(0.1, 1, shape).astype(np.float32))
+    variables = [tf.Variable(value) for value in before]
+    update = optimization.update_in_place(rule, shape, True)
+
+    def decision(taken):
+        return optimization.Decision(tf.constant(0.5), tf.constant(0.1), tf.constant(3, tf.int64), tf.constant(taken))
+    update(*variables, tf.fill(shape, np.nan), decision(False))
+    for variable, value in zip(variables, before):
+        np.testing.assert_array_equal(variable, value)
+    update(*variables, tf.constant(gradient), decision(True))
+    wanted, moments = optimization.update(rule, tf.constant(weight), 0.5 * gradient, Moments(*before[1:]), tf.constant(0.1),
+                                          tf.constant(3, tf.int64), True)
+    for variable, value in zip(variables, (wanted, *moments)):
+        np.testing.assert_allclose(variable, value, rtol=2e-5, atol=1e-6)
