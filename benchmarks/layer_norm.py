@@ -74,7 +74,8 @@ def main(_) -> None:
         for name in list(forms)[:-1]:
             ratio = (medians[name] - medians[""]) / (medians["Keras"] - medians[""])
             difference = np.abs(once[name](given).numpy() - wanted).max()
-            print(f"| {rows} x {tokens} | {name} | {1e3 * (medians[name] - medians['']):.2f} | {ratio:.2f} | {difference:.1e} |", flush=True)
+            time_left = 1e3 * (medians[name] - medians[""])
+            print(f"| {rows} x {tokens} | {name} | {time_left:.2f} | {ratio:.2f} | {difference:.1e} |", flush=True)
 
 
 if __name__ == "__main__":

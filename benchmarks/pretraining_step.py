@@ -3,6 +3,7 @@
     make venv-torch
     python benchmarks/pretraining_step.py                                     # all sizes, float32 and bfloat16
     python benchmarks/pretraining_step.py --sizes=tiny:64x128 --precisions=float32 --contenders=ours,keras_hub
+    python benchmarks/pretraining_step.py --profile                           # instead, where the time of our step goes
 
 Each contender lives in a process of its own (`step_contenders.py`); they take turns of a few steps, and a figure is the median over all
 turns. Tokens are all real. The share of the ceiling is the model's operations a second, counted alike for everybody, over those of a large
@@ -10,6 +11,7 @@ matrix product in the same precision, measured between the turns. Memory is the 
 step, so weights are not in it and moments are for those who make them in the first step.
 """
 
+import itertools
 import json
 import pathlib
 import statistics
@@ -28,6 +30,7 @@ flags.DEFINE_list("contenders", list(CONTENDERS), "Names.")
 flags.DEFINE_integer("turns", 5, "Turns of each contender.", lower_bound=1)
 flags.DEFINE_float("turn_seconds", 4.0, "A turn lasts about so long.", lower_bound=0.1)
 flags.DEFINE_float("least_ratio", 0.0, "Fail if ours, relative to the best peer, is below it in any row.")
+flags.DEFINE_bool("profile", False, "Instead, print the processor time of our step by kind of operation.")
 flags.DEFINE_string("torch_python", str(pathlib.Path(__file__).parent.parent / ".venv-torch/bin/python"), "Python with PyTorch.")
 PRODUCT = 2048  # the side of the matrices that tell the ceiling
 SCRIPT = pathlib.Path(__file__).with_name("step_contenders.py")
@@ -63,6 +66,13 @@ class Contender:
         if not self.steps or self.process.returncode:
             raise ValueError((errors.strip().splitlines() or ["no error was printed"])[-1])
         return json.loads(said)
+
+
+def parse_size(text: str) -> tuple[str, int, int]:
+    """MODEL:ROWSxTOKENS -> (model, rows, tokens)."""
+    model, shape = text.split(":")
+    rows, length = map(int, shape.split("x"))
+    return model, rows, length
 
 
 def size_of(model: str, rows: int, length: int, precision: str) -> dict:
@@ -126,21 +136,37 @@ def compare(model: str, rows: int, length: int, precision: str) -> float:
     return found["ours"]["rate"] / max(peers) if "ours" in found and peers else float("inf")
 
 
+def profile(model: str, rows: int, length: int, precision: str) -> None:
+    """Prints the processor time of our step by kind of operation."""
+    from operation_times import operation_times
+    step, count, seconds = CONTENDERS["ours"](size_of(model, rows, length, precision)), 4, []
+    for _ in range(3 + count):
+        began = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - began)
+    found = operation_times(lambda: [step() for _ in range(count)])
+    print(f"{model}, {rows} x {length}, {precision}: {1e3 * statistics.median(seconds[3:]):.0f} ms a step")
+    for kind, value in found.most_common(12):
+        print(f"{1e3 * value / count:9.1f} ms  {kind}")
+
+
 def main(_) -> None:
     """Prints a table in Markdown."""
     if unknown := set(FLAGS.contenders) - set(CONTENDERS):
         sys.exit(f"error: --contenders: expected some of {', '.join(CONTENDERS)}, got {', '.join(sorted(unknown))}")
     if not pathlib.Path(FLAGS.torch_python).exists() and any(name.startswith("pytorch") for name in FLAGS.contenders):
         sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
+    if FLAGS.profile:
+        for precision, text in itertools.product(FLAGS.precisions, FLAGS.sizes):
+            profile(*parse_size(text), precision)
+        return
     columns = ("model, rows x tokens, precision", "contender", "sequences/s", "real tokens/s", "share of the ceiling", "peak memory, MB",
                "ours / best peer")
     print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")
     ratios = []
     for precision in FLAGS.precisions:
         for text in FLAGS.sizes:
-            model, shape = text.split(":")
-            rows, length = map(int, shape.split("x"))
-            ratios.append(compare(model, rows, length, precision))
+            ratios.append(compare(*parse_size(text), precision))
     if min(ratios) < FLAGS.least_ratio:
         sys.exit(f"error: ours has {min(ratios):.2f} times the speed of the best peer, expected at least {FLAGS.least_ratio}")
 

@@ -11,14 +11,13 @@ given as ids. Throughput: batches of 8 and 32 of all texts, sorted by length on 
 request, beside the same texts in four sorted requests of 8. The sides take turns in each round; figures are medians over rounds.
 """
 
-import collections
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -243,22 +242,11 @@ def report(figures: dict[str, dict[str, list[float]]], operations: float, count:
 
 def profile(ask, texts: list[str]) -> None:
     """Prints the share of time of each kind of our operations, for both batch sizes."""
-    import tensorflow as tf
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+    from operation_times import operation_times
     for size in BATCH_SIZES:
         batches = batches_of(texts, size)
         ask(batches)
-        with tempfile.TemporaryDirectory() as folder:
-            with tf.profiler.experimental.Profile(folder):
-                ask(batches)
-            (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
-            space = xplane_pb2.XSpace.FromString(path.read_bytes())
-        seconds: collections.Counter = collections.Counter()
-        for plane in space.planes:
-            for event in (event for line in plane.lines for event in line.events):
-                name, colon, kind = plane.event_metadata[event.metadata_id].name.rpartition(":")
-                if colon and "/" in name and re.fullmatch(r"\w+", kind):  # "scope/of/the/operation:Kind"
-                    seconds[kind] += event.duration_ps / 1e12
+        seconds = operation_times(functools.partial(ask, batches))
         total = sum(seconds.values())
         print(f"batch {size}: " + ", ".join(f"{kind} {value / total:.0%}" for kind, value in seconds.most_common(9)))
 

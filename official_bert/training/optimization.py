@@ -2,8 +2,8 @@
 
 `adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
 biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
-2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. Compiled by XLA, an update reads and writes
-a weight's numbers once or thrice instead of many times; it is compiled once in a process for all weights of a shape, in every training.
+2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. Updates are compiled by XLA, which takes a
+weight's numbers through memory a few times instead of many; once in a process for all weights of a shape, in every training.
 """
 
 import dataclasses
@@ -108,7 +108,8 @@ def update_in_place(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool
     The variables are plain ones. A compiled function takes a `DistributedVariable` of the same shape for the one that it was traced
     with (TensorFlow's `DistributedVariableTraceType`): pass the copy of one device.
     """
-    whole = tf.config.list_logical_devices("GPU") or block_size(math.prod(shape)) < BLOCK / 16 or (rule.name == "lamb" and decayed)  # LAMB needs whole norms
+    needs_norms = rule.name == "lamb" and decayed  # of whole weights
+    whole = needs_norms or block_size(math.prod(shape)) < BLOCK / 16 or tf.config.list_logical_devices("GPU")
     return _compiled(_overwrite if whole else _overwrite_in_blocks, _read_fields(rule), shape, decayed)
 
 
@@ -148,9 +149,9 @@ def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variab
                          gradient: tf.Tensor, decision: Decision) -> None:
     """`_overwrite` for a CPU, block by block.
 
-    XLA makes three loops of an update, one for each result. Where they write over what they read they are not vectorised, and a large weight
-    passes through memory three times. Here their results are blocks in the cache, which are copied into their places; the condition keeps
-    XLA from writing them there at once.
+    XLA makes three loops of an update, one for each result. If they write over what they read, they are not vectorised, and a large
+    weight passes through memory three times. Here their results are blocks in the cache, which are copied into their places; the
+    condition keeps XLA from writing them there at once.
     """
     block = block_size(math.prod(gradient.shape))
     count = math.prod(gradient.shape) // block
@@ -163,7 +164,8 @@ def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variab
         part = tf.slice(gradients, [index, 0], [1, block])[0]
 
         def take():
-            new, moments = update(rule, before[0], part * decision.gradient_scale, Moments(*before[1:]), decision.rate, decision.step, decayed)
+            new, moments = update(rule, before[0], part * decision.gradient_scale, Moments(*before[1:]), decision.rate, decision.step,
+                                  decayed)
             return [new, *moments]
         after = tf.cond(decision.taken, take, lambda: before)
         return index + 1, *(array.write(index, value) for array, value in zip(arrays, after))
