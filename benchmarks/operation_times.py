@@ -9,7 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-COMPILED = "compiled by XLA: the update of the weights, and what lies between the products"
+COMPILED = "compiled by XLA"  # of a training step the update of the weights, and what lies between the products
 
 
 def operation_times(run: Callable[[], object]) -> collections.Counter:

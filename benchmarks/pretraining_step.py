@@ -152,14 +152,14 @@ def profile(model: str, rows: int, length: int, precision: str) -> None:
 
 def main(_) -> None:
     """Prints a table in Markdown."""
-    if unknown := set(FLAGS.contenders) - set(CONTENDERS):
-        sys.exit(f"error: --contenders: expected some of {', '.join(CONTENDERS)}, got {', '.join(sorted(unknown))}")
-    if not pathlib.Path(FLAGS.torch_python).exists() and any(name.startswith("pytorch") for name in FLAGS.contenders):
-        sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
     if FLAGS.profile:
         for precision, text in itertools.product(FLAGS.precisions, FLAGS.sizes):
             profile(*parse_size(text), precision)
         return
+    if unknown := set(FLAGS.contenders) - set(CONTENDERS):
+        sys.exit(f"error: --contenders: expected some of {', '.join(CONTENDERS)}, got {', '.join(sorted(unknown))}")
+    if not pathlib.Path(FLAGS.torch_python).exists() and any(name.startswith("pytorch") for name in FLAGS.contenders):
+        sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
     columns = ("model, rows x tokens, precision", "contender", "sequences/s", "real tokens/s", "share of the ceiling", "peak memory, MB",
                "ours / best peer")
     print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")

@@ -14,6 +14,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
+        # A built layer of Keras has its axis as a list, in its configuration too.
         if self.axis not in (-1, [-1]) or self.rms_scaling or not (self.center and self.scale):
             raise ValueError("expected axis=-1, center=True, scale=True and rms_scaling=False; keras.layers.LayerNormalization has others")
 

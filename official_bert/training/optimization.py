@@ -133,8 +133,15 @@ def _compiled(function: Callable, rule: OptimizerConfig, shape: tuple[int, ...],
 def _updated(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient: tf.Tensor,
              decision: Decision) -> tuple[tf.Tensor, ...]:
     """Returns a weight and its moments after the step, unchanged if it is not taken."""
+    new = _taken(rule, decayed, weight, first, second, gradient, decision)
+    return tuple(tf.where(decision.taken, after, before) for after, before in zip(new, (weight, first, second)))
+
+
+def _taken(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient: tf.Tensor,
+           decision: Decision) -> tuple[tf.Tensor, ...]:
+    """Returns a weight and its moments after a step that is taken."""
     new, moments = update(rule, weight, gradient * decision.gradient_scale, Moments(first, second), decision.rate, decision.step, decayed)
-    return tuple(tf.where(decision.taken, after, before) for after, before in zip((new, *moments), (weight, first, second)))
+    return new, *moments
 
 
 def _overwrite(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first: tf.Variable, second: tf.Variable, gradient: tf.Tensor,
@@ -149,8 +156,8 @@ def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variab
                          gradient: tf.Tensor, decision: Decision) -> None:
     """`_overwrite` for a CPU, block by block.
 
-    XLA makes three loops of an update, one for each result. If they write over what they read, they are not vectorised, and a large
-    weight passes through memory three times. Here their results are blocks in the cache, which are copied into their places; the
+    XLA makes three loops of an update, one for each result. If they write over what they read, they take their path without vectors, and a
+    large weight passes through memory three times. Here their results are blocks in the cache, which are copied into their places; the
     condition keeps XLA from writing them there at once.
     """
     block = block_size(math.prod(gradient.shape))
@@ -160,14 +167,9 @@ def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variab
     gradients = tf.reshape(gradient, (count, block))
 
     def overwrite(index, *arrays):
-        before = [array.read(index) for array in arrays]
+        before = tuple(array.read(index) for array in arrays)
         part = tf.slice(gradients, [index, 0], [1, block])[0]
-
-        def take():
-            new, moments = update(rule, before[0], part * decision.gradient_scale, Moments(*before[1:]), decision.rate, decision.step,
-                                  decayed)
-            return [new, *moments]
-        after = tf.cond(decision.taken, take, lambda: before)
+        after = tf.cond(decision.taken, lambda: _taken(rule, decayed, *before, part, decision), lambda: before)
         return index + 1, *(array.write(index, value) for array, value in zip(arrays, after))
     _, *arrays = tf.while_loop(lambda index, *_: index < count, overwrite, (tf.constant(0), *arrays))
     for variable, array in zip((weight, first, second), arrays):
