@@ -34,10 +34,12 @@ flags.DEFINE_string("one", "", "Internal: overrides of one setting, as JSON.")
 ARRANGEMENTS = {
     "float32": [],
     "float32, recompute": ["training.recompute=true"],
+    "float32, recompute attention": ["training.recompute=attention"],
     "float32, 4 accumulation steps": ["training.accumulation_steps=4"],
     "float32, recompute, 4 accumulation steps": ["training.recompute=true", "training.accumulation_steps=4"],
     "float32, XLA": ["training.xla=true"],
     "bfloat16": ["training.precision=bfloat16"],
+    "bfloat16, recompute attention": ["training.precision=bfloat16", "training.recompute=attention"],
     "float16": ["training.precision=float16"],
 }
 

@@ -124,7 +124,9 @@ class TrainingConfig:
     tf32: bool = True  # on a GPU, round the factors of float32 products to 10 bits; TensorFlow's default
     freeze: str | tuple[str, ...] = ""  # parts that do not learn, such as "embeddings, layers 0-5": also pooler, encoder
     reinitialize_layers: int = 0  # the last layers whose weights (and the pooler's) are not taken from the checkpoint, but made anew
-    recompute: bool = changeable(False)  # activation checkpointing: less memory, about a third more work
+    # Activation checkpointing, in the backward pass: of whole layers (true; a third more work), or of the weights of attention alone, of
+    # which there are sequence length x sequence length for each head.
+    recompute: bool | Literal["attention"] = changeable(False)
     save_every: int = changeable(1000)  # steps between checkpoints
     keep_checkpoints: int = changeable(3)  # the number of last checkpoints to keep; the best one is kept too
     keep_every: int = changeable(0)  # checkpoints of multiples of these steps are kept for good; 0: none

@@ -10,6 +10,9 @@ from keras import ops
 
 from official_bert.config import BERT_BASE
 from official_bert.layers import fused
+from official_bert.layers.recomputation import recomputed
+
+BLOCK = 2 ** 22  # weights of attention that are there at a time if they are recomputed: 16 MB
 
 
 def truncated_normal(stddev: float) -> keras.initializers.Initializer:
@@ -50,15 +53,18 @@ class Projection(keras.layers.EinsumDense):
 
 @keras.saving.register_keras_serializable("official_bert")
 class SelfAttention(keras.layers.Layer):
-    """Multi-head self-attention without residual or layer norm (paper 3; 2018 `attention_layer`)."""
+    """Multi-head self-attention without residual or layer norm (paper 3; 2018 `attention_layer`).
+
+    With `recompute`, training keeps no tensor of [Q,S]: the backward pass makes the weights again, a few rows of the batch at a time.
+    """
 
     def __init__(self, num_heads=BERT_BASE.num_attention_heads, hidden_size=BERT_BASE.hidden_size,
-                 dropout=BERT_BASE.attention_probs_dropout_prob, initializer_range=BERT_BASE.initializer_range, **kwargs):
+                 dropout=BERT_BASE.attention_probs_dropout_prob, initializer_range=BERT_BASE.initializer_range, recompute=False, **kwargs):
         super().__init__(**kwargs)
         if hidden_size % num_heads:
             raise ValueError(f"hidden_size: expected a multiple of {num_heads} heads, got {hidden_size}")
         self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "dropout": dropout,
-                         "initializer_range": initializer_range}
+                         "initializer_range": initializer_range, "recompute": recompute}
         head_size = hidden_size // num_heads
         self.scale = head_size ** -0.5
         self.query, self.key, self.value = (
@@ -80,19 +86,50 @@ class SelfAttention(keras.layers.Layer):
 
     def call(self, x, attention_mask, queries=None, training=None):
         """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D]."""
-        scores = self.scores(x, queries)                                              # [B,N,Q,S]
-        if training and fused.pays(scores):
-            weights = fused.attention_weights(scores, attention_mask, self.dropout, self.compute_dtype)
-        else:
-            weights = ops.cast(self.dropout(visible_softmax(scores, attention_mask), training=training), self.compute_dtype)
-        values = ops.transpose(self.value(x), (0, 2, 1, 3))                           # [B,N,S,H]
-        return self.merge_heads(ops.transpose(ops.matmul(weights, values), (0, 2, 1, 3)))  # [B,Q,D]
+        q, k = self._queries_and_keys(x, queries)                                     # [B,N,Q,H], [B,N,S,H]
+        v = self._by_head(self.value(x))                                              # [B,N,S,H]
+        recomputes = self.settings["recompute"] and training and queries is None
+        context = (self._attend_in_blocks if recomputes else self._attend)(q, k, v, attention_mask, training)  # [B,N,Q,H]
+        return self.merge_heads(ops.transpose(context, (0, 2, 1, 3)))                 # [B,Q,D]
 
     def scores(self, x, queries=None):
         """x [B,S,D], queries [B,Q,D] or None for x -> how well each query fits each row, before mask and softmax, [B,N,Q,S]."""
-        q = self.query(x if queries is None else queries) * self.scale                # [B,Q,N,H]
-        q, k = (ops.transpose(part, (0, 2, 1, 3)) for part in (q, self.key(x)))       # [B,N,Q or S,H]
-        return ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))                          # [B,N,Q,S]
+        return self._products(*self._queries_and_keys(x, queries))
+
+    def _queries_and_keys(self, x, queries):
+        """[B,N,Q,H], scaled, and [B,N,S,H]."""
+        return self._by_head(self.query(x if queries is None else queries) * self.scale), self._by_head(self.key(x))
+
+    @staticmethod
+    def _by_head(x):
+        """[B,S,N,H] -> [B,N,S,H]."""
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    @staticmethod
+    def _products(q, k):
+        """[B,N,Q,H], [B,N,S,H] -> [B,N,Q,S]."""
+        return ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))
+
+    def _attend(self, q, k, v, mask, training):
+        """q [B,N,Q,H], k and v [B,N,S,H] -> what each head attends to, [B,N,Q,H]."""
+        scores = self._products(q, k)                                                 # [B,N,Q,S]
+        if training and fused.pays(scores):
+            weights = fused.attention_weights(scores, mask, self.dropout, self.compute_dtype)
+        else:
+            weights = ops.cast(self.dropout(visible_softmax(scores, mask), training=training), self.compute_dtype)
+        return ops.matmul(weights, v)
+
+    def _attend_in_blocks(self, q, k, v, mask, training):
+        """`_attend` for a few rows of the batch at a time, of which queries, keys and values are kept for the backward pass."""
+        batch, heads, length, _ = q.shape
+        rows = batch if None in (batch, length) else max(1, BLOCK // (heads * length * length))
+        sites = [self.dropout.seed_generator.state] if self.settings["dropout"] else []
+
+        def attend(q, k, v, mask):
+            return recomputed(lambda *block: self._attend(*block, mask, training), (), sites, q, k, v)
+        if rows is None or rows >= batch:
+            return attend(q, k, v, mask)
+        return ops.concatenate([attend(*(part[first:first + rows] for part in (q, k, v, mask))) for first in range(0, batch, rows)])
 
     def compute_output_shape(self, x_shape, attention_mask_shape=None, queries_shape=None):
         """[B,Q,D]."""

@@ -42,11 +42,13 @@ class TransformerLayer(keras.layers.Layer):
     def __init__(self, num_heads=BERT_BASE.num_attention_heads, hidden_size=BERT_BASE.hidden_size,
                  intermediate_size=BERT_BASE.intermediate_size, hidden_act=BERT_BASE.hidden_act,
                  dropout=BERT_BASE.hidden_dropout_prob, attention_dropout=BERT_BASE.attention_probs_dropout_prob,
-                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, **kwargs):
+                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon,
+                 recompute_attention=False, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "intermediate_size": intermediate_size,
                          "hidden_act": hidden_act, "dropout": dropout, "attention_dropout": attention_dropout,
-                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon}
+                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,
+                         "recompute_attention": recompute_attention}
         policy = self.dtype_policy
 
         def dense(units, name):
@@ -57,8 +59,8 @@ class TransformerLayer(keras.layers.Layer):
             return LayerNormalization(epsilon=layer_norm_epsilon, name=name, dtype=policy)
 
         get_activation(hidden_act)  # refuses an unknown name
-        self.attention = SelfAttention(num_heads, hidden_size, attention_dropout, initializer_range, name="attention",
-                                       dtype=policy)
+        self.attention = SelfAttention(num_heads, hidden_size, attention_dropout, initializer_range, recompute_attention,
+                                       name="attention", dtype=policy)
         self.attention_dropout = fused.Dropout(dropout, dtype=policy)
         self.attention_layer_norm = layer_norm("attention_LayerNorm")
         self.intermediate = dense(intermediate_size, "intermediate")

@@ -10,6 +10,7 @@ from official_bert.config import BERT_BASE, ModelConfig
 from official_bert.layers.attention import make_attention_mask, truncated_normal
 from official_bert.layers.bilstm import last_states, make_bilstm, run_bilstm
 from official_bert.layers.embeddings import Embeddings
+from official_bert.layers.recomputation import recomputed
 from official_bert.layers.transformer import TransformerLayer
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -25,23 +26,6 @@ def last_real_places(input_mask):
     """Returns the place of the last real token of each row: input_mask [B,S] -> [B,1], 0 for a row without any."""
     places = ops.arange(ops.shape(input_mask)[1], dtype="int32")
     return ops.max(ops.cast(input_mask, "int32") * places, axis=1, keepdims=True)
-
-
-def run_recomputed(layer, x, mask):
-    """layer(x, mask) in training mode; keeps only x for the backward pass, which computes the rest again.
-
-    Weights are arguments because gradients flow only to arguments, and because `stateless_call` has withdrawn its values
-    when the backward pass runs. Dropout gets the seeds of the first pass, because its generators have advanced by then.
-    """
-    weights, sites = layer.weights, [variable for variable in layer.variables if variable.name == "seed_generator_state"]
-    seeds = [ops.convert_to_tensor(site.value) for site in sites]
-    for site, seed in zip(sites, seeds):
-        site.assign(seed + ops.convert_to_tensor([0, 1], dtype=seed.dtype))  # as the generator itself does
-
-    def run(rows, *values):
-        with keras.StatelessScope(state_mapping=[*zip(weights, values), *zip(sites, seeds)]):
-            return layer(rows, mask, training=True)
-    return keras.remat(run)(x, *[ops.convert_to_tensor(weight.value) for weight in weights])
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -83,8 +67,8 @@ class BertEncoder(keras.Model):
                                      dtype=policy)
         self.transformer_layers = [
             TransformerLayer(num_attention_heads, hidden_size, intermediate_size, hidden_act, hidden_dropout_prob,
-                             attention_probs_dropout_prob, initializer_range, layer_norm_epsilon, name=f"layer_{index}",
-                             dtype=policy) for index in range(num_hidden_layers)]
+                             attention_probs_dropout_prob, initializer_range, layer_norm_epsilon, recompute == "attention",
+                             name=f"layer_{index}", dtype=policy) for index in range(num_hidden_layers)]
         self.bilstms = [make_bilstm(hidden_size, f"bilstm_{index}", policy) for index in range(bilstm_layers)]
         self.pooler = keras.layers.Dense(hidden_size, "tanh", kernel_initializer=truncated_normal(initializer_range),
                                          name="pooler", dtype=policy)
@@ -141,9 +125,10 @@ class BertEncoder(keras.Model):
         return x if positions is None else gather_rows(x, positions), last_states(x, last_real_places(input_mask))
 
     def _run(self, layer, x, mask, training):
-        """Runs a whole layer; with `recompute`, the backward pass computes its activations again."""
-        if self.settings["recompute"] and training:
-            return run_recomputed(layer, x, mask)
+        """Runs a whole layer; with `recompute=True`, the backward pass computes its activations again."""
+        if self.settings["recompute"] is True and training:
+            sites = [variable for variable in layer.variables if variable.name == "seed_generator_state"]
+            return recomputed(lambda rows: layer(rows, mask, training=True), layer.weights, sites, x)
         return layer(x, mask, training=training)
 
     @staticmethod

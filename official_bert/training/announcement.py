@@ -99,16 +99,19 @@ def activation_bytes(config: Config, rows: int, length: int) -> int:
 
     Of each token and layer: queries, keys, values, what attention and feed-forward network read and give before and after
     dropout and LayerNorm (11 times the hidden size), the inner values before and after the activation, and for each head a row of
-    attention weights before and after dropout. With `recompute` a layer keeps its input only, and one layer is there as a whole.
+    attention weights before and after dropout. With `recompute=True` a layer keeps its input only, and one layer is there as a whole; with
+    "attention" it keeps everything but the attention weights.
     """
     model, training = config.model, config.training
     width = FLOAT32 if training.precision == "float32" else 2
     tokens = rows * length
     layer = tokens * _numbers_of_a_token(model, length) * width
-    kept = model.num_hidden_layers * (tokens * model.hidden_size * width if training.recompute else layer)
+    weights = tokens * 2 * model.num_attention_heads * length * width
+    again = {False: 0, True: layer, "attention": weights}[training.recompute]  # of a layer, in the backward pass
+    kept = model.num_hidden_layers * (tokens * model.hidden_size * width if training.recompute is True else layer - again)
     predictions = length if config.options.get("objective") == "next_token" else int(config.options.get("max_predictions_per_seq", 0))
     heads = rows * predictions * model.vocab_size * 2 * FLOAT32
-    return int(kept + (layer if training.recompute else 0) + heads)
+    return int(kept + again + heads)
 
 
 def _numbers_of_a_token(model: ModelConfig, length: int) -> int:

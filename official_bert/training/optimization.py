@@ -2,8 +2,8 @@
 
 `adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
 biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
-2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. Updates are compiled by XLA, which takes a
-weight's numbers through memory a few times instead of many; once in a process for all weights of a shape, in every training.
+2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. Updates of large weights are compiled by XLA, which
+takes a weight's numbers through memory a few times instead of many; once in a process for all weights of a shape, in every training.
 """
 
 import dataclasses
@@ -126,8 +126,10 @@ def _read_fields(rule: OptimizerConfig) -> OptimizerConfig:
 
 @functools.cache
 def _compiled(function: Callable, rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable:
-    del shape  # a function for each: TensorFlow warns of one that is traced for many shapes
-    return tf.function(functools.partial(function, rule, decayed), jit_compile=True, autograph=False)
+    # A function for each shape: TensorFlow warns of one that is traced for many. Small weights lie in the cache of a CPU, where the third
+    # of a second that compiling a shape takes would not be won back.
+    large = math.prod(shape) > BLOCK or bool(tf.config.list_logical_devices("GPU"))
+    return tf.function(functools.partial(function, rule, decayed), jit_compile=large or None, autograph=False)
 
 
 def _updated(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient: tf.Tensor,

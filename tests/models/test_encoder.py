@@ -185,12 +185,12 @@ def test_mixed_bfloat16_and_training_mode_run():
     assert np.isfinite(trained).all() and np.abs(trained - exact["mlm_logits"].numpy()).max() > 1e-3
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_recomputation_changes_no_gradient_of_a_step_with_dropout(compiled):
+@pytest.mark.parametrize(("recompute", "compiled"), [(True, False), (True, True), ("attention", False)])
+def test_recomputation_changes_no_gradient_of_a_step_with_dropout(recompute, compiled):
     inputs = {name: tf.constant(value) for name, value in features().items()}
     inputs["masked_lm_positions"] = tf.constant([[1, 2], [3, 1], [0, 2]])
     config = ModelConfig(**{**SMALL.__dict__, "num_hidden_layers": 2})
-    models = Pretrainer.make(config), Pretrainer.make(config, recompute=True)
+    models = Pretrainer.make(config), Pretrainer.make(config, recompute=recompute)
     weights = [tf.convert_to_tensor(variable.value) for variable in models[0].trainable_variables]
     seeds = [tf.cast([5, index], variable.dtype) for index, variable in enumerate(models[0].non_trainable_variables)]
 
@@ -210,8 +210,9 @@ def test_recomputation_changes_no_gradient_of_a_step_with_dropout(compiled):
         np.testing.assert_array_equal(one, other)
 
 
-def test_recomputed_layers_draw_other_masks_at_each_call():
-    model = Pretrainer.make(SMALL, recompute=True)
+@pytest.mark.parametrize("recompute", [True, "attention"])
+def test_recomputed_layers_draw_other_masks_at_each_call(recompute):
+    model = Pretrainer.make(SMALL, recompute=recompute)
     inputs = features() | {"masked_lm_positions": np.array([[1, 2], [3, 1], [0, 2]])}
     first, second = (model(inputs, training=True)["mlm_logits"].numpy() for _ in range(2))
     assert np.abs(first - second).max() > 1e-3

@@ -14,7 +14,8 @@ def lower(root, *arguments, config="pretrain/tiny.yaml"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [(), ("--set=training.accumulation_steps=2", "--set=training.precision=bfloat16"),
-                                       ("--set=training.recompute=true", "--set=optimizer.name=lamb")])
+                                       ("--set=training.recompute=true", "--set=optimizer.name=lamb"),
+                                       ("--set=training.recompute=attention",)])
 def test_the_whole_pretraining_step_lowers_to_tpu_hlo(root, tmp_path, overrides):
     done = lower(root, f"--hlo_file={tmp_path}/step.hlo", *overrides)
     assert done.returncode == 0, done.stderr

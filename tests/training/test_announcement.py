@@ -41,14 +41,16 @@ def test_the_estimate_is_near_the_peaks_that_a_benchmark_measured(root, size, ro
 
 def test_memory_follows_precision_and_recomputation():
     model = {"model": {}, "options": {"max_seq_length": 128, "max_predictions_per_seq": 20}}
-    full, half, recomputed = (build(Config, model | {"training": training}) for training in (
-        {}, {"precision": "bfloat16"}, {"recompute": True}))
+    full, half, recomputed, without_attention = (build(Config, model | {"training": training}) for training in (
+        {}, {"precision": "bfloat16"}, {"recompute": True}, {"recompute": "attention"}))
     found = announcement.memory_of(full, 110_106_428, 8, 128)
     assert found["weights"] == found["gradients"] == 440_425_712 and found["moments"] == 880_851_424
     assert found["activations"] == 12 * 1024 * (11 * 768 + 2 * 3072 + 24 * 128) * 4 + 8 * 20 * 30522 * 8
     logits = 8 * 20 * 30522 * 8
     assert announcement.activation_bytes(half, 8, 128) - logits == (found["activations"] - logits) / 2
     assert announcement.activation_bytes(recomputed, 8, 128) < 0.3 * found["activations"]
+    weights = 1024 * 24 * 128 * 4  # of one layer, which is there while it is recomputed
+    assert announcement.activation_bytes(without_attention, 8, 128) == found["activations"] - 11 * weights
 
 
 def test_a_gpu_without_its_libraries_is_told(monkeypatch):
