@@ -71,8 +71,10 @@ def imported_tool(name: str, folder: str = "tools") -> Iterator[types.ModuleType
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     before = set(flags.FLAGS)
     sys.path.insert(0, str(ROOT / folder))  # as for a script
-    spec.loader.exec_module(module)
-    sys.path.remove(str(ROOT / folder))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(ROOT / folder))
     module.own_flags = set(flags.FLAGS) - before
     try:
         yield module

@@ -29,6 +29,7 @@ def plans():
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_row_of_every_scale_is_a_valid_configuration(plans, scale):
     plan = plans[scale]
+    assert set(plan.scale.epochs) <= set(plan.tasks)
     for row in plan.rows:
         load_task(build(Config, plan.pretraining(row)))
         assert plan.tasks_of(row)
@@ -45,6 +46,7 @@ def test_rows_differ_from_the_baseline_in_what_they_are_about_alone(plans):
     assert plan.pretraining("left_to_right")["model"]["attention"] == "left_to_right"
     assert plan.pretraining("left_to_right")["model"]["num_hidden_layers"] == 12
     assert plan.finetuning("left_to_right_bilstm", "mrpc")["model"]["bilstm_layers"] == 1
+    assert [plans[scale].finetuning("baseline", "stsb")["training"]["epochs"] for scale in ("small", "base")] == [8.0, 4.0]
     assert plans["small"].finetuning("random_weights", "rte")["model"]["hidden_size"] == 192
     assert "hidden_size" not in plans["small"].finetuning("baseline", "rte")["model"]
 

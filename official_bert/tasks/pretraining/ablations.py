@@ -23,6 +23,7 @@ class Scale:
     dupe_factor: int
     finetuning: dict
     tasks: tuple[str, ...] = ()  # only these
+    epochs: dict[str, float] = dataclasses.field(default_factory=dict)  # of tasks that need more or fewer than elsewhere
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,10 @@ class Plan:
     def finetuning(self, row: str, task: str) -> dict:
         """The configuration of a row's fine-tuning on a task; its model is that of the checkpoint, or of the scale without one."""
         entry = self.rows[row]
-        values = merge(merge(self.scale.finetuning, self.tasks[task].config), entry.finetuning)
+        values = merge(self.scale.finetuning, self.tasks[task].config)
+        if task in self.scale.epochs:
+            values = merge(values, {"training": {"epochs": self.scale.epochs[task]}})
+        values = merge(values, entry.finetuning)
         if entry.config or entry.pretrained:
             return values
         return merge({key: value for key, value in self.pretraining(row).items() if key in ("model", "tokenizer")}, values)
