@@ -1,4 +1,5 @@
 import json
+import math
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from oracles.weights import variables_by_name
 from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.tasks.loading import load_task
-from official_bert.training import distribution, guards
+from official_bert.training import distribution, guards, optimization
 from official_bert.training.optimization import Decision
 from official_bert.training.step import State, fold_seeds
 from official_bert.training.trainer import Trainer
@@ -164,12 +165,18 @@ def test_accumulation_runs_at_a_size_that_the_graph_optimizer_rearranges(root):
     assert json.loads(done.stdout.splitlines()[-1])["memory"] > 0
 
 
-def test_weights_and_moments_are_updated_in_their_own_memory(tmp_path):
-    trainer, _ = trained_on(make_config(), write_records(tmp_path / "r.tfrecord", 50))
+def test_large_weights_and_their_moments_are_updated_in_their_own_memory(tmp_path):
+    words = 16411  # a prime number: such a table cannot be cut into blocks
+    config = make_config(model={"vocab_size": words, "intermediate_size": 2048})
+    trainer, _ = trained_on(config, write_records(tmp_path / "r.tfrecord", 50))
     decision = Decision(tf.constant(1.0), tf.constant(0.1), tf.constant(0, tf.int64), tf.constant(True))
     places = {update: place for place, update in enumerate(trainer.step.updates_in_place)}
-    assert 5 < len(places) < len(trainer.weights)  # weights of one shape share an update
-    for update, place in places.items():
+    assert len(places) < len(trainer.weights)  # weights of one shape share an update
+    large = {update: place for update, place in places.items() if math.prod(trainer.weights[place].shape) > optimization.BLOCK}
+    width = config.model.hidden_size
+    assert sorted(tuple(trainer.weights[place].shape) for place in large.values()) == [
+        (width, 2048), (2048, width), (words,), (words, width)]
+    for update, place in large.items():
         variables = [group[place] for group in (trainer.weights, trainer.first, trainer.second)]
         hlo = update.experimental_get_compiler_ir(*variables, tf.zeros(variables[0].shape), decision)(stage="optimized_hlo")
         header = hlo.partition("input_output_alias=")[2].partition("entry_computation")[0]
