@@ -47,7 +47,7 @@ def test_from_a_tf1_checkpoint_over_domain_text_to_a_served_classifier(google):
     assert "eval_accuracy = 1.0" in (google.folder / "runs/sounds/eval_results.txt").read_text(encoding="utf-8")
     by_training = np.loadtxt(google.folder / "runs/sounds/test_results.tsv", delimiter="\t")
     assert by_training.argmax(-1).tolist() == [wild for _, wild in new]
-    google.types("python -m official_bert.run_export --checkpoint=runs/sounds --output=models/sounds --warmup_batch_sizes=1")
+    google.types("python -m official_bert.run_export --checkpoint=runs/sounds --output=models/sounds --warmup_batch_sizes=")
     by_rest, by_grpc = [], []
     google.types(f"{SERVE} --model_base_path=models/sounds/text --model_name=sounds",
                  **ask("sounds", [text for text, _ in new], by_rest, by_grpc))
@@ -77,7 +77,7 @@ def test_from_a_published_encoder_to_served_embeddings(google):
     rows = [json.loads(line)["features"] for line in (google.folder / "features.jsonl").read_text(encoding="utf-8").splitlines()]
     means = [np.mean([token["layers"][0]["values"] for token in row], 0) for row in rows]
     google.types("python -m official_bert.run_export --checkpoint=encoder --head=embeddings --pooling=mean --output=models/encoder "
-                 "--warmup_batch_sizes=1")
+                 "--warmup_batch_sizes=")
     by_server = []
     google.types(f"{SERVE} --model_base_path=models/encoder/text --model_name=encoder", **ask("encoder", texts, by_server))
     np.testing.assert_allclose([answer["embedding"] for answer in by_server], means, atol=2e-5)
