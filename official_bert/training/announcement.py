@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from official_bert.config import Config, ModelConfig
+from official_bert.config import Config
 from official_bert.data.text_features import TextFeatures
 from official_bert.training.phases import Phase, evaluation_steps
 from official_bert.training.task import Resolved
@@ -105,17 +105,13 @@ def activation_bytes(config: Config, rows: int, length: int) -> int:
     model, training = config.model, config.training
     width = FLOAT32 if training.precision == "float32" else 2
     tokens = rows * length
-    layer = tokens * _numbers_of_a_token(model, length) * width
     weights = tokens * 2 * model.num_attention_heads * length * width
+    layer = tokens * (11 * model.hidden_size + 2 * model.intermediate_size) * width + weights
     again = {False: 0, True: layer, "attention": weights}[training.recompute]  # of a layer, in the backward pass
     kept = model.num_hidden_layers * (tokens * model.hidden_size * width if training.recompute is True else layer - again)
     predictions = length if config.options.get("objective") == "next_token" else int(config.options.get("max_predictions_per_seq", 0))
     heads = rows * predictions * model.vocab_size * 2 * FLOAT32
     return int(kept + again + heads)
-
-
-def _numbers_of_a_token(model: ModelConfig, length: int) -> int:
-    return 11 * model.hidden_size + 2 * model.intermediate_size + 2 * model.num_attention_heads * length
 
 
 def missing_libraries() -> list[str]:
