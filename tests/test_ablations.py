@@ -13,7 +13,7 @@ from commands import run_here
 
 from official_bert.config import Config
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.pretraining.ablations import Plan, generator_flags
+from official_bert.tasks.pretraining.ablations import Plan, generator_flags, usually_masked
 from official_bert.typed_values import build
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -35,6 +35,18 @@ def test_every_row_of_every_scale_is_a_valid_configuration(plans, scale):
         assert plan.tasks_of(row)
         for task in plan.tasks_of(row):
             load_task(build(Config, plan.finetuning(row, task)))
+
+
+def test_rows_of_the_budget_are_valid_and_measured_on_the_same_masks():
+    plan = Plan.read(str(ROOT), "wikipedia", "budget.yaml")
+    held_out = generator_flags(usually_masked(plan.pretraining("baseline")), {}, 1)
+    for row in plan.rows:
+        config = plan.pretraining(row)
+        load_task(build(Config, config))
+        assert config["training"]["precision"] == "bfloat16" and plan.tasks_of(row) == []
+        flags = generator_flags(usually_masked(config), {}, 1)[-1]
+        assert [flag for flag in flags if "predictions" not in flag] == [flag for flag in held_out[0] if "predictions" not in flag]
+    assert "--masked_lm_prob=0.3" in generator_flags(plan.pretraining("masks_30"), {}, 3)[0]
 
 
 def test_rows_differ_from_the_baseline_in_what_they_are_about_alone(plans):

@@ -28,6 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = flags.FLAGS
 flags.DEFINE_string("results", None, "The JSON lines of tools/run_ablations.py.", required=True)
 flags.DEFINE_string("output_dir", None, "The folder to write to.", required=True)
+flags.DEFINE_string("suites_file", "suites.yaml", "As that of tools/run_ablations.py.")
 flags.DEFINE_string("scale", "small", "The scale of the rows that are read.")
 
 
@@ -175,14 +176,16 @@ def main(_) -> None:
     """Writes everything that the finished rows allow."""
     import matplotlib
     matplotlib.use("Agg")
-    plan = Plan.read(str(ROOT), FLAGS.scale)
+    plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file)
     results = read_results(FLAGS.results, plan)
-    papers = yaml.safe_load((ROOT / "tools" / "ablations" / "paper.yaml").read_text(encoding="utf-8"))
+    nothing: dict[str, Any] = {"source": "not in the paper", "columns": [], "matches": {}, "rows": {}}
+    stored = yaml.safe_load((ROOT / "tools" / "ablations" / "paper.yaml").read_text(encoding="utf-8"))
+    papers = {suite: stored.get(suite, nothing) for suite in plan.suites}
     make_folder(FLAGS.output_dir)
     write_tables(plan, results, papers, FLAGS.output_dir)
     draw_curves(plan, results, f"{FLAGS.output_dir}/curves.png")
     for name, suite in plan.suites.items():
-        if any(row in results for row in suite):
+        if any(results.get(row, {}).get("tasks") for row in suite):
             draw_suite(suite, plan, results, papers[name], f"{FLAGS.output_dir}/{name}.png")
     print(f"{len(results)} rows: {FLAGS.output_dir}/tables.md")
 

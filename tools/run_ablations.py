@@ -34,14 +34,15 @@ from absl import flags
 
 from official_bert.config import merge
 from official_bert.files import read_json, written_whole
-from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, steps_of
+from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, steps_of, usually_masked
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TELL_EVERY = 60.0  # seconds between lines about a running stage
 END_SECONDS = 60.0  # that a stopped stage gets to end
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("suite", "all", "A suite of tools/ablations/suites.yaml, or all.")
+flags.DEFINE_string("suites_file", "suites.yaml", "The rows and suites: a file of tools/ablations.")
+flags.DEFINE_string("suite", "all", "One of its suites, or all.")
 flags.DEFINE_list("rows", [], "Only these rows of the suite.")
 flags.DEFINE_string("scale", "small", "small, base (the paper's sizes) or smoke (made-up text): the size of everything.")
 flags.DEFINE_string("corpus", "", "Raw text to pre-train on: comma-separated paths and globs, as tools/prepare_corpus.py takes.")
@@ -215,8 +216,11 @@ class Suite:
     def records(self, row: str, part: str) -> str:
         """Makes the records of a row; rows with the same flags share them. Held-out ones are masked once, never dynamically."""
         more = self.plan.rows[row].data if part == "train" else {}
+        config, passes = self.plan.pretraining(row), self.plan.scale.dupe_factor
+        if part != "train":
+            config, passes = usually_masked(config), 1
         made = []
-        for options in generator_flags(self.plan.pretraining(row), more, self.plan.scale.dupe_factor if part == "train" else 1):
+        for options in generator_flags(config, more, passes):
             name = f"{part}-{hashlib.sha256(' '.join(options).encode()).hexdigest()[:10]}"
             path = self.work_dir / "records" / f"{name}.tfrecord"
             self.stages.run("records", name, [
@@ -235,7 +239,11 @@ class Suite:
 
     def held_out(self, row: str, config: dict, weights: pathlib.Path) -> dict[str, float]:
         """Measures masked words on the records of the baseline, the same for all rows."""
-        config = merge(config, {"options": {"sentence_loss": False, "sentence_task": "nsp", "masking": {"strategy": "token"}}})
+        common = self.plan.pretraining(COMMON)
+        config = merge(config, {"options": {**common["options"], "sentence_loss": False, "sentence_task": "nsp",
+                                            "masking": {"strategy": "token"}}})
+        if "phases" in config:
+            config["phases"] = common.get("phases", [])
         found = self.stages.run(f"rows/{row}", "held_out", [
             *module("run_pretraining"), "--mode=eval", f"--init_checkpoint={weights}", f"--vocab_file={self.vocabulary}",
             f"--eval_input_file={self.records(COMMON, 'held_out')}"], lambda log: {"metrics": printed_metrics(log)}, config)
@@ -329,7 +337,7 @@ def locked(work_dir: pathlib.Path) -> Iterator[None]:
 
 def main(_) -> None:
     """Makes the rows that are not finished, one after another."""
-    plan = Plan.read(str(ROOT), FLAGS.scale)
+    plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file)
     work_dir = pathlib.Path(FLAGS.work_dir).resolve()
     results = pathlib.Path(FLAGS.results).resolve() if FLAGS.results else work_dir / "results.jsonl"
     names = plan.chosen(FLAGS.suite, FLAGS.rows)
@@ -341,7 +349,7 @@ def main(_) -> None:
     with locked(work_dir):
         todo = [name for name in names if name not in done]
         stages = Stages(work_dir)
-        corpus, data = sources(stages)
+        corpus, data = sources(stages, any(map(plan.tasks_of, todo)))
         suite = Suite(plan, stages, corpus, data, FLAGS.seeds, FLAGS.num_workers)
         stages.left = len(corpus) + 1 + sum(map(suite.count, todo))
         suite.check_data(todo)
@@ -356,13 +364,13 @@ def main(_) -> None:
     print(f"{len(names)} rows: {results}; table and plots: {work_dir / 'report'}")
 
 
-def sources(stages: Stages) -> tuple[dict[str, str], pathlib.Path]:
+def sources(stages: Stages, finetunes: bool) -> tuple[dict[str, str], pathlib.Path]:
     """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data; made ones for `smoke`."""
     if FLAGS.scale == "smoke":
         made = stages.work_dir / "made"
         stages.run("made", "text", [*tool("make_ablation_text"), f"--output_dir={made}"])
         return {part: str(made / f"{part}.txt") for part in ("train", "held_out")}, made
-    for name in ("corpus", "held_out_corpus", "data"):
+    for name in ("corpus", "held_out_corpus", *(["data"] if finetunes else [])):
         if not FLAGS[name].value:
             raise ValueError(f"--{name}: expected a path (with --scale=smoke, all of it is made up)")
     patterns = {part: ",".join(os.path.abspath(one) for one in value.split(","))
@@ -372,7 +380,8 @@ def sources(stages: Stages) -> tuple[dict[str, str], pathlib.Path]:
 
 def report(results: pathlib.Path, work_dir: pathlib.Path, scale: str) -> None:
     """Writes table and plots of the finished rows."""
-    command = [*map(str, tool("report_ablations")), f"--results={results}", f"--output_dir={work_dir / 'report'}", f"--scale={scale}"]
+    command = [*map(str, tool("report_ablations")), f"--results={results}", f"--output_dir={work_dir / 'report'}", f"--scale={scale}",
+               f"--suites_file={FLAGS.suites_file}"]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise ValueError(f"tools/report_ablations.py ended with status {done.returncode}: {(done.stdout.splitlines() or ['nothing'])[-1]}")

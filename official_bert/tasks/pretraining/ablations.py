@@ -21,7 +21,8 @@ class Scale:
     pretraining: str  # a YAML, from the root of the repository
     vocab_size: int
     dupe_factor: int
-    finetuning: dict
+    finetuning: dict = dataclasses.field(default_factory=dict)
+    precision: str = ""  # of pre-training; without it, the YAML's
     tasks: tuple[str, ...] = ()  # only these
     epochs: dict[str, float] = dataclasses.field(default_factory=dict)  # of tasks that need more or fewer than elsewhere
 
@@ -54,7 +55,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything in suites.yaml, for one scale. Paths of configurations begin at `root`, the repository's."""
+    """Everything in a file of suites, for one scale. Paths of configurations begin at `root`, the repository's."""
 
     root: str
     scale_name: str
@@ -65,9 +66,9 @@ class Plan:
     suites: Mapping[str, Sequence[str]]
 
     @classmethod
-    def read(cls, root: str, scale: str) -> "Plan":
-        """Reads tools/ablations/suites.yaml. Raises ValueError for an unknown scale, and for unknown keys and values of another type."""
-        path = os.path.join(root, "tools", "ablations", "suites.yaml")
+    def read(cls, root: str, scale: str, suites_file: str = "suites.yaml") -> "Plan":
+        """Reads a file of tools/ablations. Raises ValueError for an unknown scale, and for unknown keys and values of another type."""
+        path = os.path.join(root, "tools", "ablations", suites_file)
         values = yaml.safe_load(read_text(path, "suites of ablations"))
         if scale not in values["scales"]:
             raise ValueError(f"--scale: expected one of {', '.join(values['scales'])}, got {scale}")
@@ -93,6 +94,8 @@ class Plan:
         """The configuration of a row's pre-training: the scale's values, under the row's own."""
         entry = self.rows[row]
         values = merge(*inherited_and_own(os.path.join(self.root, self.scale.pretraining)))
+        if self.scale.precision:
+            values = merge(values, {"training": {"precision": self.scale.precision}})
         own: dict = {}
         if entry.config not in ("", COMMON):
             own = inherited_and_own(os.path.join(self.root, "configs", "ablations", f"{entry.config}.yaml"))[1]
@@ -114,6 +117,16 @@ class Plan:
 def steps_of(config: Mapping[str, Any]) -> int:
     """Returns the steps of a pre-training's configuration."""
     return sum(phase["steps"] for phase in config.get("phases", [])) or config["training"]["steps"]
+
+
+def usually_masked(config: Mapping[str, Any]) -> dict:
+    """Returns a pre-training's configuration for held-out records: these have the paper's share of masked tokens in every row."""
+    def without_rate(part: Mapping[str, Any]) -> dict:
+        options = part.get("options", {})
+        masking = {key: value for key, value in options.get("masking", {}).items() if key != "rate"}
+        return {**part, "options": {**options, "masking": masking}}
+
+    return {**without_rate(config), "phases": [without_rate(phase) for phase in config.get("phases", [])]}
 
 
 def generator_flags(config: Mapping[str, Any], more: Mapping[str, Any], dupe_factor: int) -> list[list[str]]:
