@@ -3,7 +3,8 @@
     python tools/look_inside.py --model=runs/small --input_file=held_out.txt --output_dir=inside
 
 The text has a sentence per line and an empty line between documents, as tools/prepare_corpus.py writes it; take text that the model
-has not seen. `report.html` needs no network and no script; `report.json` has its numbers.
+has not seen. `report.html` needs no network and no script; `report.json` has its numbers. `--markdown` writes `report.md` too, with its
+pictures beside it, for sites that show such files.
 """
 
 from official_bert.command_line import run_main
@@ -23,14 +24,17 @@ flags.DEFINE_string("model", None, "A training run's folder, or a checkpoint of 
 flags.DEFINE_string("input_file", None, "Sentences, one per line, an empty line between documents.", required=True)
 flags.DEFINE_string("output_dir", None, "The folder of report.html and report.json.", required=True)
 flags.DEFINE_string("sentence", "", "The sentence of the attention maps (default: the first of 9 to 14 WordPieces).")
+flags.DEFINE_integer("least_count", 10, "Neighbours are looked for among words that occur so often in the text.", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "Chooses the hidden words.")
+flags.DEFINE_string("title", "", "The title of the page (default: the model's path).")
+flags.DEFINE_bool("markdown", False, "Write report.md and its pictures too.")
 
 MOST_SENTENCES = 2000  # of the text that are read
 BLANKS_A_SENTENCE, SHOWN_BLANKS, GUESSES = 4, 12, 5
 WORDS_OF_SENTENCE = range(4, 41)  # in which words are hidden
 MOST_BLANKS = 1000
 SHORT_WORD = 3  # letters: mostly grammar
-LEAST_COUNT, SHOWN_WORDS, NEIGHBOURS = 10, 15, 6  # of the words whose neighbours are shown
+SHOWN_WORDS, NEIGHBOURS = 15, 6
 MEASURED_SENTENCES, LONGEST = 100, 64  # of the averages of attention; tokens
 HEADS_A_PICTURE = 4
 DOCUMENTS, SENTENCES_A_DOCUMENT = 8, 40  # of the plane
@@ -88,12 +92,12 @@ def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping
                   header=header, rows=counted, on_screen=True)
 
 
-def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int]) -> Section:
+def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int], least_count: int) -> Section:
     """The nearest words by the cosine of their embeddings (vectors [V,D]), for a spread of words by their frequency."""
-    words = [word for word, count in counts.items() if count >= LEAST_COUNT and len(word) > SHORT_WORD and word.isalpha()]
+    words = [word for word, count in counts.items() if count >= least_count and len(word) > SHORT_WORD and word.isalpha()]
     if len(words) < 2:
         return Section(name="neighbours", title="Words that are alike", values=[],
-                       note=f"Needs two words that occur {LEAST_COUNT} times or more in the text.")
+                       note=f"Needs two words that occur {least_count} times or more in the text.")
     words.sort(key=lambda word: (-counts[word], word))
     ids = [tokenizer.vocab[word] for word in words]
     unit = vectors[ids] / np.linalg.norm(vectors[ids], axis=1, keepdims=True)
@@ -104,7 +108,7 @@ def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int]
         rows.append((words[place], counts[words[place]], ", ".join(f"{words[other]} {likeness[other]:.2f}" for other in near)))
     return Section(name="neighbours", title="Words that are alike", values=[list(row) for row in rows],
                    header=("word", "times in the text", "nearest words, cosine"), rows=rows,
-                   note=f"By their WordPiece vectors, among {len(words):,} words that occur {LEAST_COUNT} times or more in the text.")
+                   note=f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the text.")
 
 
 def attention_weights(encoder, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -215,12 +219,12 @@ def main(_) -> None:
     sections = [
         *blanks_sections(blanks, answers),
         neighbours_section(ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer,
-                           collections.Counter(piece for own in pieces for piece in own)),
+                           collections.Counter(piece for own in pieces for piece in own), FLAGS.least_count),
         maps_section(attention_weights(encoder, encoded), tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())),
         averages_section(encoder, tokenizer, sentences),
         plane_section(documents, official_bert.Predictor(FLAGS.model, head="embeddings", pooling="mean"))]
     make_folder(FLAGS.output_dir)
-    written = write_report(f"Inside {FLAGS.model}", sections, FLAGS.output_dir)
+    written = write_report(FLAGS.title or f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
     print("\n".join(as_lines(sections)))
     print(f"\nwritten: {', '.join(written)}")
 

@@ -6,13 +6,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_bert.files import written_whole
-from official_bert.reports.sections import Cell, Section
+from official_bert.reports.sections import Cell, Picture, Section
 
-JSON_FILE, PAGE_FILE = "report.json", "report.html"
+JSON_FILE, PAGE_FILE, MARKDOWN_FILE = "report.json", "report.html", "report.md"
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")  # controls, and halves of characters
 MOST_ON_SCREEN = 30  # rows of a table
 STYLE = """
@@ -27,10 +27,11 @@ img { background: white; height: auto; max-width: 100%; }
 """
 
 
-def write_report(title: str, sections: Sequence[Section], folder: str) -> list[str]:
-    """Writes both files whole into a folder and returns their paths."""
+def write_report(title: str, sections: Sequence[Section], folder: str, markdown: bool = False) -> list[str]:
+    """Writes the files whole into a folder and returns their paths; `markdown`: that form as well, with its pictures beside it."""
+    files = {JSON_FILE: as_json(title, sections), PAGE_FILE: as_page(title, sections)} | (as_markdown(title, sections) if markdown else {})
     written = []
-    for name, text in ((JSON_FILE, as_json(title, sections)), (PAGE_FILE, as_page(title, sections))):
+    for name, text in files.items():
         written.append(os.path.join(folder, name))
         with written_whole(written[-1]) as file:
             file.write(text)
@@ -60,25 +61,48 @@ def _clean(text: str) -> str:
 
 def as_page(title: str, sections: Sequence[Section]) -> str:
     """Returns the page: no script, no network; every text of the data is escaped, every picture is an image."""
-    parts = [
+    def embedded(_: str, picture: Picture) -> str:
+        return f"data:image/svg+xml;base64,{base64.b64encode(_clean(picture.svg).encode()).decode()}"
+
+    return "\n".join([
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">",
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
-        f"<title>{_escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{_escaped(title)}</h1>"]
+        f"<title>{_escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+        *_body(title, sections, embedded), "</body>\n</html>\n"])
+
+
+def as_markdown(title: str, sections: Sequence[Section]) -> dict[str, str]:
+    """Returns the page for sites that show Markdown, and its pictures: text by file name.
+
+    It is HTML without empty lines, which Markdown leaves as it is: the data may hold any of its signs.
+    """
+    pictures: dict[str, str] = {}
+
+    def beside(name: str, picture: Picture) -> str:
+        pictures[name] = _clean(picture.svg)
+        return name
+
+    lines = "\n".join(_body(title, sections, beside)).splitlines()
+    return {MARKDOWN_FILE: "\n".join(filter(str.strip, lines)) + "\n"} | pictures
+
+
+def _body(title: str, sections: Sequence[Section], source: Callable[[str, Picture], str]) -> Iterator[str]:
+    """The sections in HTML; `source` gives the address of a picture, which it may store under a name."""
+    yield f"<h1>{_escaped(title)}</h1>"
     for section in sections:
-        parts.append(f"<section>\n<h2>{_escaped(section.title)}</h2>")
+        yield f"<section>\n<h2>{_escaped(section.title)}</h2>"
         if section.note:
-            parts.append(f"<p>{_escaped(section.note)}</p>")
+            yield f"<p>{_escaped(section.note)}</p>"
         if section.rows:
             heads = "".join(f"<th>{_escaped(head)}</th>" for head in section.header)
             rows = "\n".join("<tr>" + "".join(f"<td dir=\"auto\">{_escaped(shown(cell))}</td>" for cell in row) + "</tr>"
                              for row in section.rows)
-            parts.append(f"<div><table>\n<tr>{heads}</tr>\n{rows}\n</table></div>")
-        for picture in section.pictures:
-            data = base64.b64encode(_clean(picture.svg).encode()).decode()
-            parts.append(f"<p><img alt=\"{_escaped(picture.description)}\" src=\"data:image/svg+xml;base64,{data}\"></p>")
-        parts.append("</section>")
-    return "\n".join([*parts, "</body>\n</html>\n"])
+            yield f"<div><table>\n<tr>{heads}</tr>\n{rows}\n</table></div>"
+        for number, picture in enumerate(section.pictures, 1):
+            address = source(f"{section.name}_{number}.svg", picture)
+            yield f"<p><img alt=\"{_escaped(picture.description)}\" src=\"{address}\"></p>"
+        yield "</section>"
 
 
 def _escaped(text: str) -> str:

@@ -64,6 +64,21 @@ def test_nothing_of_the_data_is_markup(sections, tmp_path):
     assert "$x^2" in base64.b64decode(images[0].partition(",")[2]).decode()  # not read as a formula
 
 
+def test_the_markdown_page_is_html_without_empty_lines_beside_its_pictures(sections, tmp_path):
+    paths = page.write_report(HOSTILE[0], sections, str(tmp_path), markdown=True)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert all(line.strip() for line in text.splitlines())  # an empty line would make the rest Markdown
+    found, whole = Tags(text), Tags((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert "".join(whole.text.split()).endswith("".join(found.text.split()))
+    assert set(found.tags) == {"h1", "h2", "section", "p", "div", "table", "tr", "th", "td", "img"}
+    images = [value for tag, name, value in found.attributes if (tag, name) == ("img", "src")]
+    assert images == ["hostile_1.svg", "hostile_2.svg", "hostile_3.svg"]
+    assert {path.rpartition("/")[2] for path in paths} == {"report.json", "report.html", "report.md", *images}
+    embedded = [value for tag, name, value in whole.attributes if (tag, name) == ("img", "src")]
+    for name, address in zip(images, embedded, strict=True):
+        assert (tmp_path / name).read_bytes() == base64.b64decode(address.partition(",")[2])
+
+
 def test_the_json_file_is_strict_and_the_screen_has_no_controls(sections):
     values = json.loads(page.as_json("title", sections), parse_constant=lambda name: pytest.fail(name))
     assert values["title"] == "title" and values["hostile"]["日本語"] == "日本語" and "half \ufffd a character" in values["hostile"]

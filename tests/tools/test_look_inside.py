@@ -76,10 +76,10 @@ def test_neighbours_are_the_nearest_by_cosine(tool, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
     vectors = np.array([[9.0, 9.0]] * 5 + [[1.0, 0.0], [0.0, 3.0], [5.0, 1.0], [1.0, 0.0]])
-    section = tool.neighbours_section(vectors, tokenizer, {"copper": 30, "atlas": 20, "rained": 10, "price": 3})
+    section = tool.neighbours_section(vectors, tokenizer, {"copper": 30, "atlas": 20, "rained": 10, "price": 3}, 10)
     assert section.rows == [("copper", 30, "rained 0.98, atlas 0.00"), ("atlas", 20, "rained 0.20, copper 0.00"),
                             ("rained", 10, "copper 0.98, atlas 0.20")]
-    assert not tool.neighbours_section(vectors, tokenizer, {"copper": 30}).rows
+    assert not tool.neighbours_section(vectors, tokenizer, {"copper": 30}, 10).rows
 
 
 def test_a_page_is_made_of_a_model_and_a_text(tmp_path, golden):
