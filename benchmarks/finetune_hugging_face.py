@@ -24,6 +24,11 @@ def make_optimizer(model, epsilon):
     return torch.optim.AdamW(groups, lr=0.0, eps=epsilon)
 
 
+def products_in(precision):
+    """Returns the context in which a model computes its products in a precision; weights and their updates stay float32."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
+
+
 def update(model, optimizer, loss, rate):
     """Does a step at a rate, with the gradient clipped to norm 1."""
     for group in optimizer.param_groups:
@@ -78,9 +83,11 @@ def train(folder, run_file):
     began = time.monotonic()
     for rate, chosen in zip(run["rates"], orders(len(rows["train"]["input_ids"]), size, run["seed"])):
         batch = collate(tokenizer, rows["train"], chosen)
-        update(model, optimizer, model(**batch, **targets(run["train"], chosen, batch["input_ids"].shape[1])).loss, rate)
+        with products_in(run["precision"]):
+            loss = model(**batch, **targets(run["train"], chosen, batch["input_ids"].shape[1])).loss
+        update(model, optimizer, loss, rate)
     seconds = time.monotonic() - began
-    print(json.dumps({"seconds": seconds, "steps": len(run["rates"]), "logits": answer(model, tokenizer, rows["eval"], size)}))
+    print(json.dumps({"seconds": seconds, "steps": len(run["rates"]), "logits": answer(model, tokenizer, rows["eval"], run)}))
 
 
 def orders(count, size, seed):
@@ -90,16 +97,16 @@ def orders(count, size, seed):
         yield from torch.randperm(count, generator=generator).split(size)
 
 
-def answer(model, tokenizer, rows, size):
+def answer(model, tokenizer, rows, run):
     """Returns the logits of all rows in order: per row, per token, or of start and end per token."""
     model.eval()
-    found = []
-    with torch.no_grad():
+    found, size = [], run["batch_size"]
+    with torch.no_grad(), products_in(run["precision"]):
         for start in range(0, len(rows["input_ids"]), size):
             chosen = range(start, min(start + size, len(rows["input_ids"])))
             outputs = model(**collate(tokenizer, rows, chosen))
             logits = outputs.logits if "logits" in outputs else torch.stack([outputs.start_logits, outputs.end_logits], -1)
-            found += logits.tolist()
+            found += logits.float().tolist()
     return found
 
 

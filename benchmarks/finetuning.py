@@ -44,6 +44,7 @@ flags.DEFINE_integer("batch_size", 32, "Rows a step.")
 flags.DEFINE_float("learning_rate", 5e-5, "Peak.")
 flags.DEFINE_float("epochs", 3.0, "Passes over the training data.")
 flags.DEFINE_integer("max_seq_length", 128, "Longest input.")
+flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Of both sides; bfloat16: products in it, weights in float32.")
 flags.DEFINE_bool("prove", False, "Compare losses instead.")
 STEPS_COMPARED, LARGEST = 20, 1e-4
 OURS, THEIRS = "official_bert", "Hugging Face PyTorch"
@@ -57,7 +58,8 @@ def overrides() -> list[str]:
     from official_bert.config import AS_IN_2018
     return [*(f"training.{key}={value}" for key, value in AS_IN_2018["training"].items()), f"training.batch_size={FLAGS.batch_size}",
             f"optimizer.learning_rate={FLAGS.learning_rate}", f"training.epochs={FLAGS.epochs}",
-            f"options.max_seq_length={FLAGS.max_seq_length}", "training.log_every=1000000", *FLAGS.set]
+            f"options.max_seq_length={FLAGS.max_seq_length}", f"training.precision={FLAGS.precision}", "training.log_every=1000000",
+            *FLAGS.set]
 
 
 def given_files():
@@ -108,7 +110,8 @@ def environment() -> dict[str, str]:
 def run_theirs(seed: int, resolved) -> dict:
     """Runs Hugging Face's loop; returns the seconds of its training steps, and metrics from the same functions as ours."""
     run = {"seed": seed, "threads": FLAGS.threads or len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size,
-           "rates": rates_of(resolved), "epsilon": resolved.task.config.optimizer.epsilon, "max_seq_length": FLAGS.max_seq_length}
+           "rates": rates_of(resolved), "epsilon": resolved.task.config.optimizer.epsilon, "max_seq_length": FLAGS.max_seq_length,
+           "precision": FLAGS.precision}
     measure = of_rows(run, resolved) if FLAGS.task in KINDS else of_texts(run, resolved)
     path = os.path.join(FLAGS.work_dir, "run.json")
     pathlib.Path(path).write_text(json.dumps(run), encoding="utf-8")
@@ -242,6 +245,8 @@ def main(_) -> None:
     """Compares or proves."""
     if (FLAGS.prove or FLAGS.sides != "ours") and not os.path.exists(FLAGS.torch_python):
         sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
+    if FLAGS.prove and FLAGS.precision != "float32":
+        sys.exit(f"error: --prove: expected --precision=float32 (losses of bfloat16 differ by more than {LARGEST}), got {FLAGS.precision}")
     if not FLAGS.resume:
         shutil.rmtree(FLAGS.work_dir, ignore_errors=True)
     os.makedirs(FLAGS.work_dir, exist_ok=True)

@@ -32,6 +32,8 @@ flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=
 flags.DEFINE_string("results_file", str(ROOT / "docs/results/finetuning.jsonl"), "A line is added to this file for each run.")
 flags.DEFINE_string("table_file", str(ROOT / "docs/results/finetuning.md"), "The tables of all its lines, written again after each run.")
 flags.DEFINE_list("only", [], "Names of comparisons; none: all.")
+flags.DEFINE_enum("precision", "bfloat16", ["bfloat16", "float32"], "Of all sides; bfloat16 is faster on processors with AMX only. "
+                  "The tables show the runs of one precision.")
 flags.DEFINE_integer("threads", 0, "Threads of a run; 0: as many as cores.")
 flags.DEFINE_bool("run", True, "Do the missing runs.")
 flags.DEFINE_string("work_dir", "build/quality", "The folder for runs.")
@@ -45,10 +47,11 @@ SIDES = {"2018": ("official_bert, 2018's rule", ("--sides=ours",)),
 INTRODUCTION = """# Fine-tuning beside Hugging Face's PyTorch
 
 Written by `benchmarks/quality.py` from [finetuning.jsonl](finetuning.jsonl), a line for each run. MiniLM's weights (6 layers of 384,
-`make minilm`), published development sets, the last checkpoint of each run, mean ± standard deviation over seeds. The second and the third
-row are the same rule: AdamW with bias correction, the same steps, rates, epsilon, decay, clipping and texts. They differ in initial
-heads, dropout, and batches (ours hold texts of similar length). The first row is 2018's rule, without bias correction. Each side ran its
-first seed at three rates; the best of them by the first metric, on the same development set, is the one that the row shows.
+`make minilm`), published development sets, the last checkpoint of each run, mean ± standard deviation over seeds, all of them in {precision} ("mixed
+precision" on both sides: weights, updates and sums are float32 with bfloat16 too). The second and the third row are the same rule: AdamW
+with bias correction, the same steps, rates, epsilon, decay, clipping and texts. They differ in initial heads, dropout, and batches (ours
+hold texts of similar length). The first row is 2018's rule, without bias correction. Each side ran its first seed at three rates; the
+best of them by the first metric, on the same development set, is the one that the row shows.
 """
 
 
@@ -100,7 +103,8 @@ class Run:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The run's flags, without paths: what its result depends on."""
-        return (*COMPARISONS[self.name].flags, *SIDES[self.side][1], f"--learning_rate={self.rate}", f"--first_seed={self.seed}")
+        return (*COMPARISONS[self.name].flags, *SIDES[self.side][1], f"--precision={FLAGS.precision}", f"--learning_rate={self.rate}",
+                f"--first_seed={self.seed}")
 
     def record(self, metrics: Mapping[str, float], seconds: float) -> dict:
         """The run as a line of the results."""
@@ -213,7 +217,8 @@ def hours_left(names: Sequence[str], found: Mapping[Run, dict]) -> float:
 
 def write_tables(found: Mapping[Run, dict]) -> None:
     """Writes the page: a table for each comparison that has a finished run."""
-    parts = [INTRODUCTION, *(table(name, found) for name in COMPARISONS if any(run.name == name for run in found))]
+    parts = [INTRODUCTION.replace("{precision}", FLAGS.precision),
+             *(table(name, found) for name in COMPARISONS if any(run.name == name for run in found))]
     beside = pathlib.Path(FLAGS.table_file + ".new")
     beside.write_text("\n".join(parts), encoding="utf-8")
     beside.replace(FLAGS.table_file)
