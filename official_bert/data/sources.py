@@ -175,10 +175,10 @@ class ExampleSource:
     """Batches of examples in memory, the unpadded features of one row each, bucketed by length.
 
     Each batch's sequences (arrays named in `sequence_keys`) are padded with 0 to the smallest of `buckets` that holds them
-    all (default: to the longest of the batch); other values are stacked. Every epoch of training permutes the examples by
-    (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles the batches; evaluation keeps the order
-    of the examples, or sorts chunks too (`by_length`). The last batch is filled up with rows of `example_weights` 0. `rows` is the
-    number that an epoch counts, if that is not the number of examples.
+    all (default: to the longest of the batch, after `round_lengths` to the next multiple of 8); other values are stacked.
+    Every epoch of training permutes the examples by (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles
+    the batches; evaluation keeps the order of the examples, or sorts chunks too (`by_length`). The last batch is filled up with rows of
+    `example_weights` 0. `rows` is the number that an epoch counts, if that is not the number of examples.
 
     Raises ValueError if there is no example.
     """
@@ -196,6 +196,7 @@ class ExampleSource:
         if self.buckets and self.lengths.max() > self.buckets[-1]:
             raise ValueError(f"an example of {self.lengths.max()} tokens is longer than the largest bucket, {self.buckets[-1]}")
         self.batches_per_epoch = -(-len(examples) // batch_size)
+        self._multiple = 1  # of which lengths are, without buckets
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
 
     @functools.cached_property
@@ -213,6 +214,10 @@ class ExampleSource:
         longest = int(self.lengths.max())
         if not self.buckets:
             self.buckets = [32 << doubled for doubled in range(longest.bit_length()) if 32 << doubled < longest] + [longest]
+
+    def round_lengths(self) -> None:
+        """From now on pads to multiples of 8, if there are no `buckets`: for what is compiled once for each length."""
+        self._multiple = 8
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         """Returns the indices of each batch of an epoch; the last may be short."""
@@ -256,7 +261,8 @@ class ExampleSource:
         return batch | {"example_weights": weights}
 
     def _padded_length(self, longest: int) -> int:
-        return next((bucket for bucket in self.buckets if bucket >= longest), longest)
+        rounded = min(-(-longest // self._multiple) * self._multiple, int(self.lengths.max()))
+        return next((bucket for bucket in self.buckets if bucket >= longest), rounded)
 
     @staticmethod
     def _stack(values: list, length: int | None) -> np.ndarray:

@@ -5,8 +5,11 @@ result once. Here they compute in float32 under every precision policy. They are
 exported graphs hold none, because a server of SavedModels on a CPU has no compiler.
 """
 
+import contextlib
+import contextvars
 import functools
 import math
+from collections.abc import Iterator
 
 import keras
 from keras import ops
@@ -18,12 +21,28 @@ LEAST = 2 ** 18  # numbers in a tensor: the pieces of a model take a second to c
 UNSEEN = -1e9  # the score of a masked place; not minus infinity: a row that sees nothing gets equal weights instead of NaN
 
 
+_for_every_length = contextvars.ContextVar("for_every_length", default=False)
+
+
+@contextlib.contextmanager
+def for_every_length(wanted: bool) -> Iterator[None]:
+    """While it is open, and `wanted`, pieces are used for tensors of unknown shape too."""
+    token = _for_every_length.set(wanted)
+    try:
+        yield
+    finally:
+        _for_every_length.reset(token)
+
+
 def pays(x) -> bool:
     """Whether compiled pieces are used for a tensor: in TensorFlow, if it is large and its shape is known.
 
-    They are compiled for one shape; rows whose length changes from batch to batch would compile them again and again.
+    They are compiled for one shape: rows whose length changes from batch to batch compile them for each, which only long trainings win
+    back (`for_every_length`).
     """
-    return USED and None not in tuple(x.shape) and math.prod(x.shape) >= LEAST
+    if not USED or None in tuple(x.shape):
+        return USED and _for_every_length.get()
+    return math.prod(x.shape) >= LEAST
 
 
 def product_with_rows(x, table):
@@ -35,7 +54,7 @@ def add_bias(x, bias):
     """x [M,D] + bias [D] in training: the gradient of the bias is a product with ones, which is faster than a sum over rows."""
     @tf.custom_gradient
     def added(x, bias):
-        return x + bias, lambda upstream: (upstream, tf.matmul(tf.ones((1, upstream.shape[0])), upstream)[0])
+        return x + bias, lambda upstream: (upstream, tf.matmul(tf.ones((1, tf.shape(upstream)[0])), upstream)[0])
     return added(x, tf.convert_to_tensor(bias))
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.copies import WorkingFolder, original_paths
+from official_bert.data.sources import ExampleSource
 from official_bert.models import checkpoints, parts
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.prefixes import step_of
@@ -210,6 +211,8 @@ class Run:
                 iterator = self._batches(phase, step)
 
     def _batches(self, phase: Phase, step: int):
+        if self.trainer.step.compiles_every_length and isinstance(phase.source, ExampleSource):
+            phase.source.round_lengths()
         return iter(distribution.distribute(phase.source, self.trainer.strategy, self._batch_number(phase, step)))
 
     def _batch_number(self, phase: Phase, step: int) -> int:

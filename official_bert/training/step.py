@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.layers import fused
 from official_bert.models import parts
 from official_bert.training import optimization
 from official_bert.training.flops import training_flops
@@ -24,6 +25,8 @@ from official_bert.training.task import Batch, TaskBase
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
 FIRST_SCALE = 2.0 ** 15
+SHORT_ROW = 32  # tokens: a guess at the rows of batches whose length changes
+MANY_NUMBERS = 2 ** 29  # through the layers of a training, for which compiling for every length of its batches takes less than it saves
 TOTALS = ("tokens", "flops")  # sums over a step, not means: real tokens, operations of the model
 FACTS = ("learning_rate", "gradient_norm", "parameter_norm", "failed", "skipped", "loss_scale")  # of an update
 Tensors = list[tf.Tensor]
@@ -75,12 +78,25 @@ def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
     return tf.ensure_shape(cut, (count, static, *value.shape[1:]))
 
 
+def compiles_every_length(config: Config, total_steps: int) -> bool:
+    """Whether the pieces between the products are compiled for each length of batches whose length changes.
+
+    On a CPU a length takes about half a second, once. In bfloat16 steps are then 1.3 times as fast, in float32 1.05 times, which is less
+    than rounding the lengths up costs (docs/benchmarks/training.md).
+    """
+    model, training = config.model, config.training
+    numbers = total_steps * training.batch_size * SHORT_ROW * model.hidden_size * model.num_hidden_layers
+    return (training.precision == "bfloat16" and numbers >= MANY_NUMBERS and not training.xla
+            and not tf.config.list_logical_devices("GPU") and not tf.config.list_logical_devices("TPU"))
+
+
 class Step:
     """The step functions of a task and its model. `names` are the names of the metrics that `train` returns, in their order."""
 
     def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1):
         self.task, self.model, self.config = task, model, config
         self.total_steps, self.num_replicas = total_steps, num_replicas
+        self.compiles_every_length = compiles_every_length(config, total_steps)
         self.scales_loss = config.training.precision == "float16"
         self.decayed = [optimization.is_decayed(variable.path) for variable in model.trainable_variables]
         each = () if tuple(task.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in task.loss_names)
@@ -151,13 +167,14 @@ class Step:
 
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
         """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            outputs, _ = self.model.stateless_call(weights, seeds, dict(batch), training=True)
-            losses = self.task.losses(outputs, batch)
-            loss = tf.add_n([part / (totals[name] + EPSILON) for name, (part, _) in losses.items()])
-            scaled = loss * scale if self.scales_loss else loss
-        found = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        with fused.for_every_length(self.compiles_every_length):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                outputs, _ = self.model.stateless_call(weights, seeds, dict(batch), training=True)
+                losses = self.task.losses(outputs, batch)
+                loss = tf.add_n([part / (totals[name] + EPSILON) for name, (part, _) in losses.items()])
+                scaled = loss * scale if self.scales_loss else loss
+            found = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         work = {"tokens": tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32)),
                 "flops": training_flops(self.config.model, batch)}
         counters = self.task.counters(outputs, batch) | {name: (work[name], tf.constant(1.0)) for name in TOTALS}

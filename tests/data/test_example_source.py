@@ -37,7 +37,18 @@ def test_fixed_lengths_are_few_and_change_nothing_but_padding():
         assert (row[:length] == number).all() and not row[length:].any()
 
 
+def test_rounded_lengths_are_multiples_of_8_and_at_most_the_longest():
+    lengths = [8, 9, 16, 20, 50, 49, 1]
+    source = ExampleSource(examples(lengths), 1, shuffle=False, sequence_keys=("input_ids",))
+    source.round_lengths()
+    rows = [source.batch(number)["input_ids"][0] for number in range(7)]
+    assert [len(row) for row in rows] == [8, 16, 16, 24, 50, 50, 8]
+    for number, (row, length) in enumerate(zip(rows, lengths)):
+        assert (row[:length] == number).all() and not row[length:].any()
+
+
 def test_lengths_that_were_chosen_stay():
     source = ExampleSource(examples([20, 33]), 1, shuffle=False, sequence_keys=("input_ids",), buckets=[48])
     source.fix_lengths()
+    source.round_lengths()
     assert [source.batch(number)["input_ids"].shape[1] for number in range(2)] == [48, 48]

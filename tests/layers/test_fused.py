@@ -91,6 +91,28 @@ def test_a_layer_of_pieces_gives_the_same_in_graphs_and_inside_another_compilati
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_a_layer_of_pieces_for_every_length_gives_the_same_as_for_known_shapes(rate):
+    layer = TransformerLayer(num_heads=2, hidden_size=D, intermediate_size=16, dropout=rate, attention_dropout=rate)
+    layer.build((None, None, D))
+    seeds = [tf.constant([7, number], site.dtype) for number, site in enumerate(layer.non_trainable_variables)]
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, 1, 1, None), tf.bool)])
+    def run(x, mask):
+        weights = [tf.convert_to_tensor(weight) for weight in layer.trainable_variables]
+        with fused.for_every_length(True), tf.GradientTape() as tape:
+            tape.watch([x, *weights])
+            found, _ = layer.stateless_call(weights, seeds, x, mask, training=True)
+            total = tf.reduce_sum(found * tf.range(float(D)))
+        return [found, *tape.gradient(total, [x, *weights])]
+    for one, other in zip(run(X, MASK), trained(layer, MASK)):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    shorter = run(X[:, :4], MASK[..., :4])[0]  # another length in the same graph
+    assert shorter.shape == (B, 4, D) and np.isfinite(shorter).all()
+    if not rate:
+        np.testing.assert_allclose(shorter, layer(X[:, :4], MASK[..., :4]), atol=2e-5)
+
+
 def test_a_row_that_sees_nothing_has_a_finite_gradient():
     layer = SelfAttention(num_heads=2, hidden_size=D)
     layer.build((None, None, D))
@@ -138,6 +160,10 @@ def test_only_training_on_large_tensors_of_known_shapes_is_compiled(monkeypatch)
         graph = tf.function(lambda x: layer(x, MASK[:1], training=training)).get_concrete_function(tf.TensorSpec((rows, S, D))).graph
         return [node.signature.name for node in graph.as_graph_def().library.function if "_XlaMustCompile" in node.attr]
     assert compiled(True) and not compiled(False) and not compiled(True, rows=None)
+    with fused.for_every_length(True):
+        assert compiled(True, rows=None) and not compiled(False, rows=None)
+    with fused.for_every_length(False):
+        assert not compiled(True, rows=None)
     monkeypatch.setattr(fused, "LEAST", B * S * 16)
     assert len(compiled(True)) == 1  # the activation of [B*S,16] alone
     monkeypatch.setattr(fused, "LEAST", B * S * 16 + 1)
