@@ -52,6 +52,8 @@ def seconds_of_a_step(row: str) -> float:
 def read_rows() -> dict[str, list[dict]]:
     """Returns the finished rows, with all of their seeds."""
     found: dict[str, list[dict]] = {}
+    if not pathlib.Path(FLAGS.results).exists():
+        sys.exit(f"error: --results={FLAGS.results}: no such file; tools/run_ablations.py writes results.jsonl in its --work_dir")
     for line in pathlib.Path(FLAGS.results).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         found.setdefault(row["row"].partition("_seed_")[0], []).append(row)
