@@ -16,7 +16,6 @@ import tempfile
 
 import yaml
 from absl import app, flags
-from scaling import rate_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = flags.FLAGS
@@ -46,7 +45,9 @@ def seconds_of_a_step(row: str) -> float:
                                f"--output_dir={path / 'run'}"], cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"error: {row}: {done.stderr.strip().splitlines()[-1]}")
-        return config["training"]["batch_size"] / rate_of(path / "run")
+        logged = map(json.loads, (path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines())
+        rates = [row["train/sequences_per_second"] for row in logged if "train/sequences_per_second" in row]
+        return config["training"]["batch_size"] / statistics.median(rates[2:])  # the first ones are slowed by graphs that are made
 
 
 def read_rows() -> dict[str, list[dict]]:

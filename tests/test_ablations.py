@@ -44,6 +44,7 @@ def test_rows_of_the_budget_are_valid_and_measured_on_the_same_masks():
         config = plan.pretraining(row)
         load_task(build(Config, config))
         assert config["training"]["precision"] == "bfloat16" and plan.tasks_of(row) == []
+        assert bool(config["training"]["steps"]) != bool(config.get("phases"))  # a run takes its steps from one of them
         flags = generator_flags(usually_masked(config), {}, 1)[-1]
         assert [flag for flag in flags if "predictions" not in flag] == [flag for flag in held_out[0] if "predictions" not in flag]
     assert "--masked_lm_prob=0.3" in generator_flags(plan.pretraining("masks_30"), {}, 3)[0]
