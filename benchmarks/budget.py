@@ -16,11 +16,12 @@ import tempfile
 
 import yaml
 from absl import app, flags
+from run_rates import rate_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = flags.FLAGS
 flags.DEFINE_string("work_dir", None, "That of tools/run_ablations.py.", required=True)
-flags.DEFINE_string("results", str(ROOT / "docs/benchmarks/budget.jsonl"), "The finished rows.")
+flags.DEFINE_string("results", "", "The finished rows (default: results.jsonl in --work_dir).")
 flags.DEFINE_string("baseline", None, "The row whose time is 1.", required=True)
 flags.DEFINE_list("contenders", None, "The rows beside it.", required=True)
 flags.DEFINE_integer("turns", 3, "Measured runs of each row.", lower_bound=1)
@@ -45,22 +46,21 @@ def seconds_of_a_step(row: str) -> float:
                                f"--output_dir={path / 'run'}"], cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"error: {row}: {done.stderr.strip().splitlines()[-1]}")
-        logged = map(json.loads, (path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines())
-        rates = [row["train/sequences_per_second"] for row in logged if "train/sequences_per_second" in row]
-        return config["training"]["batch_size"] / statistics.median(rates[2:])  # the first ones are slowed by graphs that are made
+        return config["training"]["batch_size"] / rate_of(path / "run")
 
 
 def read_rows() -> dict[str, list[dict]]:
     """Returns the finished rows, with all of their seeds."""
     found: dict[str, list[dict]] = {}
-    if not pathlib.Path(FLAGS.results).exists():
-        sys.exit(f"error: --results={FLAGS.results}: no such file; tools/run_ablations.py writes results.jsonl in its --work_dir")
-    for line in pathlib.Path(FLAGS.results).read_text(encoding="utf-8").splitlines():
+    path = pathlib.Path(FLAGS.results or pathlib.Path(FLAGS.work_dir) / "results.jsonl")
+    if not path.exists():
+        sys.exit(f"error: {path}: no such file; tools/run_ablations.py writes results.jsonl in its --work_dir")
+    for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         found.setdefault(row["row"].partition("_seed_")[0], []).append(row)
     for name in (FLAGS.baseline, *FLAGS.contenders):
         if name not in found:
-            sys.exit(f"error: {FLAGS.results}: expected the row {name}, got {', '.join(found)}")
+            sys.exit(f"error: {path}: expected the row {name}, got {', '.join(found)}")
     return found
 
 

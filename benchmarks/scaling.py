@@ -8,7 +8,6 @@ theoretical one: that of the curve's largest point, times the ratio of the opera
 core against two on two cores, each with the same rows (weak scaling), by `run_pretraining --strategy=multi_worker`.
 """
 
-import json
 import os
 import pathlib
 import statistics
@@ -18,6 +17,7 @@ import tempfile
 
 from absl import app, flags
 from pretraining_step import Contender, operations
+from run_rates import rate_of
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("parts", ["curves", "workers"], "What to measure.")
@@ -74,12 +74,6 @@ def pretrain(folder: pathlib.Path, rows: int, cores: tuple[int, ...], *more: str
                f"--input_file={folder}/records", f"--vocab_file={folder}/vocab.txt", *(f"--set={one}" for one in sets), *more]
     return subprocess.Popen(command, env=os.environ | {"TF_NUM_INTRAOP_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             text=True)
-
-
-def rate_of(folder: pathlib.Path) -> float:
-    """Returns the median sequences a second in a run's log, without the first lines, in which graphs are made."""
-    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return statistics.median(row["train/sequences_per_second"] for row in rows[2:] if "train/sequences_per_second" in row)
 
 
 def measure_workers() -> None:
