@@ -9,7 +9,6 @@ import contextlib
 import errno
 import glob
 import gzip
-import io
 import json
 import os
 import re
@@ -62,14 +61,9 @@ def modified(path: str) -> int:
     return store_of(path).modified(path)
 
 
-def open_bytes(path: str, mode: Literal["rb", "ab"] = "rb") -> IO[bytes]:
-    """Opens a file to read or to append bytes. Raises OSError if that fails."""
-    return store_of(path).open(path, mode)  # type: ignore[return-value]
-
-
-def open_to_append(path: str) -> TextIO:
-    """Opens a UTF-8 file to append text; a line is there for others when it ends."""
-    return io.TextIOWrapper(open_bytes(path, "ab"), encoding="utf-8", line_buffering=True)
+def open_bytes(path: str) -> IO[bytes]:
+    """Opens a file to read its bytes. Raises OSError if that fails."""
+    return store_of(path).open(path)  # type: ignore[return-value]
 
 
 def folder_of(path: str) -> str:

@@ -24,8 +24,8 @@ class Store(Protocol):
     def kind(self, path: str) -> Kind:
         """Whether a path is a file or a folder; "" if there is neither."""
 
-    def open(self, path: str, mode: Literal["rb", "ab"] = "rb") -> io.BufferedIOBase:
-        """Opens a file to read, or to append."""
+    def open(self, path: str) -> io.BufferedIOBase:
+        """Opens a file to read its bytes."""
 
     def names(self, folder: str) -> list[str]:
         """The names of files and folders in a folder; none if it is no folder."""
@@ -81,8 +81,8 @@ class LocalStore:
     def kind(self, path: str) -> Kind:
         return "folder" if os.path.isdir(path) else "file" if os.path.exists(path) else ""
 
-    def open(self, path: str, mode: Literal["rb", "ab"] = "rb") -> Any:
-        return open(path, mode)
+    def open(self, path: str) -> Any:
+        return open(path, "rb")
 
     def names(self, folder: str) -> list[str]:
         return os.listdir(folder) if os.path.isdir(folder) else []
@@ -122,29 +122,21 @@ def _as_os_errors(method):
 
 
 class _TensorFlowFile(io.RawIOBase):
-    """TensorFlow's file as one of Python's."""
+    """TensorFlow's file as one of Python's, to read."""
 
-    def __init__(self, path: str, mode: str):
+    def __init__(self, path: str):
         import tensorflow as tf
-        self._file, self._reads = tf.io.gfile.GFile(path, mode), mode == "rb"
+        self._file = tf.io.gfile.GFile(path, "rb")
 
     def readable(self) -> bool:
-        return self._reads
-
-    def writable(self) -> bool:
-        return not self._reads
+        return True
 
     def seekable(self) -> bool:
-        return self._reads
+        return True
 
     def readinto(self, buffer) -> int:
         data = self._file.read(len(buffer))
         buffer[:len(data)] = data
-        return len(data)
-
-    def write(self, data) -> int:
-        self._file.write(bytes(data))
-        self._file.flush()
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -176,11 +168,9 @@ class TensorFlowStore:
         return "folder" if scheme_of(path) != "ram" or self._files.glob(f"{path.rstrip('/')}/*") else ""
 
     @_as_os_errors
-    def open(self, path: str, mode: Literal["rb", "ab"] = "rb") -> Any:
-        if mode == "ab":
-            return io.BufferedWriter(_TensorFlowFile(path, mode))
+    def open(self, path: str) -> Any:
         _require_file(self.kind(path), path)
-        return io.BufferedReader(_TensorFlowFile(path, mode), 1 << 20)
+        return io.BufferedReader(_TensorFlowFile(path), 1 << 20)
 
     @_as_os_errors
     def names(self, folder: str) -> list[str]:
@@ -240,9 +230,9 @@ class FsspecStore:
             return ""
 
     @_as_os_errors
-    def open(self, path: str, mode: Literal["rb", "ab"] = "rb") -> Any:
+    def open(self, path: str) -> Any:
         _require_file(self.kind(path), path)
-        file = self._files.open(path, mode)
+        file = self._files.open(path, "rb")
         return io.BytesIO(file.getvalue()) if isinstance(file, io.BytesIO) else file  # memory:// gives all readers one position
 
     @_as_os_errors
