@@ -4,6 +4,7 @@
     python benchmarks/pretraining_step.py                                     # all sizes, float32 and bfloat16
     python benchmarks/pretraining_step.py --sizes=tiny:64x128 --precisions=float32 --contenders=ours,keras_hub
     python benchmarks/pretraining_step.py --profile                           # instead, where the time of our step goes
+    python benchmarks/pretraining_step.py --checkouts=../before,.             # instead, our step in the last checkout beside the others
 
 Each contender lives in a process of its own (`step_contenders.py`); they take turns of a few steps, and a figure is the median over all
 turns. Tokens are all real. The share of the ceiling is the model's operations a second, counted alike for everybody, over those of a large
@@ -13,6 +14,7 @@ step, so weights are not in it and moments are for those who make them in the fi
 
 import itertools
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -27,6 +29,7 @@ flags.DEFINE_list("sizes", ["tiny:64x128", "small:16x128", "base:8x128", "small:
                   "MODEL:ROWSxTOKENS, MODEL a file of configs/model.")
 flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of all contenders.")
 flags.DEFINE_list("contenders", list(CONTENDERS), "Names.")
+flags.DEFINE_list("checkouts", [], "Instead of libraries: folders of checkouts of this project; the last one is compared with the others.")
 flags.DEFINE_integer("turns", 5, "Turns of each contender.", lower_bound=1)
 flags.DEFINE_float("turn_seconds", 4.0, "A turn lasts about so long.", lower_bound=0.1)
 flags.DEFINE_float("least_ratio", 0.0, "Fail if ours, relative to the best peer, is below it in any row.")
@@ -37,13 +40,14 @@ SCRIPT = pathlib.Path(__file__).with_name("step_contenders.py")
 
 
 class Contender:
-    """A process that takes steps when told."""
+    """A process that takes steps when told: those of a library, or ours of a checkout."""
 
     def __init__(self, name: str, size: dict):
-        python = FLAGS.torch_python if name.startswith("pytorch") else sys.executable
+        library, environment = ("ours", os.environ | {"PYTHONPATH": os.path.abspath(name)}) if name in FLAGS.checkouts else (name, None)
+        python = FLAGS.torch_python if library.startswith("pytorch") else sys.executable
         self.name, self.seconds = name, []
-        self.process = subprocess.Popen([python, str(SCRIPT), name, json.dumps(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([python, str(SCRIPT), library, json.dumps(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, env=environment)
         while (line := self.process.stdout.readline()) not in ("ready\n", ""):
             pass
         self.steps = 0
@@ -109,9 +113,10 @@ def ceiling(precision: str) -> float:
 
 
 def compare(model: str, rows: int, length: int, precision: str) -> float:
-    """Measures one row of settings and prints its lines of the table; returns our ratio to the best peer."""
+    """Measures one row of settings and prints its lines of the table; returns our ratio to the best other contender."""
     size, found, best_product = size_of(model, rows, length, precision), {}, 0.0
-    contenders = [Contender(name, size) for name in FLAGS.contenders]
+    ours = (FLAGS.checkouts or ["ours"])[-1]
+    contenders = [Contender(name, size) for name in FLAGS.checkouts or FLAGS.contenders]
     try:
         for turn in range(FLAGS.turns):
             for contender in contenders:
@@ -127,13 +132,13 @@ def compare(model: str, rows: int, length: int, precision: str) -> float:
     finally:
         for contender in contenders:
             contender.process.kill()
-    peers = [figures["rate"] for name, figures in found.items() if name != "ours"]
+    peers = [figures["rate"] for name, figures in found.items() if name != ours]
     for name, figures in found.items():
-        rate, ratio = figures["rate"], "" if name != "ours" or not peers else f"{figures['rate'] / max(peers):.2f}"
+        rate, ratio = figures["rate"], "" if name != ours or not peers else f"{figures['rate'] / max(peers):.2f}"
         share = operations(size) / rows * rate / best_product
         print(f"| {model}, {rows} x {length}, {precision} | {name} | {rate:.2f} | {rate * length:,.0f} | {share:.0%} | "
               f"{figures['memory'] / 1e6:,.0f} | {ratio} |{'' if figures['finite'] else ' losses not finite'}", flush=True)
-    return found["ours"]["rate"] / max(peers) if "ours" in found and peers else float("inf")
+    return found[ours]["rate"] / max(peers) if ours in found and peers else float("inf")
 
 
 def profile(model: str, rows: int, length: int, precision: str) -> None:
@@ -158,7 +163,11 @@ def main(_) -> None:
         return
     if unknown := set(FLAGS.contenders) - set(CONTENDERS):
         sys.exit(f"error: --contenders: expected some of {', '.join(CONTENDERS)}, got {', '.join(sorted(unknown))}")
-    if not pathlib.Path(FLAGS.torch_python).exists() and any(name.startswith("pytorch") for name in FLAGS.contenders):
+    for folder in FLAGS.checkouts:
+        if not pathlib.Path(folder, "official_bert").is_dir():
+            sys.exit(f"error: --checkouts: expected folders that hold official_bert/, got {folder!r}")
+    if not FLAGS.checkouts and not pathlib.Path(FLAGS.torch_python).exists() and any(
+            name.startswith("pytorch") for name in FLAGS.contenders):
         sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
     columns = ("model, rows x tokens, precision", "contender", "sequences/s", "real tokens/s", "share of the ceiling", "peak memory, MB",
                "ours / best peer")
