@@ -80,6 +80,7 @@ def _search(config: Config, files, placement, steps) -> None:
     import keras
 
     from official_bert import finetuning
+    from official_bert.data.cache import file_digest
     from official_bert.tasks.loading import load_task
     from official_bert.training import runs, search
     if not (steps.train and steps.evaluate):
@@ -89,13 +90,19 @@ def _search(config: Config, files, placement, steps) -> None:
                          "rows; train the best setting without --folds to predict with it")
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
-        metrics = dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint, opened=steps).metrics)
+        metrics = dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint, opened=compared).metrics)
         keras.backend.clear_session()
         gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
         return metrics
 
     task = load_task(config)
-    metric, origin = task.best_metric(), task.data_digests(files) | {"init_checkpoint": FLAGS.init_checkpoint}
+    if task.constant_answers(files, steps):
+        raise ValueError("--grid, --vary, --random, --folds and --seeds: expected a model to train, but this task gives every row the same "
+                         "answer")
+    origin = task.data_digests(files) | {"init_checkpoint": FLAGS.init_checkpoint}
+    if vocab_file := config.tokenizer.vocab_file:
+        origin["vocabulary"] = file_digest(vocab_file)
+    metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
     grid: search.Grid = {**(search.PAPER_GRID if FLAGS.grid else {}), **search.parse_vary(FLAGS.vary)}
     settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
     outcomes, best = search.search(config, settings, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin, folds=FLAGS.folds)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from official_bert.config import Config, Difference, differences, load_config, may_change, save_config, to_dict
 from official_bert.copies import copy_file
-from official_bert.files import absolute, read_json, written_beside, written_whole
+from official_bert.files import absolute, read_json, remove, written_beside, written_whole
 from official_bert.models.interchange import prefixes
 from official_bert.models.interchange.prefixes import BEST_FOLDER, CONFIG_FILE, METRIC_FILE
 
@@ -242,6 +242,11 @@ class BestCheckpoint:
         with written_whole(os.path.join(self.folder, METRIC_FILE)) as file:
             json.dump(self.record, file)
         return True
+
+    def forget(self) -> None:
+        """Removes the best checkpoint: it is of another run, or measured on other data."""
+        self.record = {}
+        remove(self.folder)
 
     def describe(self) -> str:
         """Metric, value, place."""

@@ -14,7 +14,7 @@ from absl import logging
 from official_bert.copies import WorkingFolder, local_copy
 from official_bert.models import checkpoints, parts
 from official_bert.models.interchange.prefixes import prefixes_in, step_of
-from official_bert.training import checkpointing, distribution, guards
+from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import EVAL_LOG_FILE, BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import task_at, total_steps
@@ -34,6 +34,7 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     weight of the model or has other classes.
     """
     output_dir = local_copy(output_dir)
+    origins.check_held_out_part(task.data_digests(files), output_dir)
     trainer = _prepare(task, output_dir, placement)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)

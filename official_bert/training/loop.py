@@ -59,7 +59,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
           distribution.lost_workers_told(strategy, lambda: "before the first step")):
         digests = task.data_digests(files, steps)
         if not files.allow_changed_data:
-            origins.check_unchanged(digests, work.folder)
+            origins.check_unchanged(digests | ({origins.START: init_checkpoint} if init_checkpoint else {}), work.folder)
         distribution.set_precision(task.config.training.precision, task.config.training.tf32)
         keras.utils.set_random_seed(task.config.seed)
         with strategy.scope():
@@ -103,7 +103,7 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
         anew = parts.first_values(trainer.model, config.training.reinitialize_layers, config.training.freeze)
         found = checkpoints.initialize_from(trainer.model, init_checkpoint, first.task.classes)
         parts.put_back(trainer.model, anew)
-        origin = {**origin, "init_checkpoint": found.origin}
+        origin = {**origin, origins.START: init_checkpoint, "init_checkpoint": found.origin}
         report(f"initialised (weights only): {found.describe()}")
         if anew:
             report(f"made anew (seed {config.seed}): the last {config.training.reinitialize_layers} layers and the pooler")
@@ -115,15 +115,15 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
         report(line)
     chief = distribution.is_chief(strategy)
     if chief:
+        if not restored or origins.evaluates_otherwise(origin, output_dir):
+            BestCheckpoint(output_dir, first.task.best_metric()).forget()
         checkpointing.write_run_files(config, output_dir)
         origins.write(origin, output_dir)
     with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
-        if other_data:
-            watcher.note(trainer.steps_done, "changed_data", "; ".join(other_data))
-        if restored and other_order:
-            watcher.note(trainer.steps_done, "changed_order", other_order)
-        if told := best_checkpoint(phases):
-            watcher.note(trainer.steps_done, "best_checkpoint", told)
+        for name, told in {"changed_data": "; ".join(other_data), "changed_order": restored and other_order,
+                           "best_checkpoint": best_checkpoint(phases)}.items():
+            if told:
+                watcher.note(trainer.steps_done, name, told)
         run = Run(trainer, folder, watcher, phases, profile, work.push)
         return Trained(run.go(), phases[-1].resolved, run.predictions)
 

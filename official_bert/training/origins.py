@@ -8,12 +8,13 @@ from typing import Any
 
 from official_bert.config import Config
 from official_bert.data.cache import file_digest
-from official_bert.files import read_json, written_whole
+from official_bert.files import absolute, normal, read_json, written_whole
 from official_bert.training.phases import Phase
 
 DATA_FILE = "data.json"
 FLAGS = {"train": "--train_file", "eval": "--eval_file"}
 ORDER = "order"
+START = "start"  # the initial checkpoint as it was given
 NAMED = 3  # files of a kind in a message
 
 
@@ -21,7 +22,8 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
     """Returns what a run is made of, as JSON types.
 
     Its keys are `train` and `eval`, the digests of the task's files; without them `train_content` and `eval_content`, those of the
-    sources of batches; `order`, the rule that shuffles records; and `vocabulary`, the digest of the vocabulary's content.
+    sources of batches (`eval_content` beside `train`: a part of the training file is held out); `order`, the rule that shuffles records;
+    and `vocabulary`, the digest of the vocabulary's content.
     """
     origin: dict[str, Any] = dict(digests)
     if "train" not in digests:
@@ -43,7 +45,23 @@ def _all(contents: Sequence[list]) -> list:
 def changes(origin: Mapping[str, Any], output_dir: str) -> list[str]:
     """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
     before = _recorded(output_dir)
-    return [_describe(key, before[key], value) for key, value in origin.items() if key != ORDER and before.get(key, value) != value]
+    found = [_describe(key, before[key], value) for key, value in origin.items()
+             if key != ORDER and before.get(key, value) != value and not (key == START and _same_place(before[key], value))]
+    return found + _other_division(before, origin)
+
+
+def _same_place(path: str, other: str) -> bool:
+    return normal(path) == normal(other) or absolute(path) == absolute(other)
+
+
+def _other_division(before: Mapping[str, Any], origin: Mapping[str, Any]) -> list[str]:
+    """Says that a part of the training file is held out where none was, or the other way round: then the training rows are others."""
+    if "train" not in before or "train_content" in before or "vocabulary" not in origin:  # no whole origin of a fine-tuning
+        return []
+    held_out = "eval_content" in before
+    if held_out == ("eval_content" in origin):
+        return []
+    return ["a part of its training data held out" if held_out else "none of its training data held out"]
 
 
 def other_order(origin: Mapping[str, Any], output_dir: str) -> str:
@@ -61,6 +79,24 @@ def check_unchanged(origin: Mapping[str, Any], output_dir: str) -> None:
                          "--allow_changed_data to go on with these")
 
 
+def check_held_out_part(digests: Mapping[str, str], output_dir: str) -> None:
+    """Raises ValueError if an evaluation without a file of its own would hold out rows on which the run in the folder has trained."""
+    before = _recorded(output_dir)
+    if "eval" in digests or not {"train"} <= digests.keys() & before.keys():
+        return
+    if "eval_content" not in before:
+        raise ValueError(f"--output_dir={output_dir}: its run held out no part of its training file; expected --eval_file to evaluate on")
+    if digests["train"] != before["train"]:
+        raise ValueError(f"--output_dir={output_dir}: its run held out a part of another training file; expected that file, or --eval_file")
+
+
+def evaluates_otherwise(origin: Mapping[str, Any], output_dir: str) -> bool:
+    """Whether the run in the folder was evaluated on other data: its values are not comparable."""
+    before = _recorded(output_dir)
+    return any(before.get(key, value) != value for key, value in origin.items() if key.startswith("eval")) or bool(
+        _other_division(before, origin))
+
+
 def write(origin: Mapping[str, Any], output_dir: str) -> None:
     """Records what the run is made of; keeps what was recorded of other keys, such as the initial checkpoint."""
     with written_whole(os.path.join(output_dir, DATA_FILE)) as file:
@@ -75,6 +111,8 @@ def _recorded(output_dir: str) -> dict[str, Any]:
 def _describe(key: str, before: Any, after: Any) -> str:
     if key == "vocabulary":
         return "another vocabulary (--vocab_file has another content)"
+    if key == START:
+        return f"another --init_checkpoint, {before} (without this flag, a run is resumed all the same)"
     if key in FLAGS:
         hint = " (--nodo_train evaluates it on these)" if key == "eval" else ""
         return f"another content of {FLAGS[key]} (or its file in --data_dir){hint}"
@@ -87,5 +125,11 @@ def _describe(key: str, before: Any, after: Any) -> str:
 
 def _some(items: Sequence[Any]) -> str:
     """The first few files, or other parts, of some data."""
-    told = [f"{item[0]} ({item[2]} records, {item[1]} bytes)" if isinstance(item, list) else str(item) for item in items]
+    told = [_describe_item(item) for item in items]
     return ", ".join(told[:NAMED]) + (f" and {len(told) - NAMED} more" if len(told) > NAMED else "")
+
+
+def _describe_item(item: Any) -> str:
+    if not isinstance(item, list):
+        return str(item)
+    return f"{item[1]} packed rows" if len(item) == 2 else f"{item[0]} ({item[2]} records, {item[1]} bytes)"

@@ -1,6 +1,7 @@
 """Several fine-tunings of one task: a grid of settings (paper A.3) or random ones, several seeds, folds; their results, and the best.
 
-Each run has its own folder and is not repeated: `search.json` has its results. Only the best run keeps its checkpoints.
+Each run has its own folder and is not repeated: `search.json` has its results. Of the runs of one search only the best keeps its
+checkpoints; another search in the same folder may add runs, and chooses among its own.
 """
 
 import contextlib
@@ -20,10 +21,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from official_bert import files
-from official_bert.config import Config, build, merge, nest, parse_override, to_dict
+from official_bert.config import Config, build, differences, merge, nest, parse_override, to_dict
 from official_bert.training.checkpointing import BEST_FOLDER
 
 SEARCH_FILE = "search.json"
+ANYWHERE = ("tokenizer.vocab_file",)  # may have another path: its content is part of the origin
+DATA = ("train", "eval")  # parts of the origin that may also be missing
 # The paper's A.3: "the following range of possible values to work well across all tasks".
 PAPER_GRID: Mapping[str, tuple[Any, ...]] = {
     "training.batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 4e-5, 3e-5, 2e-5), "training.epochs": (2.0, 3.0, 4.0)}
@@ -79,6 +82,8 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
     varied: dict[str, tuple[Any, ...] | Range] = {}
     for text in texts:
         key, _, values = text.partition("=")
+        if key in varied:
+            raise ValueError(f"--vary={text}: expected all values of {key} in one --vary, got it twice")
         if key and (called := re.fullmatch(r"(\w+)\((.*)\)", values)):
             varied[key] = _parse_range(text, called[1], called[2].split(","))
             continue
@@ -161,27 +166,32 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     better. `origin` says what else the results depend on: digests of the data, the initial checkpoint.
 
     Raises ValueError, before the first run, for settings that are the same run, and for results in the folder that are of another
-    origin.
+    origin or configuration, or lack the metric.
     """
     _check_settings(config, settings, folds)
     parts: list[Setting] = [{"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
                             for seed in range(seeds) for fold in range(max(folds, 1))]
-    configs = [[with_setting(config, setting | part) for part in parts] for setting in settings]
-    records = _Records(output_dir, metric, origin)
-    outcomes: list[Outcome] = []
-    for setting, own in zip(settings, configs):
-        names = [name_of(setting | {key: value for key, value in part.items() if key != "options.folds"}) for part in parts]
-        folders = [os.path.join(output_dir, name) for name in names]
-        for one, folder in zip(own, folders):
-            if records.value(folder, one) is None:
-                number = len(outcomes) * len(parts) + folders.index(folder) + 1
-                report(f"run {number} of {len(settings) * len(parts)}: {os.path.basename(folder)}")
-                with _silent_about_retracing():
-                    records.add(folder, one, train_one(one, folder))
-        found = [records.value(folder, one) for one, folder in zip(own, folders)]
-        outcomes.append(Outcome(setting, tuple(value for value in found if value is not None), tuple(folders)))
+    names = [[name_of(setting | {key: value for key, value in part.items() if key != "options.folds"}) for part in parts]
+             for setting in settings]
+    configs = {name: with_setting(config, setting | part) for setting, own in zip(settings, names) for name, part in zip(own, parts)}
+    records = _Records(output_dir, metric, origin, configs)
+
+    def make(name: str, said: str) -> None:
+        report(said)
+        with _silent_about_retracing():
+            records.add(name, train_one(configs[name], os.path.join(output_dir, name)))
+
+    for number, name in enumerate(configs, 1):
+        if name not in records.runs:
+            make(name, f"run {number} of {len(configs)}: {name}")
+    best = records.best()
+    if records.lacks_checkpoints(best):
+        make(best, f"{best}, the best run, again: another search in this folder has removed its checkpoints")
+    records.write()
+    outcomes = [Outcome(setting, tuple(map(records.value, own)), tuple(os.path.join(output_dir, name) for name in own))
+                for setting, own in zip(settings, names)]
     outcomes.sort(key=lambda outcome: -records.sign * outcome.mean)
-    return outcomes, records.best()
+    return outcomes, os.path.join(output_dir, best)
 
 
 @contextlib.contextmanager
@@ -214,41 +224,68 @@ def _check_settings(config: Config, settings: Sequence[Setting], folds: int) -> 
 
 
 class _Records:
-    """The results of finished runs, in `search.json`."""
+    """The results of finished runs, in `search.json`, with those of other searches in the folder."""
 
-    def __init__(self, output_dir: str, metric: str, origin: Mapping[str, str]):
+    def __init__(self, output_dir: str, metric: str, origin: Mapping[str, str], configs: Mapping[str, Config]):
         self.folder, self.path = output_dir, os.path.join(output_dir, SEARCH_FILE)
         self.metric, self.sign = metric.removeprefix("-"), -1.0 if metric.startswith("-") else 1.0
         self.runs: dict[str, dict] = {}
-        self.origin = dict(origin)
+        self.kept: set[str] = set()
+        self.origin, self.configs = dict(origin), configs
         if files.exists(self.path):
             stored = files.read_json(self.path)
-            self.runs, before = stored["runs"], stored.get("origin", {})
-            if other := [name for name, value in self.origin.items() if before.get(name, value) != value]:
-                raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
+            self.runs, self.kept = stored["runs"], set(stored.get("kept", [stored["best"]]))
+            if "origin" in stored:  # not in those of early versions
+                self._check_origin(stored["origin"])
+            for name in configs:
+                if name in self.runs:
+                    self._check_run(name)
 
-    def value(self, folder: str, config: Config) -> float | None:
-        """The metric of the finished run with exactly this configuration; None if there is none."""
-        run = self.runs.get(os.path.basename(folder))
+    def _check_origin(self, before: Mapping[str, str]) -> None:
+        wanted = dict.fromkeys(DATA) | self.origin
+        if other := [name for name, value in wanted.items() if before.get(name, None if name in DATA else value) != value]:
+            raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
+
+    def _check_run(self, name: str) -> None:
+        run = self.runs[name]
         # A run of an earlier version has the defaults of options that came later.
-        return run["metrics"][self.metric] if run and to_dict(build(Config, run["config"])) == to_dict(config) else None
+        found = differences(to_dict(build(Config, run["config"])), to_dict(self.configs[name]))
+        if changed := [one.describe() for one in found if one.key not in ANYWHERE]:
+            raise ValueError(f"{self.path}: {name} is a run with other values ({'; '.join(changed)}); give another --output_dir")
+        self._check_metric(run["metrics"], f"{self.path}: {name}: ")
 
-    def add(self, folder: str, config: Config, metrics: Mapping[str, float]) -> None:
-        """Notes a run, and removes the checkpoints of all but the best. Raises ValueError if the metric is missing."""
+    def _check_metric(self, metrics: Mapping[str, float], where: str = "") -> None:
         if self.metric not in metrics:
-            raise ValueError(f"expected a metric {self.metric!r} to choose by, got {sorted(metrics)}; is there evaluation data?")
-        self.runs[os.path.basename(folder)] = {"config": to_dict(config), "metrics": dict(metrics)}
-        best = self.best()
+            raise ValueError(f"{where}expected a metric {self.metric!r} to choose by, got {sorted(metrics)}")
+
+    def value(self, name: str) -> float:
+        """The metric of a finished run."""
+        return self.runs[name]["metrics"][self.metric]
+
+    def add(self, name: str, metrics: Mapping[str, float]) -> None:
+        """Notes a run, and removes the checkpoints of all but the best of this search. Raises ValueError if the metric is missing."""
+        self._check_metric(metrics)
+        self.runs[name] = {"config": to_dict(self.configs[name]), "metrics": dict(metrics)}
+        self.kept.add(name)
+        others = (self.kept & self.configs.keys()) - {self.best()}
+        self.kept -= others
+        self.write()
+        for other in others:
+            remove_checkpoints(os.path.join(self.folder, other))
+
+    def write(self) -> None:
+        """Writes the file."""
+        found = {"metric": self.metric, "best": self.best(), "kept": sorted(self.kept), "origin": self.origin, "runs": self.runs}
         with files.written_whole(self.path) as file:
-            json.dump({"metric": self.metric, "best": os.path.basename(best), "origin": self.origin, "runs": self.runs}, file, indent=1)
-        for name in self.runs:
-            if name != os.path.basename(best):
-                remove_checkpoints(os.path.join(self.folder, name))
+            json.dump(found, file, indent=1)
 
     def best(self) -> str:
-        """The folder of the best run, the first of equal ones."""
-        name = max(self.runs, key=lambda run: self.sign * self.runs[run]["metrics"][self.metric])
-        return os.path.join(self.folder, name)
+        """The best finished run of this search, the first of equal ones."""
+        return max((name for name in self.configs if name in self.runs), key=lambda name: self.sign * self.value(name))
+
+    def lacks_checkpoints(self, name: str) -> bool:
+        """Whether the checkpoints of a finished run have been removed."""
+        return name not in self.kept
 
 
 def remove_checkpoints(folder: str) -> None:
@@ -276,5 +313,5 @@ def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[s
     lines.append(f"best setting, by the {word} mean: {name_of(outcomes[0].setting)}")
     if folds:
         return [*lines, "folds measure a setting: to use the best one, train it on all rows, without --folds",
-                f"run with the {word} single value, {single:.4f} on its own fold; it alone keeps its checkpoints:"]
-    return [*lines, f"best run, by the {word} single value {single:.4f}; it alone keeps its checkpoints, and it predicts:"]
+                f"run with the {word} single value, {single:.4f} on its own fold; of these, it alone keeps its checkpoints:"]
+    return [*lines, f"best run, by the {word} single value {single:.4f}; of these, it alone keeps its checkpoints, and it predicts:"]

@@ -70,6 +70,7 @@ class Steps:
     train: bool = True
     evaluate: bool = True
     predict: bool = False
+    compared: bool = False  # with other runs: then training needs evaluation data too
 
     def __post_init__(self):
         if not (self.train or self.evaluate or self.predict):
@@ -204,10 +205,10 @@ class TaskBase(abc.ABC):
         """Opens and checks the files of all `steps`, finds the labels, builds the model unless it is given, makes the batches.
 
         In this order; call it within the strategy's scope. Raises ValueError if a step lacks its data, but training may lack
-        evaluation data.
+        evaluation data unless it is `compared`.
         """
         resolved = self.read(files, steps, model)
-        if steps.evaluate and not steps.train and resolved.held_out is None:
+        if steps.evaluate and (steps.compared or not steps.train) and resolved.held_out is None:
             raise ValueError(f"task {self.config.task}: no evaluation data given")
         if steps.predict and resolved.tests is None:
             raise ValueError(f"task {self.config.task}: no data to predict given")

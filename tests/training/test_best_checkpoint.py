@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import types
 
 import numpy as np
@@ -131,6 +132,18 @@ def test_a_kill_changes_neither_the_best_nor_the_patience(scripted, unbroken, tm
     assert (tmp_path / "best/metric.json").read_text() == (unbroken / "best/metric.json").read_text()
     assert same(weights(tmp_path / "best/ckpt-8"), weights(unbroken / "best/ckpt-8"))
     assert same(weights(tmp_path / "ckpt-20"), weights(unbroken / "ckpt-20"))
+
+
+def test_a_best_checkpoint_of_another_run_or_of_other_data_gives_way(scripted, unbroken, tmp_path):
+    shutil.copytree(unbroken / "best", tmp_path / "best")  # of a run that was killed before its first checkpoint
+    (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8}')
+    assert tune(tmp_path, epochs=2.0)["accuracy"] == 0.9
+    best = json.loads((tmp_path / "best/metric.json").read_text())
+    assert best == {"metric": "accuracy", "value": 0.9, "step": 8}
+    other = files(eval_file=FILES["new"], allow_changed_data=True)
+    assert tune(tmp_path, other, epochs=3.0)["accuracy"] == 0.7
+    best = json.loads((tmp_path / "best/metric.json").read_text())
+    assert best == {"metric": "accuracy", "value": 0.7, "step": 12}
 
 
 @pytest.mark.slow

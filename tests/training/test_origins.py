@@ -85,6 +85,61 @@ def test_another_vocabulary_is_refused_by_its_content(begun, words):
         origins.check_unchanged(origin_of(config, *files), str(folder))
 
 
+def test_packed_rows_of_another_number_are_told(begun):
+    config, files, folder = begun
+    origin = origin_of(config, *files)
+    origins.write(origin | {"train_content": [*origin["train_content"], ["packed", 9]]}, str(folder))
+    with pytest.raises(ValueError, match="other training data: 9 packed rows there, 8 packed rows here;"):
+        origins.check_unchanged(origin | {"train_content": [*origin["train_content"], ["packed", 8]]}, str(folder))
+
+
+def test_another_initial_checkpoint_is_refused_and_the_same_one_has_several_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    origins.write({"train": "a", origins.START: "models/bert"}, "run")
+    for same in ("models/bert", "./models//bert/", str(tmp_path / "models/bert")):
+        origins.check_unchanged({"train": "a", origins.START: same}, "run")
+    origins.check_unchanged({"train": "a"}, "run")
+    with pytest.raises(ValueError, match=r"holds a run with another --init_checkpoint, models/bert \(without this flag, a run is resumed"):
+        origins.check_unchanged({"train": "a", origins.START: "models/other"}, "run")
+
+
+# What is held out: nothing, a part of the training file, a file of its own.
+NONE, PART, FILE = ({"train": "t", "vocabulary": "v"} | one for one in ({}, {"eval_content": [3, "c"]}, {"eval": "e"}))
+
+
+@pytest.mark.parametrize(("before", "after", "refused"), [
+    (PART, FILE, "a part of its training data held out"), (PART, NONE, "a part of its training data held out"),
+    (FILE, PART, "none of its training data held out"), (NONE, PART, "none of its training data held out"),
+    (NONE, FILE, ""), (FILE, NONE, ""), (PART, PART, ""), (FILE, FILE, ""),
+    (PART, PART | {"eval_content": [3, "d"]}, "other evaluation data: c there, d here")])
+def test_another_division_of_the_training_file_is_refused(tmp_path, before, after, refused):
+    origins.write(before, str(tmp_path))
+    origins.check_unchanged({"train": "t"}, str(tmp_path))  # before the files are read, no part is known
+    if not refused:
+        origins.check_unchanged(after, str(tmp_path))
+    else:
+        with pytest.raises(ValueError, match=f"holds a run with {refused};"):
+            origins.check_unchanged(after, str(tmp_path))
+        assert origins.evaluates_otherwise(after, str(tmp_path))
+
+
+def test_an_evaluation_holds_out_only_what_the_run_held_out(tmp_path):
+    origins.check_held_out_part({"train": "t"}, str(tmp_path))  # nothing is known of such a folder
+    for before, digests, refused in (
+            (PART, {"train": "t"}, ""), (NONE, {"train": "t", "eval": "e"}, ""), (PART, {}, ""),
+            (PART, {"train": "u"}, "held out a part of another training file"),
+            (NONE, {"train": "t"}, "held out no part of its training file"),
+            (FILE, {"train": "t"}, "held out no part of its training file")):
+        folder = tmp_path / str(len(os.listdir(tmp_path)))
+        folder.mkdir()
+        origins.write(before, str(folder))
+        if not refused:
+            origins.check_held_out_part(digests, str(folder))
+        else:
+            with pytest.raises(ValueError, match=f"its run {refused}; expected .*--eval_file"):
+                origins.check_held_out_part(digests, str(folder))
+
+
 def test_examples_in_memory_are_known_by_their_content():
     def content(*rows):
         return ExampleSource([{"input_ids": np.array(row, np.int32)} for row in rows], 2).content

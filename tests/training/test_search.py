@@ -1,5 +1,6 @@
 """Grids and seeds: the settings tried, the choice of the best, the kept runs, and no run done twice."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -24,6 +25,8 @@ def test_values_of_a_grid_of_ones_own_have_the_types_of_their_keys():
     for wrong in ("optimizer.learning_rate", "=1", "training.batch_size=1,,2"):
         with pytest.raises(ValueError, match="expected key=value,value"):
             search.parse_vary([wrong])
+    with pytest.raises(ValueError, match="--vary=seed=2: expected all values of seed in one --vary, got it twice"):
+        search.parse_vary(["seed=1", "seed=2"])
     with pytest.raises(ValueError, match="learning_rat"):
         search.with_setting(Config(), {"optimizer.learning_rat": 1e-5})
 
@@ -36,16 +39,23 @@ class Trained:
 
     def __call__(self, config, folder):
         self.calls.append((config.training.batch_size, config.seed))
-        pathlib.Path(folder).mkdir(parents=True)
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         for name in ("checkpoint", "ckpt-1.index", "ckpt-1.data", "config.yaml"):
             pathlib.Path(folder, name).write_text(name)
         # Batch 16 has the best single run, batch 32 the better mean.
         return {"f1": {16: (0.9, 0.1), 32: (0.7, 0.8)}[config.training.batch_size][config.seed % 2], "loss": 1.0}
 
 
-def run(folder, train_one, said=None):
-    return search.search(Config(seed=10), search.settings_of({"training.batch_size": (16, 32)}), 2, str(folder), "f1", train_one,
-                         (said if said is not None else []).append)
+CONFIG = Config(seed=10)
+
+
+def run(folder, train_one, said=None, batches=(16, 32), config=CONFIG, metric="f1", **origin):
+    return search.search(config, search.settings_of({"training.batch_size": batches}), 2, str(folder), metric, train_one,
+                         (said if said is not None else []).append, origin)
+
+
+def with_checkpoints(folder):
+    return {one.name for one in folder.iterdir() if list(one.glob("ckpt-*"))}
 
 
 def test_settings_are_judged_by_their_mean_and_runs_by_themselves(tmp_path):
@@ -57,8 +67,7 @@ def test_settings_are_judged_by_their_mean_and_runs_by_themselves(tmp_path):
     assert outcomes[0].spread == pytest.approx(0.1 / 2 ** 0.5)
     assert best == str(tmp_path / "batch16-seed10") and said[3] == "run 4 of 4: batch32-seed11"
     assert search.describe(outcomes, "f1")[1].startswith("batch32  0.7500 +- 0.0707  (0.7000, 0.8000)")
-    kept = {folder.name for folder in tmp_path.iterdir() if list(folder.glob("ckpt-*"))} if tmp_path.is_dir() else set()
-    assert kept == {"batch16-seed10"}
+    assert with_checkpoints(tmp_path) == {"batch16-seed10"}
     assert all((folder / "config.yaml").exists() for folder in tmp_path.iterdir() if folder.is_dir())
     assert json.loads((tmp_path / "search.json").read_text())["best"] == "batch16-seed10"
 
@@ -75,6 +84,45 @@ def test_a_search_goes_on_with_what_it_lacks(tmp_path):
     second = Trained()
     outcomes, _ = run(tmp_path, second)
     assert second.calls == [(32, 10), (32, 11)] and len(outcomes) == 2
+
+
+def test_another_search_in_the_folder_chooses_among_its_own_runs(tmp_path):
+    run(tmp_path, Trained(), batches=(16,))
+    _, best = run(tmp_path, Trained(), batches=(32,))  # its best has 0.8, that of the first one 0.9
+    assert best == str(tmp_path / "batch32-seed11") == search.best_run(str(tmp_path))
+    assert with_checkpoints(tmp_path) == {"batch16-seed10", "batch32-seed11"}
+    run(tmp_path, Trained())
+    assert with_checkpoints(tmp_path) == {"batch16-seed10", "batch32-seed11"}  # nothing was trained
+    assert search.best_run(str(tmp_path)) == str(tmp_path / "batch16-seed10")
+
+
+def test_a_best_run_without_checkpoints_is_trained_again(tmp_path):
+    run(tmp_path, Trained(), batches=(32,))
+    both = Trained()
+    both.calls.append("the second search")
+    run(tmp_path, both)  # its best is another one: the first search's loses its checkpoints
+    assert with_checkpoints(tmp_path) == {"batch16-seed10"} and both.calls[1:] == [(16, 10), (16, 11)]
+    again, said = Trained(), []
+    _, best = run(tmp_path, again, said, batches=(32,))
+    assert again.calls == [(32, 11)] and "another search in this folder has removed its checkpoints" in said[0]
+    assert best.endswith("batch32-seed11") and with_checkpoints(tmp_path) == {"batch16-seed10", "batch32-seed11"}
+
+
+def test_a_folder_of_other_runs_is_refused_before_the_first_training(tmp_path):
+    run(tmp_path, Trained(), train="a", vocabulary="v")
+    longer = Config(seed=10, training=dataclasses.replace(Config().training, epochs=9.0))
+    elsewhere = Config(seed=10, tokenizer=dataclasses.replace(Config().tokenizer, vocab_file="/tmp/other/vocab.txt"))
+    for changed, wanted in (
+            ({"config": longer}, r"batch16-seed10 is a run with other values \(training.epochs.*9.0.*\); give another --output_dir"),
+            ({"metric": "accuracy"}, "batch16-seed10: expected a metric 'accuracy' to choose by, got \\['f1', 'loss'\\]"),
+            ({"eval": "b"}, "of another eval;"), ({"train": "b", "eval": "b"}, "of another train and another eval;"),
+            ({"vocabulary": "w"}, "of another vocabulary;")):
+        with pytest.raises(ValueError, match=wanted):
+            run(tmp_path, None, **{"train": "a", "vocabulary": "v"} | changed)
+    run(tmp_path, None, train="a", vocabulary="v", config=elsewhere)  # the same vocabulary in another place
+    run(tmp_path / "other", Trained(), train="a", eval="b")
+    with pytest.raises(ValueError, match="of another eval;"):
+        run(tmp_path / "other", None, train="a")
 
 
 def test_results_of_earlier_versions_count_under_todays_defaults(tmp_path):
