@@ -178,11 +178,17 @@ def test_a_run_is_another_one_on_other_data(tuner):
     line = f"{TUNE} --task=sst2 --data_dir=glue --init_checkpoint=bert --num_train_epochs=1 --output_dir=out"
     tuner.types(line)
     tuner.types(line)
+    shutil.copytree(tuner.folder / "bert", tuner.folder / "other")
+    done = tuner.types(line.replace("=bert", "=other"), status=1, messages=("error: .*",))
+    assert "--output_dir=out holds a run with another --init_checkpoint, bert (without this flag" in done.err
     path = tuner.folder / "glue/SST-2/train.tsv"
     path.write_text(path.read_text().replace("\t1", "\t0", 1))
     done = tuner.types(line, status=1, messages=("error: .*",))
     assert "--output_dir=out holds a run with another content of --train_file (or its file in --data_dir); give another folder" in done.err
     tuner.types(f"{line} --nodo_train")
+    alone = line.replace("--data_dir=glue", "--train_file=glue/SST-2/train.tsv")
+    done = tuner.types(f"{alone} --nodo_train", status=1, messages=("error: .*",))
+    assert "--output_dir=out: its run held out no part of its training file; expected --eval_file to evaluate on" in done.err
 
 
 def test_files_are_checked_before_training(tuner):
@@ -197,6 +203,8 @@ def test_files_are_checked_before_training(tuner):
             (f"{line} --eval_file=train.csv", "expected held-out data, but 200 of its 200 rows are in the training data"),
             (f"{line} --eval_file=dev.csv --set=options.metrics=[pearson]", "do not fit kind classifier"),
             (f"{line} --eval_file=dev.csv --predict_file=gone.csv", "gone.csv: no such file"),
+            (f"{line} --set=options.dev_share=0 --seeds=2", "task classification: no evaluation data given"),
+            (f"{line} --vary=training.epochs=1 --vary=training.epochs=2", "expected all values of training.epochs in one --vary"),
             (f"{line.replace('train.csv', 'holes.csv')} --eval_file=dev.csv", "holes.csv:3: column 'label': expected a label, got ''"),
             (f"{glue} --task_name=QQP --do_predict", "test.tsv:3: expected 3 columns, got 2"),
             (f"{glue} --task_name=SST-2 --do_eval", "expected held-out data, but 4 of its 4 rows are in the training data")):
