@@ -114,7 +114,8 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles,
              examine: Callable[[Resolved, Predictions], None] = lambda *_: None) -> dict[str, float]:
     """Measures the restored weights on the data of their step's phase."""
     step = trainer.steps_done
-    resolved = task_at(task, step).resolve(files, Steps(train=False), trainer.model)
+    with trainer.strategy.scope():
+        resolved = task_at(task, step).resolve(files, Steps(train=False), trainer.model)
     held_out = resolved.held_out
     assert held_out is not None
     metrics, rows = trainer.evaluate(held_out.source, task.config.training.eval_steps)

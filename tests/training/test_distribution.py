@@ -5,18 +5,21 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
 from local_ports import free_ports
+from made_finetuning import data_files
+from made_finetuning import make_config as make_finetuning
 from made_pretraining import make_config, write_records
 
 from official_bert.config import to_dict
 from official_bert.data.sources import ExampleSource
-from official_bert.tasks.loading import restore_for_inference
-from official_bert.training import distribution
+from official_bert.tasks.loading import load_task, restore_for_inference
+from official_bert.training import distribution, evaluation
 from official_bert.training.distribution import Placement
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "run_for_parity.py"
@@ -218,3 +221,17 @@ def test_a_tpu_gets_batches_of_few_lengths(monkeypatch):
     # No TPU is at hand: the default strategy stands for one.
     monkeypatch.setattr(tf.distribute, "TPUStrategy", type(tf.distribute.get_strategy()))
     assert lengths(tf.distribute.get_strategy()) == [64, 100, 100]
+
+
+class TwoReplicas(tf.distribute.OneDeviceStrategy):
+    """Says that it has two replicas."""
+
+    num_replicas_in_sync = 2
+
+
+def test_an_evaluation_alone_checks_its_groups_on_each_replica(tmp_path):
+    (tmp_path / "dev.tsv").write_text("text\ttext_pair\na king\ta war\n")
+    task = load_task(make_finetuning("retrieval", options={"group_size": 4}, training={"eval_batch_size": 4}))
+    trainer = types.SimpleNamespace(steps_done=0, strategy=TwoReplicas("/cpu:0"), model=task.build_model())
+    with pytest.raises(ValueError, match=r"training\.eval_batch_size: expected whole groups .* got 2 rows there \(4 in the batch\)"):
+        evaluation._measure(trainer, task, data_files(eval_file=tmp_path / "dev.tsv"))
