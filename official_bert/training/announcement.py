@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from official_bert.config import Config
-from official_bert.data.text_features import TextFeatures
+from official_bert.data.text_features import ChoiceFeatures, TextFeatures
 from official_bert.training.phases import Phase, evaluation_steps
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
@@ -43,16 +43,25 @@ def best_checkpoint(phases: Sequence[Phase]) -> str:
 
 
 def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
-    """Counts the rows that were longer than the model takes, and all rows, by kind of data; {} for tasks that do not cut."""
+    """Counts the rows that were longer than the model takes, and all rows, by kind of data; {} for tasks that do not cut.
+
+    In rows of several choices or texts each of them counts: `training choices`.
+    """
     sources = {"training": resolved.train, "evaluation": resolved.held_out and resolved.held_out.source,
                "prediction": resolved.tests and resolved.tests.source}
-    features = {kind: getattr(source, "examples", None) for kind, source in sources.items()}
-    return {kind: (rows.cut, len(rows)) for kind, rows in features.items() if isinstance(rows, TextFeatures)}
+    parts, found = "choices" if resolved.task.head == "choice" else "texts", {}
+    for kind, source in sources.items():
+        rows = getattr(source, "examples", None)
+        if isinstance(rows, ChoiceFeatures):
+            kind, rows = f"{kind} {parts}", rows.rows
+        if isinstance(rows, TextFeatures):
+            found[kind] = (rows.cut, len(rows))
+    return found
 
 
 def cut_lines(resolved: Resolved, config: Config) -> list[str]:
     """Says how many rows were cut; [] if none were."""
-    found = [f"{cut:,} of {rows:,} {kind} rows" for kind, (cut, rows) in cut_rows(resolved).items() if cut]
+    found = [f"{cut:,} of {rows:,} {kind if ' ' in kind else f'{kind} rows'}" for kind, (cut, rows) in cut_rows(resolved).items() if cut]
     return [f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(found)}; the model does not see the rest"] * bool(found)
 
 

@@ -1,13 +1,18 @@
 """What a run says about itself at its start."""
 
+import json
+
 import pytest
 import tensorflow as tf
+from made_finetuning import make_config as make_finetuning
+from made_finetuning import resolve
 from made_pretraining import make_config
 
 from official_bert.config import Config, build, load_config
 from official_bert.tasks.loading import load_task
 from official_bert.training import announcement, distribution
 from official_bert.training.distribution import Placement, make_strategy
+from official_bert.training.task import Steps
 from official_bert.training.trainer import Trainer
 
 
@@ -70,3 +75,19 @@ def test_tf32_is_what_the_configuration_says(tf32):
         assert tf.config.experimental.tensor_float_32_execution_enabled() == tf32
     finally:
         distribution.set_precision("float32")
+
+
+def test_the_choices_and_the_texts_of_rows_that_were_cut_are_counted(tmp_path):
+    long, short = " ".join(["sat"] * 12), "sat"
+    # With 16 tokens: [CLS] 12 words [SEP] 1 word [SEP] fits, 12 words and 2 do not; 3 words and 2 do.
+    rows = [(long, [short, f"{short} sat"]), (long, [long, short, f"{short} sat"]), ("sat sat sat", [short, f"{short} sat"])]
+    (tmp_path / "choices.jsonl").write_text("".join(
+        json.dumps({"text": text, "endings": endings, "label": 0}) + "\n" for text, endings in rows))
+    config = make_finetuning("swag", options={"max_seq_length": 16, "text_column": "text", "begin_column": "", "choices_column": "endings"})
+    found = resolve(config, Steps(train=False), eval_file=tmp_path / "choices.jsonl")
+    assert announcement.cut_rows(found) == {"evaluation choices": (3, 7)}
+    assert announcement.cut_lines(found, config) == ["cut to 16 tokens: 3 of 7 evaluation choices; the model does not see the rest"]
+    (tmp_path / "pairs.tsv").write_text(f"text\ttext_pair\n{long}\t{short}\n{long} {long}\tsat sat\n")  # 14 tokens fit
+    config = make_finetuning("retrieval", options={"max_seq_length": 14, "group_size": 2}, training={"eval_batch_size": 2})
+    found = resolve(config, Steps(train=False), eval_file=tmp_path / "pairs.tsv")
+    assert announcement.cut_lines(found, config) == ["cut to 14 tokens: 1 of 4 evaluation texts; the model does not see the rest"]
