@@ -22,7 +22,7 @@ def squad_metrics(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], v
     """
     predictions = {key: value.prediction for key, value in decoded.items()}
     if not version_2:
-        _check_answers(articles)
+        check_answers(articles)
         return _evaluate_version_1(articles, predictions)
     exact, f1 = question_scores(articles, predictions, version_2=True)
     answerable = _answerable(articles)
@@ -91,10 +91,11 @@ def _answerable(articles: Sequence[Mapping]) -> dict[str, bool]:
     return {row["id"]: bool(row["answers"]) for row in questions_of(articles)}
 
 
-def _check_answers(articles: Sequence[Mapping]) -> None:
+def check_answers(articles: Sequence[Mapping], where: str = "") -> None:
+    """Raises ValueError, after `where`, for a question without a gold answer, which version 1 cannot measure."""
     for row in questions_of(articles):
         if not row.get("answers"):
-            raise ValueError(f"question {row['id']!r}: expected gold answers to evaluate against, got none; a file with "
+            raise ValueError(f"{where}question {row['id']!r}: expected gold answers to evaluate against, got none; a file with "
                              "questions that have none is read with version_2_with_negative")
 
 

@@ -5,6 +5,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Literal
 
+import numpy as np
+
 from official_bert.data.tables import Rows, Source, place, rows_of
 from official_bert.files import read_json
 
@@ -71,34 +73,40 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
     """Reads the examples of a file in SQuAD's JSON, with or without a BOM, or of rows of a question each.
 
     Rows are in memory, in JSON lines, in Parquet, or in a JSON list, which may stand under `data`. A row has `question`, `context` and
-    `answers`, `{"text": [...], "answer_start": [...]}` as in the `datasets` library or a list as in SQuAD's files; `id` and
-    `is_impossible` are filled in if they are missing.
+    `answers`, `{"text": [...], "answer_start": [...]}` as in the `datasets` library or a list as in SQuAD's files; `id` is filled in if it
+    is missing, and so is `is_impossible` beside `answers`. Rows of a test set have no answers.
 
     With `training`, as in 2018, a question needs exactly one answer (none if `version_2` and `is_impossible`), and questions
     whose answer is not at its stated place, up to spaces, are skipped. With `several` answers, `first` trains on the first one, `all` on
     each different one, as an example of its own.
 
-    Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there twice, or several
-    answers.
+    Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there twice, answers of
+    another form, several answers in training, or answers to only some of the questions otherwise.
     """
     path, articles = _load(path)
     examples: list[SquadExample] = []
     unfound: list[str] = []
     places: dict[str, str] = {}  # by id: answers are files of one answer an id
-    for where, context, questions in _paragraphs(path, articles):
-        passage = split_words(context)
-        for number, row in enumerate(questions):
-            here = where if isinstance(path, Rows) else f"{where}.qas[{number}]"
-            qas_id, question = (_get(row, key, str, here) for key in ("id", "question"))
-            if qas_id in places:
-                raise ValueError(f"{here}: id {qas_id!r} is that of {places[qas_id]} too; expected an id for each question")
-            places[qas_id] = here
-            example = SquadExample(qas_id, question, passage)
-            for one in _with_answers(example, row, here, version_2, several) if training else [example]:
-                if training and not one.is_impossible and one.start_word < 0:
-                    unfound.append(f"{qas_id} ({one.answer!r})")
-                else:
-                    examples.append(one)
+    bare: list[str] = []  # the places of questions without gold answers
+    for where, passage, row in _questions(path, articles):
+        question = _get(row, "question", str, where)
+        _complete(row)
+        qas_id = _get(row, "id", str, where)
+        if qas_id in places:
+            raise ValueError(f"{where}: id {qas_id!r} is that of {places[qas_id]} too; expected an id for each question")
+        places[qas_id] = where
+        if "answers" not in row:
+            bare.append(where)
+        elif not training:
+            _check_gold(row, where)
+        example = SquadExample(qas_id, question, passage)
+        for one in _with_answers(example, row, where, version_2, several) if training else [example]:
+            if training and not one.is_impossible and one.start_word < 0:
+                unfound.append(f"{qas_id} ({one.answer!r})")
+            else:
+                examples.append(one)
+    if not training and 0 < len(bare) < len(places):
+        raise ValueError(f"{bare[0]}: 'answers' is missing; expected them for all questions of the file ([]: there is none) or for none")
     if not examples:
         raise ValueError(f"{path}: no question in this file" + (", all were skipped" if unfound else ""))
     return SquadFile(path, tuple(examples), articles, tuple(unfound))
@@ -133,16 +141,47 @@ def _load(source: Source) -> tuple[Source, list[dict]]:
         if not (articles and all(isinstance(row, Mapping) and "question" in row for row in articles)):
             return source, articles
         source = Rows(source, articles)
-    return source, [{"title": row.get("title"), "paragraphs": [{"context": row.get("context"), "qas": [_question(row, number)]}]}
-                    for number, row in enumerate(source.values)]
+    questions = [_question(row, number, place(source, number)) for number, row in enumerate(source.values)]
+    return source, [{"title": row.get("title"), "paragraphs": [{"context": row.get("context"), "qas": [question]}]}
+                    for row, question in zip(source.values, questions)]
 
 
-def _question(row: Mapping, number: int) -> dict:
+def _question(row: Mapping, number: int, where: str) -> dict:
     """Converts a row to a question of SQuAD's files, whose checks follow."""
-    answers = row.get("answers", [])
+    answers = _plain(row.get("answers"))
     if isinstance(answers, Mapping):
-        answers = [{"text": text, "answer_start": start} for text, start in zip(answers.get("text", ()), answers.get("answer_start", ()))]
-    return {"id": str(number), "is_impossible": not answers, **row, "answers": answers}
+        texts, starts = (_plain(answers.get(key)) for key in ("text", "answer_start"))
+        if not (_all_are(str, texts) and _all_are(int, starts) and len(texts) == len(starts)):
+            raise ValueError(f"{where}.answers: expected lists of equal length, text with texts and answer_start with whole numbers, "
+                             f"got {str(answers)[:100]}")
+        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]
+    known = {} if answers is None else {"is_impossible": answers == []}
+    return {"id": str(number), **known, **row, "answers": answers}
+
+
+def _plain(values: Any) -> Any:
+    """Returns an array or a tuple, as rows in memory have them, as a list; anything else unchanged."""
+    return values.tolist() if isinstance(values, np.ndarray) else list(values) if isinstance(values, tuple) else values
+
+
+def _all_are(kind: type, values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is kind for value in values)
+
+
+def _complete(question: dict) -> None:
+    """Makes the id a string, as in prediction files, removes answers that are null, and gives an impossible question the answers []."""
+    if type(question.get("id")) is int:
+        question["id"] = str(question["id"])
+    if question.get("answers") is None:
+        question.pop("answers", None)
+    if question.get("is_impossible") is True:
+        question.setdefault("answers", [])
+
+
+def _check_gold(question: Mapping, where: str) -> None:
+    """Raises ValueError unless the answers to evaluate against are objects with texts; their places do not count."""
+    for number, answer in enumerate(_get(question, "answers", list, where)):
+        _get(answer, "text", str, f"{where}.answers[{number}]")
 
 
 def _get(values: Any, key: str, kind: type, where: str) -> Any:
@@ -152,21 +191,23 @@ def _get(values: Any, key: str, kind: type, where: str) -> Any:
     if key not in values:
         raise ValueError(f"{where}: {key!r} is missing; it has {sorted(values)}")
     if type(values[key]) is not kind:
-        raise ValueError(f"{where}.{key}: expected {kind.__name__}, got {str(values[key])[:60]!r}")
+        raise ValueError(f"{where}.{key}: expected {kind.__name__}, got {str(values[key])[:60]!r} ({type(values[key]).__name__})")
     return values[key]
 
 
-def _paragraphs(source: Source, articles: Sequence[Any]) -> Iterator[tuple[str, str, list]]:
-    """Yields (place in the source, context, questions) of every paragraph."""
+def _questions(source: Source, articles: Sequence[Any]) -> Iterator[tuple[str, Passage, Any]]:
+    """Yields (place in the source, passage, question) of every question."""
     for number, article in enumerate(articles):
         for index, paragraph in enumerate(_get(article, "paragraphs", list, f"{source}: data[{number}]")):
             where = place(source, number) if isinstance(source, Rows) else f"{source}: data[{number}].paragraphs[{index}]"
-            yield where, _get(paragraph, "context", str, where), _get(paragraph, "qas", list, where)
+            passage = split_words(_get(paragraph, "context", str, where))
+            for position, question in enumerate(_get(paragraph, "qas", list, where)):
+                yield where if isinstance(source, Rows) else f"{where}.qas[{position}]", passage, question
 
 
 def _with_answers(example: SquadExample, row: Mapping, where: str, version_2: bool, several: SeveralAnswers) -> list[SquadExample]:
     """Returns the example with its answer, or once for each different one; words are -1 of an answer that is not in the context."""
-    if version_2 and _get(row, "is_impossible", bool, where):
+    if version_2 and "answers" in row and _get(row, "is_impossible", bool, where):
         return [dataclasses.replace(example, is_impossible=True)]
     answers = _get(row, "answers", list, where)
     if not answers or (len(answers) > 1 and several == "refuse"):

@@ -110,12 +110,17 @@ class Task(TaskBase):
         if train and steps.evaluate and eval_path not in ("", predict_path):
             _check_overlap(train, read(eval_path), files.refuse_same)
         evaluated = read(eval_path) if steps.evaluate and eval_path else None
-        evaluated = evaluated if evaluated and metrics.has_gold_answers(evaluated.articles) else None
         train_path = files.path(files.train_file, [self._published(0)])
         hold_out, notes = steps.evaluate and not eval_path, ()
         if train_path and (train or hold_out) and self.options.divides(hold_out):
             train, part, notes = self._divide(train, read_squad(train_path), hold_out)
             evaluated = part if hold_out else evaluated
+        if evaluated and not metrics.has_gold_answers(evaluated.articles):
+            if not steps.train:
+                raise ValueError(f"task squad: no evaluation data given: {evaluated.source} has no answers")
+            evaluated, notes = None, (*notes, f"{evaluated.source} has no answers: nothing is evaluated")
+        elif evaluated and not self.options.version_2_with_negative:
+            metrics.check_answers(evaluated.articles, f"{evaluated.source}: ")
         answered = read(predict_path) if steps.predict and predict_path else None
         held_out = self._questions(evaluated) if evaluated else None
         tests = held_out if answered is evaluated else self._questions(answered) if answered else None

@@ -1,5 +1,7 @@
 """MLQA's rules against answers worked out by hand, and the language of a file."""
 
+import json
+
 import pytest
 
 from official_bert.tasks.squad import languages, mlqa
@@ -45,3 +47,10 @@ def test_the_language_is_in_the_name(name, language):
 def test_a_name_without_a_language_is_refused(name):
     with pytest.raises(ValueError, match="expected the language in the file's name, as in xquad.de.json"):
         languages.language_of(name)
+
+
+def test_rows_without_gold_answers_are_refused(tmp_path):
+    path = tmp_path / "xquad.de.jsonl"
+    path.write_text(json.dumps({"question": "Wer?", "context": "Ada sitzt."}) + "\n")
+    with pytest.raises(ValueError, match=r"xquad\.de\.jsonl: question '0': expected gold answers to measure against, got none"):
+        languages.check([str(path)])

@@ -2,10 +2,13 @@
 
 import json
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from official_bert.data.tables import Rows
+from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.reading import read_squad
 
 
@@ -54,8 +57,62 @@ def test_several_answers_are_the_first_one_or_an_example_each(tmp_path, several,
     ("train.jsonl", '{"question"', r"train\.jsonl:1: not valid JSON"),
     ("train.jsonl", "", r"train\.jsonl: no row in this file"),
     ("train.json", "[1]", r"train\.json: data\[0\]: expected an object with 'paragraphs', got '1'"),
-    ("train.json", json.dumps([ROW | {"id": 7}]), r"train\.json\[row 0\]\.id: expected str, got '7'"),
+    ("train.json", json.dumps([ROW | {"id": 7.5}]), r"train\.json\[row 0\]\.id: expected str, got '7\.5' \(float\)"),
     ("train.parquet", "no Parquet", r"train\.parquet: not a readable Parquet file")])
 def test_mistakes_in_rows_are_named_with_their_line(tmp_path, name, text, told):
     with pytest.raises(ValueError, match=told):
         read_squad(write(tmp_path / name, text), training=True)
+
+
+BARE = {"context": "Ada sat.", "question": "Who sat?"}
+
+
+@pytest.mark.parametrize("more", [{}, {"answers": None}, {"answer": {"text": ["Ada"], "answer_start": [0]}}])
+@pytest.mark.parametrize("version_2", [False, True])
+def test_rows_without_answers_are_a_test_set_and_no_training_data(tmp_path, version_2, more):
+    path = write(tmp_path / "test.jsonl", BARE | more)
+    assert not metrics.has_gold_answers(read_squad(path).articles)
+    with pytest.raises(ValueError, match=r"test\.jsonl:1: 'answers' is missing"):
+        read_squad(path, training=True, version_2=version_2)
+
+
+@pytest.mark.parametrize("more", [{"answers": {"text": [], "answer_start": []}}, {"answers": []}, {"is_impossible": True}])
+def test_questions_that_say_that_they_have_no_answer_are_impossible(tmp_path, more):
+    path = write(tmp_path / "dev.jsonl", BARE | more)
+    assert metrics.has_gold_answers(read_squad(path).articles)
+    (example,) = read_squad(path, training=True, version_2=True).examples
+    assert example.is_impossible
+
+
+def test_answers_to_only_some_questions_are_refused(tmp_path):
+    path = write(tmp_path / "dev.jsonl", "".join(json.dumps(BARE | more) + "\n" for more in ({"answers": []}, {}, {"answers": []})))
+    with pytest.raises(ValueError, match=r"dev\.jsonl:2: 'answers' is missing; expected them for all questions .* or for none"):
+        read_squad(path)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("answers", "told"), [
+    ({"text": "Ada", "answer_start": 0}, r"\.answers: expected lists of equal length, .* got .*'Ada'"),
+    ({"text": None, "answer_start": [0]}, r"\.answers: expected lists of equal length"),
+    ({"text": ["Ada"]}, r"\.answers: expected lists of equal length"),
+    ({"text": ["Ada", "Ada sat"], "answer_start": [0]}, r"\.answers: expected lists of equal length"),
+    ({"text": ["Ada"], "answer_start": ["0"]}, r"\.answers: .* answer_start with whole numbers, got .*\['0'\]"),
+    (["Ada"], r"\.answers\[0\]: expected an object with 'text', got 'Ada'"),
+    ([{"answer_start": 0}], r"\.answers\[0\]: 'text' is missing"),
+    ("Ada", r"\.answers: expected list, got 'Ada' \(str\)")])
+def test_answers_of_another_form_are_refused_when_they_are_read(tmp_path, answers, told, training):
+    with pytest.raises(ValueError, match=r"rows\.jsonl:1" + told):
+        read_squad(write(tmp_path / "rows.jsonl", BARE | {"answers": answers}), training=training)
+
+
+def test_ids_may_be_whole_numbers_and_answers_arrays(tmp_path):
+    answers = {"text": ["Ada"], "answer_start": [0]}
+    arrays = {"text": np.array(["Ada"], object), "answer_start": np.array([0], np.int32)}  # as pandas reads Parquet
+    nested = {"data": [{"paragraphs": [{"context": BARE["context"], "qas": [
+        {"id": 5, "question": BARE["question"], "answers": [{"text": "Ada", "answer_start": 0}]}]}]}]}
+    sources = (write(tmp_path / "rows.jsonl", BARE | {"id": 5, "answers": answers}), write(tmp_path / "nested.json", nested),
+               Rows("rows", [BARE | {"id": 5, "answers": arrays}]))
+    for source in sources:
+        file = read_squad(source, training=True)
+        assert [(one.qas_id, one.answer, one.start_word, one.end_word) for one in file.examples] == [("5", "Ada", 0, 0)]
+        assert [row["id"] for row in metrics.questions_of(read_squad(source).articles)] == ["5"]

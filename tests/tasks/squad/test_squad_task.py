@@ -222,8 +222,26 @@ def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_p
     files, task = DataFiles(train_file=str(golden / "squad_v1.json"), eval_file=str(path)), make_task(golden, max_seq_length=96)
     data = task.resolve(files, Steps(predict=True))
     assert data.held_out is None and data.tests.source.batches_per_epoch == 1
-    with pytest.raises(ValueError, match="task squad: no evaluation data given"):
+    assert data.notes == (f"{path} has no answers: nothing is evaluated",)
+    with pytest.raises(ValueError, match=r"task squad: no evaluation data given: .*broken\.json has no answers"):
         task.resolve(files, Steps(train=False))
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_rows_without_answers_are_predicted_but_not_evaluated(golden, tmp_path, version_2):
+    path = tmp_path / "test.jsonl"
+    path.write_text(json.dumps({"question": "Who sat?", "context": "A cat sat."}) + "\n")
+    task = make_task(golden, max_seq_length=96, version_2_with_negative=version_2)
+    tests = task.resolve(DataFiles(predict_file=str(path)), Steps(train=False, evaluate=False, predict=True)).tests
+    assert not tests.have_gold_answers and [example.qas_id for example in tests.file.examples] == ["0"]
+    with pytest.raises(ValueError, match=r"no evaluation data given: .*test\.jsonl has no answers"):
+        task.resolve(DataFiles(eval_file=str(path)), Steps(train=False))
+
+
+def test_a_question_that_version_1_cannot_measure_is_refused_before_anything_runs(golden, tmp_path):
+    path = broken(tmp_path, lambda paragraph: paragraph["qas"][0].update(answers=[]))
+    with pytest.raises(ValueError, match=r"broken\.json: question 'q1': expected gold answers .* version_2_with_negative"):
+        trained_on(golden, golden / "squad_v1.json", eval_file=path)
 
 
 def test_published_files_are_found_in_a_folder(golden, tmp_path):
