@@ -1,5 +1,6 @@
 """The command: the golden model to each format and back, its messages, and refusals that leave no files."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,6 +11,9 @@ import pytest
 import tensorflow as tf
 from absl import flags
 from commands import imported_tool, run_here
+from made_checkpoints import stored_small
+
+from official_bert.models.interchange import formats
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -87,6 +91,14 @@ def test_weights_are_left_behind_only_where_told(convert, google, tmp_path):
         convert(to="hugging_face", input=google, output=tmp_path / "none", leave_out=".*position_embeddings")
     with pytest.raises(ValueError, match="not a regular expression"):
         convert(to="hugging_face", input=google, output=tmp_path / "none", leave_out="(")
+
+
+def test_thresholds_that_a_format_cannot_hold_are_told(convert, tmp_path):
+    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label", threshold=[0.9, 0.2, 0.4])
+    formats.write(stored, "ours", str(tmp_path / "run"))
+    said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
+    assert "left out, for this format has no place for the threshold of the labels: [0.9, 0.2, 0.4]" in said
+    assert "left out" not in convert(to="ours", input=tmp_path / "run", output=tmp_path / "again")
 
 
 def test_models_that_differ_are_not_written(convert, tool, google, tmp_path, monkeypatch):

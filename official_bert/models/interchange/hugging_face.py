@@ -96,7 +96,7 @@ def read(folder: str) -> StoredModel:
 def _read_labels(values: Mapping[str, Any], path: str) -> list[str]:
     """Reads the names of the classes in the order of the logits; [] if there are none. Raises ValueError if they are not numbered."""
     labels = values.get("id2label") or {name: label for label, name in (values.get("label2id") or {}).items()}
-    if not isinstance(labels, Mapping) or sorted(map(str, labels), key=len) != sorted(map(str, range(len(labels))), key=len):
+    if not isinstance(labels, Mapping) or set(map(str, labels)) != set(map(str, range(len(labels)))):
         raise ValueError(f"{path}: id2label: expected the names of the classes 0, 1, 2, ..., got {str(labels)[:80]}")
     return [str(label) for _, label in sorted(labels.items(), key=lambda item: int(item[0]))]
 

@@ -21,7 +21,7 @@ from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
 
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
-CONFIG_FILE = "config.yaml"
+CONFIG_FILE, TUNED_FILE = "config.yaml", "tuned.json"
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
 MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)  # what a .keras file may hold
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
@@ -65,8 +65,8 @@ def read(prefix: str) -> StoredModel:
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
                        head="choice" if config.task == TASKS["choice"] else head,
                        labels=[str(label) for label in config.options.get("labels") or ()],
-                       kind=_kind_of(config, weights) if head == "classifier" else "", vocab=stored_models.read_vocab(folder),
-                       do_lower_case=config.tokenizer.do_lower_case)
+                       kind=_kind_of(config, weights) if head == "classifier" else "", threshold=_threshold_of(config, prefix),
+                       vocab=stored_models.read_vocab(folder), do_lower_case=config.tokenizer.do_lower_case)
 
 
 def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
@@ -76,6 +76,12 @@ def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
     if len(weights["classifier/output_bias"]) == 1:
         return "regression"
     return "classifier" if config.options.get("labels") else ""
+
+
+def _threshold_of(config: Config, prefix: str) -> float | str | list[float] | None:
+    """The threshold for several labels in a run; one to be tuned is the number that was tuned beside the weights, if there is one."""
+    given, path = config.options.get("threshold"), os.path.join(os.path.dirname(prefix), TUNED_FILE)
+    return stored_models.read_mapping(path).get("threshold", given) if isinstance(given, str) and os.path.exists(path) else given
 
 
 def read_keras(path: str) -> StoredModel:
@@ -119,7 +125,7 @@ def config_of(stored: StoredModel) -> Config:
 
 
 def class_options(stored: StoredModel) -> dict[str, Any]:
-    """The options that tell a task its classes and the kind of its answers; a classifier of one class gives a score.
+    """The options that tell a task its classes, the kind of its answers and their threshold; a classifier of one class gives a score.
 
     A pre-trained model may have words alone.
     """
@@ -130,4 +136,6 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
     labels = stored_models.class_names(stored)
     if stored.head == "classifier" and (stored.kind == "regression" or len(labels) == 1):
         return {"kind": "regression"}
-    return {"labels": labels} | ({"kind": "multi_label"} if stored.kind == "multi_label" else {})
+    if stored.kind != "multi_label":
+        return {"labels": labels}
+    return {"labels": labels, "kind": "multi_label"} | ({} if stored.threshold is None else {"threshold": stored.threshold})

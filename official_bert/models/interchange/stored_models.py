@@ -34,6 +34,7 @@ class StoredModel:
     do_lower_case: bool | None = None
     labels: Sequence[str] = ()
     kind: Kind = ""  # of a classifier's answers; "" if the files do not say
+    threshold: float | str | Sequence[float] | None = None  # of several labels: the option of the run; None if the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
 

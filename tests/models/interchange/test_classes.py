@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_checkpoints import SMALL, stored_small
 
+from official_bert.config import load_config, save_config
 from official_bert.models import checkpoints
 from official_bert.models.classifier import Classifier
 from official_bert.models.interchange import classes, formats
@@ -58,6 +59,28 @@ def test_other_classes_are_not_mistaken_for_the_tasks(labels, kind, told):
     found, remarks = classes.in_order_of(stored, NLI)
     assert [told in remark for remark in remarks] == [True]
     assert ("classifier/output_bias" in found.weights) == (not kind)
+
+
+@pytest.mark.parametrize(("given", "tuned", "kept"), [
+    ([0.9, 0.2, 0.4], {}, [0.9, 0.2, 0.4]), (0.7, {"threshold": 0.3}, 0.7), ("tuned", {"threshold": 0.3}, 0.3),
+    ("tuned_per_label", {"threshold": [0.1, 0.2, 0.3]}, [0.1, 0.2, 0.3]), ("tuned", {}, "tuned")])
+def test_a_converted_run_keeps_the_thresholds_of_its_labels(given, tuned, kept, tmp_path):
+    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label")
+    formats.write(stored, "ours", str(tmp_path / "run"))
+    config = load_config(str(tmp_path / "run/config.yaml"))
+    save_config(dataclasses.replace(config, options=config.options | {"threshold": given}), str(tmp_path / "run/config.yaml"))
+    if tuned:
+        (tmp_path / "run/tuned.json").write_text(json.dumps(tuned))
+    formats.write(formats.read(str(tmp_path / "run")), "ours", str(tmp_path / "again"))
+    assert load_config(str(tmp_path / "again/config.yaml")).options["threshold"] == kept
+
+
+@pytest.mark.parametrize("keys", [("1", "0", "2"), ("2", "1", "0")])
+def test_classes_may_stand_in_any_order_in_the_file(keys, tmp_path):
+    formats.write(stored_small("classifier"), "hugging_face", str(tmp_path / "out"))
+    path = tmp_path / "out/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"id2label": {key: f"class {key}" for key in keys}}))
+    assert formats.read(str(tmp_path / "out")).labels == ["class 0", "class 1", "class 2"]
 
 
 @pytest.mark.parametrize(("changes", "message"), [
