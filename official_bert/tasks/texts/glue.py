@@ -27,8 +27,8 @@ class Options(LabelOptions):
         super().__post_init__()
         if self.majority_class and self.folds:
             raise ValueError("config.options.majority_class: expected no folds beside it")
-        if not glue_files.DATASETS[self.dataset].labels and (self.class_weights or self.label_smoothing):
-            raise ValueError("config.options.class_weights, label_smoothing: expected a data set with labels, "
+        if not glue_files.DATASETS[self.dataset].labels and (self.class_weights or self.label_smoothing or self.majority_class):
+            raise ValueError("config.options.class_weights, label_smoothing, majority_class: expected a data set with labels, "
                              f"{self.dataset} has scores")
 
     @property
@@ -89,12 +89,16 @@ class Task(TextClassification):
         return glue_files.write_submission(path, glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits))
 
     def constant_answers(self, files, steps):
-        """With `majority_class`: the most frequent label of the training data for each row."""
-        held_out = self.read_held_out(files) if self.options.majority_class and steps.evaluate else []
-        tests = self.read_tests(files) if self.options.majority_class and steps.predict else []
-        if not (held_out or tests):
+        """With `majority_class`: the most frequent label of the training data for each row.
+
+        Raises ValueError if there are no rows to evaluate on or to answer.
+        """
+        if not self.options.majority_class:
             return None
-        _, train = self.read_train(files)
+        _, train, held_out, _ = self._read_labelled(files, dataclasses.replace(steps, train=True))
+        tests = self.read_tests(files) if steps.predict else []
+        if not (held_out or tests):
+            raise ValueError("config.options.majority_class: expected rows to evaluate on or to answer, got none (no model is trained)")
         counts = np.bincount(train.targets, minlength=self.num_outputs)
 
         def logits(one):

@@ -71,6 +71,18 @@ def test_wnli_may_be_answered_by_the_majority_without_a_model(tmp_path):
     assert fixture_task("wnli").constant_answers(files, steps) is None
 
 
+def test_the_majority_is_that_of_the_rows_that_are_not_held_out(tmp_path):
+    rows = [f"{number}\tThe lock number {number}.\tIt is rusty.\t{int(number < 14)}" for number in range(20)]
+    (tmp_path / "train.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
+    files = data_files(train_file=tmp_path / "train.tsv")
+    answers = fixture_task("wnli", majority_class=True, dev_share=0.5).constant_answers(files, Steps())
+    assert answers.metrics == {"accuracy": 0.7} and answers.write is None  # stratified: 7 of 10
+    with pytest.raises(ValueError, match="majority_class: expected rows to evaluate on or to answer, got none"):
+        fixture_task("wnli", majority_class=True).constant_answers(files, Steps(evaluate=False))
+    with pytest.raises(ValueError, match="majority_class: expected a data set with labels, stsb has scores"):
+        fixture_task("stsb", majority_class=True)
+
+
 def test_a_training_set_used_as_development_set_is_refused():
     with pytest.raises(ValueError, match="expected held-out data, but 2 of its 2 rows are in the training data"):
         resolve(make_config("glue", options={"dataset": "rte"}), data_dir=GLUE, eval_file=f"{GLUE}/RTE/train.tsv")
