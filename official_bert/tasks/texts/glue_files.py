@@ -160,12 +160,16 @@ class Reader:
             table = _only(table, label, lambda value: value != self.dataset.unlabelled, "with a label")
         table = labelled_texts.without_empty(table, texts, "keep", self.warn)
         columns = [labelled_texts.texts(table, name) for name in texts]
-        return LabelledTexts(str(path), columns[0], columns[1] if len(columns) > 1 else None, self._targets(table, label, bool(names)))
+        try:
+            targets = self._targets(table, label, bool(names)) if label in table.columns else None
+        except ValueError:
+            if labelled:
+                raise
+            targets = None  # rows to answer need no labels; the datasets library writes -1 into their column
+        return LabelledTexts(str(path), columns[0], columns[1] if len(columns) > 1 else None, targets)
 
-    def _targets(self, table: Table, label: str, headless: bool) -> np.ndarray | None:
-        """Returns numbers of labels, or scores; None if the file has no such column."""
-        if label not in table.columns:
-            return None
+    def _targets(self, table: Table, label: str, headless: bool) -> np.ndarray:
+        """Returns numbers of labels, or scores."""
         if not self.dataset.labels:
             return labelled_texts.scores(table, label, self.dataset.low, self.dataset.high)
         table.columns[label] = [self.dataset.renamed.get(value, value) for value in table.columns[label]]

@@ -60,6 +60,16 @@ def test_tests_are_named_after_the_files_to_hand_in(folder):
     assert test.text == ["The clerk misfiled both of the letters.", "Both the of letters misfiled clerk."]
 
 
+@pytest.mark.parametrize(("name", "missing"), [("rte", "-1"), ("stsb", "-1.0")])
+def test_rows_to_answer_may_have_no_labels_in_their_column(name, missing, tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text(f"sentence1\tsentence2\t{DATASETS[name].label}\nOne.\tTwo.\t{missing}\n")
+    (test,) = Reader(name, "").tests(str(path))
+    assert test.data.text == ["One."] and test.data.targets is None
+    with pytest.raises(ValueError, match=rf"test\.tsv:2: column '{DATASETS[name].label}': expected .*, got '{missing}'"):
+        Reader(name, "").held_out(str(path))
+
+
 def test_mismatched_mnli_is_a_part_of_its_own_and_may_be_missing(folder, tmp_path):
     assert [(part.name, len(part.data)) for part in Reader("mnli", folder).held_out()] == [("", 2), ("_mismatched", 1)]
     shutil.copy(f"{folder}/MNLI/dev_matched.tsv", tmp_path)
