@@ -74,14 +74,19 @@ def texts(table: Table, column: str) -> list[str]:
 
 
 def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: Callable[[str], None]) -> Table:
-    """Treats rows with an empty text in one of `columns`.
+    """Treats rows with an empty text, or null, in one of `columns`.
 
-    `refuse` raises ValueError for the first one; `skip` leaves them out and `keep` keeps them, with a warning.
+    `refuse` raises ValueError for the first one; `skip` leaves them out and `keep` keeps them, null as an empty text, with a warning.
     """
+    given = table.columns
+    filled = {name: ["" if text is None else text for text in given[name]] for name in columns}
+    table = dataclasses.replace(table, columns=given | filled)
     found = [(row, column) for column in columns for row, text in enumerate(texts(table, column)) if not text.strip()]
     if not found:
         return table
-    first = f"{table.place(found[0][0])}: column {found[0][1]!r}: expected text, it is empty"
+    row, column = found[0]
+    got = "got 'None'" if given[column][row] is None else "it is empty"
+    first = f"{table.place(row)}: column {column!r}: expected text, {got}"
     if empty == "refuse":
         raise ValueError(f"{first} ({len(found)} such in this file)")
     warn(f"{first}; {'left out' if empty == 'skip' else 'kept'}, as are {len(found) - 1} more")

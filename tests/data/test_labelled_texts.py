@@ -74,6 +74,11 @@ def test_empty_texts_are_refused_skipped_or_kept_with_a_warning():
     assert labelled_texts.without_empty(rows, ["text", "pair"], "skip", said.append).columns["text"] == ["a"]
     assert len(labelled_texts.without_empty(rows, ["text", "pair"], "keep", said.append)) == 3
     assert "left out, as are 1 more" in said[0] and "kept" in said[1]
+    null = table(text=["a", None, " "])
+    assert labelled_texts.without_empty(null, ["text"], "skip", said.append).columns["text"] == ["a"]
+    assert labelled_texts.without_empty(null, ["text"], "keep", said.append).columns["text"] == ["a", "", " "]
+    with pytest.raises(ValueError, match=r"data\.tsv:3: column 'text': expected text, got 'None' \(2 such in this file\)"):
+        labelled_texts.without_empty(null, ["text"], "refuse", pytest.fail)
     with pytest.raises(ValueError, match=r"data\.tsv:2: column 'text': expected text, got '7'"):
         labelled_texts.texts(table(text=[7]), "text")
 
