@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from official_bert.config import (
     Config,
     ModelConfig,
@@ -132,7 +134,9 @@ def _dotted(task: str, key: str) -> str:
 
 
 def as_source(data: Any, name: str) -> Source:
-    """Returns a path unchanged, and a list of dicts, a pandas frame or a split of `datasets` as rows, missing values as None.
+    """Returns a path unchanged, and a list of dicts, a pandas frame or a split of `datasets` as rows.
+
+    Missing values are None, NumPy arrays and tuples within a row are lists.
 
     Raises ValueError for anything else, and for data without rows.
     """
@@ -154,7 +158,14 @@ def as_source(data: Any, name: str) -> Source:
             raise ValueError(f"{name}[row {number}]: expected a dict, got {row!r:.60}")
     if not values:
         raise ValueError(f"{name}: expected rows, got none")
-    return Rows(name, values)
+    return Rows(name, list(map(_with_lists, values)))
+
+
+def _with_lists(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a row with lists in the place of NumPy arrays and tuples."""
+    lists = {key: list(value) if isinstance(value, tuple) else value.tolist() for key, value in row.items()
+             if isinstance(value, (tuple, np.ndarray))}
+    return {**row, **lists} if lists else row
 
 
 def _of_datasets(data: Any, name: str) -> list[dict]:

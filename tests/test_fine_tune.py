@@ -104,6 +104,12 @@ def test_frames_hold_none_for_missing_cells_and_plain_numbers():
     assert as_source(frame, "train").values == [{"text": "a", "score": 1.5, "count": 1}, {"text": None, "score": None, "count": None}]
 
 
+def test_arrays_and_tuples_within_rows_are_lists():
+    frame = pandas.DataFrame({"text": ["a"], "label": [np.array(["x", "y"], object)]})
+    for rows in (frame, [{"text": "a", "label": np.array(["x", "y"])}], [{"text": "a", "label": ("x", "y")}]):
+        assert as_source(rows, "train").values == [{"text": "a", "label": ["x", "y"]}]
+
+
 class Split(list):
     """What `fine_tune` looks at in a split of the `datasets` library."""
 
