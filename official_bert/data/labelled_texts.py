@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -96,7 +97,7 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
 
 def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel, warn: Callable[[str], None],
                     known: Sequence[str] = (), empty_is_none: bool = False) -> Table:
-    """Treats rows without a label in one of `columns`: an empty cell, null, NaN, unless that is a `known` label.
+    """Treats rows without a label in one of `columns`: an empty cell, null, NaN, also within a list, unless that is a `known` label.
 
     `empty_is_none`: an empty cell means that none of several labels holds. `refuse` raises ValueError for the first row, `skip` leaves
     all out with a warning.
@@ -104,7 +105,9 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
     def lacks(value: Any) -> bool:
         if isinstance(value, (list, str)) and not value and empty_is_none:
             return False
-        return value is None or (not isinstance(value, list) and (text := label_text(value)).lower() in NO_LABEL and text not in known)
+        if isinstance(value, list):
+            return any(map(lacks, value))
+        return value is None or ((text := label_text(value)).lower() in NO_LABEL and text not in known)
     found = [(row, column) for column in columns for row, value in enumerate(table.columns[column]) if lacks(value)]
     if not found:
         return table
@@ -119,18 +122,30 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
     return table.rows(row for row in range(len(table)) if row not in bad)
 
 
+def check_cells(table: Table, column: str, several: bool) -> None:
+    """Raises ValueError, naming the line, for a list in the place of a label, unless it holds `several`, and for a JSON object."""
+    for row, value in enumerate(table.columns[column]):
+        if any(isinstance(part, (list, dict)) for part in (value if several and isinstance(value, list) else [value])):
+            wanted = "a list of labels" if several else "one label (options.kind: multi_label takes lists)"
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected {wanted}, got {value!r}")
+
+
 def label_text(value: Any) -> str:
     """A label as text: JSON may have a number or a truth value."""
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
 def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
-    """Returns the different labels, in numerical order if all are whole numbers, else in alphabetical order."""
+    """Returns the different labels, in numerical order if all are whole numbers, else in alphabetical order.
+
+    `1` and `1.0` are one label, `01` and `+1` are others.
+    """
     found = {label_text(value) for value in values}
+    spellings = Counter(map(_whole, found))
     try:
-        return tuple(sorted({_whole(label) for label in found}, key=int))
+        return tuple(sorted(spellings, key=lambda label: (int(label), label)))
     except ValueError:
-        return tuple(sorted(found))
+        return tuple(sorted({whole if spellings[whole := _whole(label)] > 1 else label for label in found}))
 
 
 def _whole(label: str) -> str:

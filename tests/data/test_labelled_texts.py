@@ -27,6 +27,12 @@ def test_found_labels_are_sorted_as_numbers_where_they_are_numbers():
     assert labelled_texts.find_labels(["1.0", 1, 2.0]) == ("1", "2") and labelled_texts.find_labels(["1.0", "1.1"]) == ("1.0", "1.1")
 
 
+def test_a_whole_number_is_one_label_also_beside_labels_that_are_none():
+    assert labelled_texts.find_labels([1, "1.0", 1.5, 2]) == ("1", "1.5", "2")
+    assert labelled_texts.find_labels(["none", 2.0, "2"]) == ("2", "none")
+    assert labelled_texts.find_labels(["1", "01", "+1", "0"]) == ("0", "+1", "01", "1")
+
+
 def test_a_whole_number_is_one_label_with_or_without_decimals():
     np.testing.assert_array_equal(labelled_texts.label_ids(table(y=["1.0", 0, 1.0, "0"]), "y", ["0", "1"]), [1, 0, 1, 0])
     np.testing.assert_array_equal(labelled_texts.label_ids(table(y=["1.0", "1"]), "y", ["1", "1.0"]), [1, 0])
@@ -43,6 +49,24 @@ def test_a_missing_label_is_refused_with_its_line_or_left_out(value):
     assert "left out" in said[0]
     assert len(labelled_texts.without_missing(table(y=["null", "x"]), ["y"], "refuse", pytest.fail, known=["null", "x"])) == 2
     assert len(labelled_texts.without_missing(table(y=["", [], "x"]), ["y"], "refuse", pytest.fail, empty_is_none=True)) == 3
+
+
+@pytest.mark.parametrize("value", [["a", None], ["a", float("nan")], [None]])
+def test_a_missing_label_within_a_list_is_missing(value):
+    rows = table(y=[["a"], value, []])
+    with pytest.raises(ValueError, match=r"data\.tsv:3: column 'y': expected a label, got \["):
+        labelled_texts.without_missing(rows, ["y"], "refuse", pytest.fail, empty_is_none=True)
+    assert labelled_texts.without_missing(rows, ["y"], "skip", [].append, empty_is_none=True).columns == {"y": [["a"], []]}
+
+
+@pytest.mark.parametrize(("value", "several", "said"), [
+    (["a", "b"], False, r"one label \(options\.kind: multi_label takes lists\), got \['a', 'b'\]"), ([], False, r"one label .*, got \[\]"),
+    ({"a": 1}, False, "one label .*, got {'a': 1}"), ({"a": 1}, True, "a list of labels, got {'a': 1}"),
+    ([["a"], "b"], True, r"a list of labels, got \[\['a'\], 'b'\]")])
+def test_a_cell_that_holds_no_label_names_its_line(value, several, said):
+    with pytest.raises(ValueError, match=rf"data\.tsv:3: column 'y': expected {said}"):
+        labelled_texts.check_cells(table(y=["a", value]), "y", several)
+    labelled_texts.check_cells(table(y=["a", 1, None, *([["a", 2], []] if several else [])]), "y", several)
 
 
 def test_several_labels_come_from_text_lists_or_columns():

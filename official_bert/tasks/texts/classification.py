@@ -15,6 +15,7 @@ from official_bert.data.label_weights import Weights, check_weights
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Format, Source, Table, checked_delimiter, read_table
 from official_bert.files import written_whole
+from official_bert.models.interchange import classes
 from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
 
@@ -32,7 +33,7 @@ class Options(LabelOptions):
     text_column: str = "text"
     text_pair_column: str = ""  # "": one text only
     label_column: str = "label"
-    label_columns: tuple[str, ...] = ()  # several labels, each with a column of 0 and 1 of its own
+    label_columns: tuple[str, ...] = ()  # several labels, each with a column of 0 and 1 of its own, whose name is the label
     label_separator: str = ","  # between several labels in the label column; JSON may hold a list
     labels: tuple[str, ...] = ()  # in the order of the logits; none: those in the training data
     score_range: tuple[float, ...] = ()  # lowest and highest score allowed in the data
@@ -72,6 +73,12 @@ class Options(LabelOptions):
             raise ValueError(f"config.options.metrics: f1 is that of the second of two labels, got {len(self.labels)}; expected macro_f1")
         if self.label_columns and self.kind != "multi_label":
             raise ValueError("config.options.label_columns: expected kind: multi_label beside it")
+        for key, names in (("labels", self.labels), ("label_columns", self.label_columns)):
+            if len(set(names)) < len(names):
+                raise ValueError(f"config.options.{key}: expected every name once, got {list(names)}")
+        if self.labels and self.label_columns and classes.places(self.label_columns, self.labels) is None:
+            raise ValueError(f"config.options.label_columns: expected the names of the labels, {list(self.labels)}, "
+                             f"got {list(self.label_columns)}")
 
     @property
     def pairs(self) -> bool:
@@ -127,9 +134,11 @@ class Task(TextClassification):
         options = self.options
         texts = [name for name in (options.text_column, options.text_pair_column) if name]
         labels = list(options.label_columns or [options.label_column]) if labelled else []
+        several = options.kind == "multi_label" and not options.label_columns
         table = read_table(path, [*texts, *labels], form=options.file_format, delimiter=options.delimiter)
-        table = labelled_texts.without_missing(table, labels, options.missing_label, logging.warning, options.labels,
-                                               options.kind == "multi_label" and not options.label_columns)
+        if labelled and (several or options.kind == "classifier"):
+            labelled_texts.check_cells(table, options.label_column, several)
+        table = labelled_texts.without_missing(table, labels, options.missing_label, logging.warning, options.labels, several)
         return labelled_texts.without_empty(table, texts, empty, logging.warning)
 
     def _with_labels_of(self, table: Table) -> "Task":
@@ -164,7 +173,9 @@ class Task(TextClassification):
             low, high = options.score_range or (-math.inf, math.inf)
             return labelled_texts.scores(table, options.label_column, low, high)
         if options.label_columns:
-            return labelled_texts.label_columns(table, options.labels)
+            order = classes.places(options.label_columns, options.labels)
+            assert order is not None  # the options were refused
+            return labelled_texts.label_columns(table, [options.label_columns[place] for place in order])
         if options.kind == "multi_label":
             return labelled_texts.label_matrix(table, options.label_column, options.labels, options.label_separator)
         return labelled_texts.label_ids(table, options.label_column, options.labels)

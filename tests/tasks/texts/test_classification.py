@@ -58,6 +58,22 @@ def test_several_labels_from_lists_text_or_columns(tmp_path, name):
     assert task.answer(np.array([-0.1, 3.0]))["labels"] == ["sharp"]
 
 
+def test_columns_of_labels_are_put_into_the_order_of_the_classes(tmp_path):
+    dev = written(tmp_path / "dev.csv", ["text,x,y,z", "a,1,0,0", "b,0,0,1"])
+    options = {"kind": "multi_label", "label_columns": ["x", "y", "z"], "labels": ["Z", "X", "Y"]}  # as a checkpoint names its classes
+    held_out = load_task(make_config("classification", options=options)).read_held_out(data_files(eval_file=dev))
+    np.testing.assert_array_equal(held_out[0].data.targets, [[0, 1, 0], [1, 0, 0]])
+
+
+@pytest.mark.parametrize(("kind", "value", "said"), [
+    ("classifier", ["a", "b"], "expected one label"), ("multi_label", ["a", None], r"expected a label, got \['a', None\]"),
+    ("multi_label", [["a"]], "expected a list of labels")])
+def test_cells_without_labels_of_their_kind_name_their_line(tmp_path, kind, value, said):
+    train = written(tmp_path / "train.jsonl", [json.dumps({"text": "one", "label": "a"}), json.dumps({"text": "two", "label": value})])
+    with pytest.raises(ValueError, match=rf"train\.jsonl:2: column 'label': {said}"):
+        load_task(make_config("classification", options={"kind": kind})).read_train(data_files(train_file=train))
+
+
 def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
     train = written(tmp_path / "train.tsv", ["a\tb\tscore", "one\ttwo\t0.5", "three\tfour\t-1"])
     options = {"kind": "regression", "text_column": "a", "text_pair_column": "b", "label_column": "score"}
@@ -80,6 +96,11 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
     ({"metrics": ["accuracy"], "kind": "multi_label"}, "do not fit kind multi_label"),
     ({"metrics": ["f1"], "labels": ["0", "1", "2"]}, "f1 is that of the second of two labels, got 3; expected macro_f1"),
     ({"label_columns": ["a"]}, "expected kind: multi_label beside it"),
+    ({"labels": ["1", "0", "1"]}, r"config\.options\.labels: expected every name once, got \['1', '0', '1'\]"),
+    ({"kind": "multi_label", "label_columns": ["a", "a"]}, r"config\.options\.label_columns: expected every name once"),
+    ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["b"]},
+     r"config\.options\.label_columns: expected the names of the labels, \['b'\], got \['a', 'b'\]"),
+    ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["x", "y"]}, r"the names of the labels, \['x', 'y'\], got"),
     ({"labels": ["1"]}, r"train\.tsv:3: column 'label': expected one of \['1'\], got '0'"),
 ])
 def test_options_that_do_not_fit_the_file(tmp_path, options, said):
