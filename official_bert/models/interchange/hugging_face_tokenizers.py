@@ -7,8 +7,8 @@ from typing import Any
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import StoredModel
 
-TOKENIZER_FILE, FAST_TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
-CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", None)
+TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE = "tokenizer_config.json", "tokenizer.json", "config.json"
+CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast")
 # Switches of their tokenizer that change the tokens, with their values for BERT of 2018.
 SWITCHES: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None),
                                  "handle_chinese_chars": (True, None), "clean_text": (True, None)}
@@ -32,12 +32,24 @@ def read_do_lower_case(folder: str) -> bool | None:
     """
     path, fast_path = (os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE))
     values = stored_models.read_mapping(path) if os.path.exists(path) else {}
-    if values.get("tokenizer_class") not in CLASSES:
-        raise ValueError(f"{path}: tokenizer_class: expected {CLASSES[0]}, got {values['tokenizer_class']!r}")
-    told = values.get("tokenizer_class") != "PreTrainedTokenizerFast" and values.get("do_lower_case") is not None
+    told = _tokenizer_class(folder) != "PreTrainedTokenizerFast" and values.get("do_lower_case") is not None
     if told or not os.path.exists(fast_path):
         return _lower_case(values, "do_lower_case", path)
     return _lower_case(_normalizer(fast_path), "lowercase", fast_path)
+
+
+def _tokenizer_class(folder: str) -> str | None:
+    """Returns the class that `tokenizer_config.json` names or, as in Hugging Face, `config.json` if that names none.
+
+    Raises ValueError if it is not BERT's.
+    """
+    for path in (os.path.join(folder, name) for name in (TOKENIZER_FILE, MODEL_FILE)):
+        named = stored_models.read_mapping(path).get("tokenizer_class") if os.path.exists(path) else None
+        if named is not None and named not in CLASSES:
+            raise ValueError(f"{path}: tokenizer_class: expected {CLASSES[0]}, got {named!r}")
+        if named is not None:
+            return named
+    return None
 
 
 def _normalizer(path: str) -> dict[str, Any]:
