@@ -219,9 +219,11 @@ class ServedEmbeddings(ServedModel):
 def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
     """Returns the served model of a task and its trained model, or of the model's encoder.
 
+    A task of embeddings serves its own, with the run's pooling, also if `options.head` asks for them.
+
     Raises ValueError for an encoder alone if its task's answers are asked for, and as `ServedModel.make` does.
     """
-    if options.head == "embeddings":
+    if options.head == "embeddings" and (task.head != "embeddings" or isinstance(model, BertEncoder)):
         return ServedEmbeddings.make(task, getattr(model, "encoder", model), options)
     if isinstance(model, BertEncoder):
         raise ValueError("--head: this checkpoint is an encoder without a head: expected --head=embeddings")

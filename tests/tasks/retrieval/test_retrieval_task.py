@@ -15,7 +15,7 @@ from made_finetuning import ROOT, make_config, resolve
 from official_bert.config import load_config, to_dict
 from official_bert.models.encoder import INPUTS
 from official_bert.predictor import Predictor
-from official_bert.serving.served_model import ServedEmbeddings
+from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import losses
 from official_bert.training.task import Steps
@@ -145,6 +145,18 @@ def test_a_rule_is_learned_evaluated_asked_and_exported_by_commands(tmp_path, mo
     assert run_here("tools/convert_checkpoint.py", "--from=ours", "--to=hugging_face", "--input=run", "--output=hf").returncode == 0
     _, encoder = restore_for_inference("hf")
     assert encoder.settings["hidden_size"] == 32 and load_config("run/config.yaml").task == "retrieval"
+
+
+def test_the_runs_pooling_is_served_also_if_embeddings_are_asked_for():
+    task = load_task(config_of(pooling="cls"))
+    model = task.build_model()
+    ids = tf.constant([[2, 20, 30, 3]])
+    rows = {"input_ids": ids, "input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids)}
+    last = model.encoder(rows, training=False)["sequence_output"][0].numpy()
+    for asked, trained, wanted in (({}, model, last[0]), ({"pooling": "mean"}, model, last.mean(axis=0)),
+                                   ({}, model.encoder, last.mean(axis=0))):
+        served = make_served_model(task, trained, ServingOptions(head="embeddings", **asked))
+        np.testing.assert_allclose(served.answer_ids(rows)["embedding"][0], wanted, atol=1e-5)
 
 
 @pytest.mark.slow
