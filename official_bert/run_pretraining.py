@@ -62,7 +62,7 @@ def main(_) -> None:
     elsewhere = ""
     if evaluates and not runs.own_folder(FLAGS.output_dir, best):
         elsewhere = runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint)
-        config = runs.with_sentence_task_of(config, elsewhere)
+        config = runs.with_objective_of(config, elsewhere)
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file,
                                               allow_changed_data=FLAGS.allow_changed_data,
                                               cache_dir=os.path.expanduser(FLAGS.cache_dir))

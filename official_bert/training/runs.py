@@ -78,13 +78,18 @@ def with_classes_of(config: Config, init_checkpoint: str) -> Config:
     return dataclasses.replace(config, options=merge(ours.class_options(stored), config.options))
 
 
-def with_sentence_task_of(config: Config, init_checkpoint: str, report: Callable[[str], None] = print) -> Config:
-    """A configuration, to evaluate pre-training on a checkpoint, without the task about sentences if it has no head for it."""
-    stored = formats.read(init_checkpoint)
-    if "next_sentence/output_bias" in stored.weights or config.options.get("sentence_task") == "none":
-        return config
-    report(f"{stored.origin}: it has no head for sentences; only words are evaluated")
-    return dataclasses.replace(config, options=merge(config.options, {"sentence_task": "none"}))
+def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[str], None] = print) -> Config:
+    """A configuration, to evaluate pre-training on a checkpoint: with its objective, and without the task about sentences if it has no
+    head for it.
+    """
+    stored, options = formats.read(init_checkpoint), config.options
+    if stored.objective not in ("", options.get("objective", "masked_lm")):
+        report(f"{stored.origin}: its objective, {stored.objective}, is evaluated")
+        options = merge(options, {"objective": stored.objective})
+    if "next_sentence/output_bias" not in stored.weights and options.get("sentence_task") != "none":
+        report(f"{stored.origin}: it has no head for sentences; only words are evaluated")
+        options = merge(options, {"sentence_task": "none"})
+    return dataclasses.replace(config, options=options)
 
 
 def require_vocabulary(config: Config) -> None:

@@ -15,7 +15,7 @@ from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, weights_by_name
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
-from official_bert.models.interchange.stored_models import Kind, StoredModel
+from official_bert.models.interchange.stored_models import Kind, Objective, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
@@ -66,7 +66,8 @@ def read(prefix: str) -> StoredModel:
                        head="choice" if config.task == TASKS["choice"] else head,
                        labels=[str(label) for label in config.options.get("labels") or ()],
                        kind=_kind_of(config, weights) if head == "classifier" else "", threshold=_threshold_of(config, prefix),
-                       vocab=stored_models.read_vocab(folder), do_lower_case=config.tokenizer.do_lower_case)
+                       objective=_objective_of(config) if head == "pretraining" else "", vocab=stored_models.read_vocab(folder),
+                       do_lower_case=config.tokenizer.do_lower_case)
 
 
 def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
@@ -84,8 +85,17 @@ def _threshold_of(config: Config, prefix: str) -> float | str | list[float] | No
     return stored_models.read_mapping(path).get("threshold", given) if isinstance(given, str) and os.path.exists(path) else given
 
 
+def _objective_of(config: Config) -> Objective:
+    """The objective of a pre-training run: an option of its task, masked LM by default."""
+    objective = config.options.get("objective", "masked_lm")
+    return typing.cast(Objective, objective) if objective in typing.get_args(Objective) else ""
+
+
 def read_keras(path: str) -> StoredModel:
-    """Reads the model of a `.keras` file of ours. Raises ValueError for a file of another model, or a damaged one."""
+    """Reads the model of a `.keras` file of ours; a left-to-right one with a head for words is taken to predict the next token.
+
+    Raises ValueError for a file of another model, or a damaged one.
+    """
     try:
         model = keras.saving.load_model(path, compile=False)
     except (OSError, KeyError, TypeError, ValueError) as error:
@@ -96,9 +106,12 @@ def read_keras(path: str) -> StoredModel:
     known = {field: encoder.settings[field] for field in ModelConfig.__dataclass_fields__}
     weights = {name: value.numpy() for name, value in named_weights(model).items()}
     head = stored_models.head_of(weights, path)
+    predicts_next = head == "pretraining" and known["attention"] == "left_to_right" and not known["bilstm_layers"]
     return StoredModel(origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**known),
                        head="choice" if isinstance(model, ChoiceClassifier) else head,
-                       vocab=stored_models.read_vocab(os.path.dirname(path)))
+                       objective="next_token" if predicts_next else "", vocab=stored_models.read_vocab(os.path.dirname(path)),
+                       notes=["the file does not hold the objective; a left-to-right model is taken to predict the next token"]
+                       if predicts_next else [])
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
@@ -127,10 +140,11 @@ def config_of(stored: StoredModel) -> Config:
 def class_options(stored: StoredModel) -> dict[str, Any]:
     """The options that tell a task its classes, the kind of its answers and their threshold; a classifier of one class gives a score.
 
-    A pre-trained model may have words alone.
+    A pre-trained model may have words alone, and predict each from those before it.
     """
-    if stored.head == "pretraining" and "next_sentence/output_bias" not in stored.weights:
-        return {"sentence_task": "none"}
+    if stored.head == "pretraining":
+        sentences = {} if "next_sentence/output_bias" in stored.weights else {"sentence_task": "none"}
+        return sentences | ({"objective": stored.objective} if stored.objective == "next_token" else {})
     if stored.head not in ("classifier", "tagger"):
         return {}
     labels = stored_models.class_names(stored)

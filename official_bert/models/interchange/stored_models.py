@@ -15,6 +15,7 @@ from official_bert.text.vocab import read_entries
 
 Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span"]
 Kind = Literal["", "classifier", "multi_label", "regression"]
+Objective = Literal["", "masked_lm", "next_token"]
 VOCAB_FILE, BERT_CONFIG_FILE = "vocab.txt", "bert_config.json"
 # Prefixes of the weights of each head.
 HEAD_PREFIXES: Mapping[str, str] = {"masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier",
@@ -35,6 +36,7 @@ class StoredModel:
     labels: Sequence[str] = ()
     kind: Kind = ""  # of a classifier's answers; "" if the files do not say
     threshold: float | str | Sequence[float] | None = None  # of several labels: the option of the run; None if the files do not say
+    objective: Objective = ""  # of a pre-trained model's head for words; "" if the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
 

@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from made_checkpoints import SMALL
+import tensorflow as tf
+from made_checkpoints import SMALL, WORDS, stored_small
 
 from official_bert.config import load_config
 from official_bert.models.checkpoints import initialize_from, weights_checkpoint
@@ -12,6 +13,8 @@ from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats, ours, stored_models
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import runs
 
 LEFT_TO_RIGHT = dataclasses.replace(SMALL, attention="left_to_right")
@@ -44,6 +47,41 @@ def test_our_format_keeps_it_and_it_computes_the_same(tmp_path):
     np.testing.assert_array_equal(formats.make_model(again)(rows)["mlm_logits"], formats.make_model(stored)(rows)["mlm_logits"])
     assert {name.partition("/")[0] for name in formats.encoder_of(again).weights} == {
         "embeddings", "layer_0", "layer_1", "bilstm_0", "pooler"}
+
+
+@pytest.mark.parametrize("kind", ["ours", "keras"])
+def test_a_left_to_right_model_keeps_its_objective(tmp_path, kind, softmax):
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    stored = stored_small("pretraining", attention="left_to_right")
+    larger = {name: 5 * weight for name, weight in stored.weights.items()}  # so that places differ
+    stored = dataclasses.replace(stored, weights=larger, objective="next_token")
+    if kind == "ours":
+        formats.write(stored, "ours", path := str(tmp_path / "run"))
+    else:
+        formats.make_model(stored).save(path := str(tmp_path / "model.keras"))
+    again = formats.read(path)
+    assert again.objective == "next_token" and len(again.notes) == (kind == "keras")
+    task, model = restore_for_inference(path)
+    row = [2, 5, 6, 4, 7, 3]  # [CLS] a b [MASK] c [SEP]
+    rows = {"input_ids": row, "input_mask": [1] * 6, "segment_ids": [0] * 6, "masked_lm_positions": [2, 3]}
+    after_b, after_mask = softmax(np.array(model({name: np.array([values]) for name, values in rows.items()})["mlm_logits"][0]))
+    found = make_served_model(task, model, ServingOptions(top_k=20)).answer_text({"text": tf.constant(["a b [MASK] c"])})
+    np.testing.assert_allclose(found["probabilities"][0, 0], np.sort(after_b)[::-1], rtol=1e-4)
+    assert np.abs(np.sort(after_b) - np.sort(after_mask)).max() > 0.01
+    assert found["tokens"].numpy()[0, 0, 0].decode() == WORDS[after_b.argmax()]
+
+
+def test_evaluation_has_the_objective_of_the_checkpoint(tmp_path):
+    formats.write(dataclasses.replace(stored_of(LEFT_TO_RIGHT), objective="next_token"), "ours", str(tmp_path / "next"))
+    formats.write(stored_of(SMALL), "ours", str(tmp_path / "masked"))
+    lines = []
+    config = load_config(None, checkpoint=runs.checkpoint_values(str(tmp_path / "next")))
+    config = runs.with_objective_of(config, str(tmp_path / "next"), lines.append)
+    assert config.options == {"objective": "next_token", "sentence_task": "none"}
+    assert "its objective, next_token, is evaluated" in lines[0] and "only words are evaluated" in lines[1]
+    assert load_task(config).loss_names == ("next_token",)
+    assert runs.with_objective_of(config, str(tmp_path / "next"), lines.append) == config and len(lines) == 2
+    assert runs.with_objective_of(config, str(tmp_path / "masked"), lines.append).options["objective"] == "masked_lm"
 
 
 def test_fine_tuning_takes_the_direction_from_the_checkpoint_and_may_add_a_bilstm(tmp_path):
