@@ -280,6 +280,18 @@ class CheckpointValues:
     origin: str = "the checkpoint"
 
 
+def inherited_and_asked(path: str | None = None, bert_config_file: str | None = None, flags: Mapping[str, Any] | None = None,
+                        overrides: Iterable[str] = ()) -> tuple[dict, dict]:
+    """Returns the values that a YAML inherits, and those that `load_config` is asked for: its own, under flags and overrides."""
+    inherited, asked = inherited_and_own(path) if path else ({}, {})
+    if bert_config_file:
+        asked = merge(asked, {"model": read_bert_config(bert_config_file)})
+    asked = merge(asked, nest(flags or {}))
+    for override in overrides:
+        asked = merge(asked, parse_override(override))
+    return inherited, asked
+
+
 def load_config(path: str | None = None, *, bert_config_file: str | None = None,
                 flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = (),
                 defaults: Mapping[str, Any] | None = None, checkpoint: CheckpointValues | None = None,
@@ -294,12 +306,7 @@ def load_config(path: str | None = None, *, bert_config_file: str | None = None,
     contradict the checkpoint's size or casing.
     """
     checkpoint = checkpoint or CheckpointValues({})
-    inherited, asked = inherited_and_own(path) if path else ({}, {})
-    if bert_config_file:
-        asked = merge(asked, {"model": read_bert_config(bert_config_file)})
-    asked = merge(asked, nest(flags or {}))
-    for override in overrides:
-        asked = merge(asked, parse_override(override))
+    inherited, asked = inherited_and_asked(path, bert_config_file, flags, overrides)
     if wrong := [one for one in _contradictions(checkpoint.values, asked) if one.key in FIXED_BY_CHECKPOINT]:
         raise ValueError(f"{checkpoint.origin}: "
                          + "; ".join(f"config.{one.key} is {one.before!r} there, got {one.after!r}" for one in wrong))

@@ -17,7 +17,9 @@ from official_bert.config import (
     OptimizerConfig,
     TokenizerConfig,
     TrainingConfig,
+    build,
     differences,
+    inherited_and_asked,
     load_config,
     may_change,
     to_dict,
@@ -82,7 +84,8 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     overrides = [*_named(task), *overrides]
     if not train and (stored := _config_of_run(output_dir, init_checkpoint, overrides, more.get("flags"), report)):
         return stored
-    vocab_file = (more.get("flags") or {}).get("tokenizer.vocab_file", "")
+    _, asked = inherited_and_asked(path or None, overrides=overrides, **more)
+    vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
     checkpoint = runs.checkpoint_values(init_checkpoint, output_dir, vocab_file)
     config = load_config(path or None, overrides=overrides, defaults=runs.DEFAULTS, checkpoint=checkpoint, report=report, **more)
     return config if train else runs.with_classes_of(config, init_checkpoint)

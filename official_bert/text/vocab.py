@@ -43,8 +43,8 @@ def has_capitals(vocab: Iterable[str]) -> bool:
 def check_casing(path: str, vocab: Iterable[str], do_lower_case: bool) -> None:
     """Raises ValueError if text is to be lower-cased for a vocabulary with capitals, whose words would never occur."""
     if do_lower_case and has_capitals(vocab):
-        raise ValueError(f"--vocab_file={path}: more than 1 % of its entries have capital letters, but text is lower-cased; "
-                         "expected --do_lower_case=False beside it, or a lower-cased vocabulary")
+        raise ValueError(f"{path}: more than 1 % of its entries have capital letters, but text is lower-cased; expected "
+                         "--do_lower_case=False (tokenizer.do_lower_case: false) beside it, or a lower-cased vocabulary")
 
 
 def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = True) -> tuple[list[str], dict[str, int]]:

@@ -35,7 +35,7 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     """
     output_dir = local_copy(output_dir)
     origins.check_held_out_part(task.data_digests(files), output_dir)
-    trainer = _prepare(task, output_dir, placement)
+    trainer = _prepare(task, output_dir, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
         return {name: value for name, value in _measure(trainer, task, files, examine).items() if name != "step"}
@@ -98,10 +98,10 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
     return [row for batch in dataset for row in real_rows(run(batch))]
 
 
-def _prepare(task: TaskBase, output_dir: str, placement: Placement) -> Trainer:
+def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "") -> Trainer:
     for section in ("model.", "options.labels") if output_dir else ():
         checkpointing.check_same_run(task.config, output_dir, section)
-    guards.check_vocabulary(task.config)
+    guards.check_vocabulary(task.config, output_dir, init_checkpoint)
     strategy = distribution.make_strategy(placement)
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
     with strategy.scope():

@@ -1,22 +1,44 @@
 """Checks that stop a run early: a vocabulary or an option that does not fit, numbers that are not finite."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
+from absl import logging
 
-from official_bert.config import Config
-from official_bert.text.vocab import check_size, load_vocab
+from official_bert.config import Config, load_config
+from official_bert.models.interchange import casing, formats
+from official_bert.text.vocab import check_casing, check_size, has_capitals, load_vocab
+from official_bert.training.checkpointing import CONFIG_FILE
 from official_bert.training.phases import Phase
 from official_bert.training.step import Step, Tensors, fold_seeds
 from official_bert.training.task import Batch
 
 
-def check_vocabulary(config: Config) -> None:
-    """Raises ValueError if there is a vocabulary, and it has ids without an embedding in the model."""
-    if path := config.tokenizer.vocab_file:
-        check_size(path, len(load_vocab(path)), config.model.vocab_size)
+def check_vocabulary(config: Config, output_dir: str, init_checkpoint: str) -> None:
+    """Raises ValueError if there is a vocabulary, and it has ids without an embedding in the model, or capitals although text is
+    lower-cased.
+
+    A run in `output_dir`, or a checkpoint, whose own files say that text is lower-cased for such a vocabulary goes on with a warning.
+    """
+    if not (path := config.tokenizer.vocab_file):
+        return
+    vocab, lower_case = load_vocab(path), config.tokenizer.do_lower_case
+    check_size(path, len(vocab), config.model.vocab_size)
+    if lower_case and has_capitals(vocab) and _is_told_to_lower_case(path, output_dir, init_checkpoint):
+        logging.warning("%s: more than 1 %% of its entries have capital letters, but text is lower-cased, as in earlier training", path)
+    else:
+        check_casing(path, vocab, lower_case)
+
+
+def _is_told_to_lower_case(vocab_file: str, output_dir: str, init_checkpoint: str) -> bool:
+    """Whether the files of the run in a folder say that text is lower-cased or, if there is none, those of the checkpoint."""
+    path = os.path.join(output_dir, CONFIG_FILE)
+    if output_dir and os.path.exists(path):
+        return load_config(path).tokenizer.do_lower_case
+    return bool(init_checkpoint and casing.is_lower_case(casing.with_vocabulary(formats.read(init_checkpoint), vocab_file)))
 
 
 def check_patience(phases: Sequence[Phase]) -> None:

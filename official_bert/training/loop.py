@@ -52,7 +52,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     """
     work = WorkingFolder(output_dir)
     profile = Profile.parse(profile_steps, work.folder)
-    guards.check_vocabulary(task.config)
+    guards.check_vocabulary(task.config, work.folder, init_checkpoint)
     strategy = distribution.make_strategy(placement)
     chief = distribution.is_chief(strategy)
     with (checkpointing.locked(work.folder) if chief else contextlib.nullcontext(),

@@ -51,8 +51,8 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     vocab = read_entries(vocab_file)
     own = stored.vocab is not None and has_capitals(stored.vocab)
     if stored.do_lower_case and has_capitals(vocab) and not own:
-        raise ValueError(f"--vocab_file={vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for "
-                         f"{stored.origin}")
+        raise ValueError(f"{vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for {stored.origin}; "
+                         "expected the vocabulary that goes with it")
     return dataclasses.replace(stored, vocab=vocab)
 
 

@@ -4,10 +4,12 @@ import dataclasses
 import json
 
 import pytest
-from made_checkpoints import WORDS, stored_small
+from made_checkpoints import SMALL, WORDS, stored_small
 
+from official_bert import finetuning
+from official_bert.config import Config, TokenizerConfig, save_config
 from official_bert.models.interchange import casing, formats
-from official_bert.training import runs
+from official_bert.training import guards, runs
 
 CASED = [*WORDS[:-2], "Anna", "Rome"]
 CHINESE = [*WORDS[:5], *map(chr, range(0x4E00, 0x4E00 + 994)), "<S>", *"abcdefgh"]
@@ -48,6 +50,55 @@ def test_contradictions_are_refused(tmp_path):
     with pytest.raises(ValueError, match="--do_lower_case=true: text is not lower-cased for there"):
         casing.agreed(False, True, "there")
     assert casing.agreed(None, None, "") is None and casing.agreed(True, None, "") and not casing.agreed(None, False, "")
+
+
+@pytest.fixture
+def cased(tmp_path):
+    (tmp_path / "cased.txt").write_text("\n".join(CASED))
+    return str(tmp_path / "cased.txt")
+
+
+def test_a_vocabulary_with_capitals_is_refused_for_lower_cased_text_unless_earlier_training_was_so(tmp_path, cased, caplog):
+    config = Config(model=SMALL, tokenizer=TokenizerConfig(vocab_file=cased))
+    told = r"cased.txt: more than 1 % of its entries have capital .* --do_lower_case=False \(tokenizer.do_lower_case: false\)"
+    for checkpoint in ("", written(tmp_path, "tf1", "plain"), written(tmp_path, "tf1", "cased_L-2", CASED)):
+        with pytest.raises(ValueError, match=told):
+            guards.check_vocabulary(config, str(tmp_path / "new"), checkpoint)
+    with pytest.raises(ValueError, match="cased.txt: .* but text is lower-cased for TF 1 checkpoint .*uncased_L-2"):
+        guards.check_vocabulary(config, "", written(tmp_path, "tf1", "uncased_L-2"))
+    guards.check_vocabulary(dataclasses.replace(config, tokenizer=TokenizerConfig(vocab_file=cased, do_lower_case=False)), "", "")
+    assert not caplog.messages
+    guards.check_vocabulary(config, "", written(tmp_path, "hugging_face", "lower", CASED, tokenizer_config={"do_lower_case": True}))
+    (tmp_path / "run").mkdir()
+    save_config(config, str(tmp_path / "run/config.yaml"))
+    guards.check_vocabulary(config, str(tmp_path / "run"), "")
+    assert len(caplog.messages) == 2 and all("text is lower-cased, as in earlier training" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("place", ["flag", "override", "yaml"])
+def test_the_users_vocabulary_decides_beside_a_checkpoint_wherever_it_is_named(tmp_path, cased, place):
+    (tmp_path / "run.yaml").write_text(f"task: classification\ntokenizer: {{vocab_file: {cased}}}\n")
+    (tmp_path / "base.yaml").write_text("base: run.yaml\n")
+    arguments = {"flag": {"flags": {"tokenizer.vocab_file": cased}}, "override": {"overrides": [f"tokenizer.vocab_file={cased}"]},
+                 "yaml": {}}[place]
+    path = str(tmp_path / "run.yaml") if place == "yaml" else None
+
+    def make(checkpoint):
+        return finetuning.make_config("classification", path, checkpoint, str(tmp_path / "new"), **arguments).tokenizer
+    assert make(written(tmp_path, "tf1", "plain")) == TokenizerConfig(vocab_file=cased, do_lower_case=False)
+    with pytest.raises(ValueError, match="cased.txt: more than 1 % .* but text is lower-cased for TF 1 checkpoint .*uncased_L-3"):
+        make(written(tmp_path, "tf1", "uncased_L-3"))
+    # A vocabulary that the YAML inherits gives way to the checkpoint's.
+    inherits = finetuning.make_config("", str(tmp_path / "base.yaml"), written(tmp_path, "tf1", "uncased_L-4"), str(tmp_path / "new"))
+    assert inherits.tokenizer == TokenizerConfig(vocab_file=str(tmp_path / "uncased_L-4/vocab.txt"), do_lower_case=True)
+
+
+def test_the_tokenizers_class_may_stand_in_the_models_configuration(tmp_path):
+    there = {"config": {"tokenizer_class": "BertJapaneseTokenizer"}}
+    with pytest.raises(ValueError, match="/config.json: tokenizer_class: expected BertTokenizer, got 'BertJapaneseTokenizer'"):
+        formats.read(written(tmp_path, "hugging_face", "foreign", tokenizer_config={"tokenizer_class": None}, **there))
+    overruled = written(tmp_path, "hugging_face", "overruled", tokenizer_config={"tokenizer_class": "BertTokenizerFast"}, **there)
+    assert formats.read(overruled).do_lower_case is False  # as in Hugging Face, where tokenizer_config.json comes first
 
 
 @pytest.mark.parametrize(("changes", "told"), [
