@@ -20,21 +20,24 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 from absl import flags
 
 from official_bert import config as configuration
 from official_bert.files import find_files, read_json, read_lines, require_new_folder, written_folder
+from official_bert.models.interchange import casing
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.text.vocab import check_size, extend_vocab
+from official_bert.text.vocab import check_casing, check_size, extend_vocab, load_vocab
 from official_bert.text.word_vectors import read_vectors
 
 SPECIAL = re.compile(r"\[[^\]]+\]")  # [CLS], [unused1]: no words
 FLAGS = flags.FLAGS
 flags.DEFINE_string("vocab_file", None, "The vocabulary to extend.", required=True)
-flags.DEFINE_bool("do_lower_case", True, "Whether the vocabulary is a lower-cased one.")
+flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is a lower-cased one; by default as --config says or, if it does not, as "
+                  "the entries and the name of their folder do.")
 flags.DEFINE_string("words_file", "", "New words, one per line.")
 flags.DEFINE_string("input_file", "", "Instead of --words_file: text of the domain (files, folders, globs, with commas between).")
 flags.DEFINE_integer("num_words", 500, "How many words to take from --input_file.", lower_bound=1)
@@ -60,6 +63,21 @@ def read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
                              f"splits into {' '.join(split)}")
         words += split
     return words
+
+
+def is_lower_case(vocab: Mapping[str, int]) -> bool:
+    """Tells whether text is lower-cased: as --config or --do_lower_case say, or as the vocabulary and its folder's name do.
+
+    The flag overrides what --config inherits. Raises ValueError if they contradict each other.
+    """
+    both = configuration.inherited_and_own(FLAGS.config) if FLAGS.config else ({}, {})
+    inherited, own = ((values.get("tokenizer") or {}).get("do_lower_case") for values in both)
+    lower_case = casing.agreed(own, FLAGS.do_lower_case, FLAGS.config)
+    lower_case = inherited if lower_case is None else lower_case
+    if lower_case is None:
+        lower_case = casing.of_folder(FLAGS.vocab_file, vocab) is not False
+    check_casing(FLAGS.vocab_file, vocab, lower_case)
+    return lower_case
 
 
 def begins_model() -> bool:
@@ -149,8 +167,9 @@ def write_all(folder: str, entries: list[str], model: configuration.ModelConfig 
 def main(_) -> None:
     """Chooses words, gives them ids and rows, and writes all into a folder that appears when it is complete."""
     require_new_folder(FLAGS.output_dir, "--output_dir")
-    tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
     model = read_config()
+    FLAGS["do_lower_case"].value = is_lower_case(load_vocab(FLAGS.vocab_file))
+    tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
     if FLAGS.init_checkpoint and model is None:
         raise ValueError("--init_checkpoint needs --bert_config_file or --config, so that both stay together")
     if begins_model() and model is None:

@@ -146,6 +146,33 @@ def test_new_words_with_vectors_begin_as_their_images_and_the_others_as_means(ro
     np.testing.assert_array_equal(now[others], was[others])
 
 
+def test_a_cased_vocabulary_keeps_capitals_and_is_not_lower_cased(root, golden, tmp_path):
+    cased, out = golden / "vocab_cased.txt", tmp_path / "out"
+    size = len(cased.read_text(encoding="utf-8").splitlines())
+    (tmp_path / "words.txt").write_text("Glassblower\nglassblower\n")
+    (tmp_path / "model.yaml").write_text(f"model: {{vocab_size: {size}, hidden_size: 2, num_hidden_layers: 1, num_attention_heads: 1, "
+                                         "intermediate_size: 4}\n")
+    (tmp_path / "vectors.txt").write_text("Glassblower 1 0\nglassblower 0 2\n")
+    given = (f"--vocab_file={cased}", f"--words_file={tmp_path}/words.txt", f"--output_dir={out}")
+    model = (f"--config={tmp_path}/model.yaml", f"--vectors={tmp_path}/vectors.txt")
+    (tmp_path / "own.yaml").write_text("tokenizer: {do_lower_case: false}\n")
+    (tmp_path / "lower.yaml").write_text("base: lowest.yaml\n")
+    (tmp_path / "lowest.yaml").write_text("tokenizer: {do_lower_case: true}\n")
+    refused = "vocab_cased.txt: more than 1 % of its entries have capital letters, but text is lower-cased"
+    for more, told in ((("--do_lower_case",), refused), ((f"--config={tmp_path}/lower.yaml",), refused),
+                       ((f"--config={tmp_path}/own.yaml", "--do_lower_case"), "--do_lower_case=true: text is not lower-cased for")):
+        done = extend(root, *given, *more)
+        assert done.returncode == 1 and told in last_line(done)
+    done = extend(root, *given, *model)
+    assert done.returncode == 0 and "2 new words" in done.stdout, done.stderr
+    config, stored = load_config(str(out / "config.yaml")), formats.read(str(out))
+    assert config.tokenizer.do_lower_case is False
+    rows = stored.weights["embeddings/word_embeddings"][[stored.vocab.index(word) for word in ("Glassblower", "glassblower")]]
+    assert rows[0, 0] > 0 == rows[0, 1] and rows[1, 1] == pytest.approx(2 * rows[0, 0]) and rows[1, 0] == 0
+    done = extend(root, *given[:2], f"--output_dir={tmp_path}/flag", "--nodo_lower_case", f"--config={tmp_path}/lower.yaml")
+    assert done.returncode == 0 and load_config(str(tmp_path / "flag/config.yaml")).tokenizer.do_lower_case is False, done.stderr
+
+
 def begin(root, vocab, tmp_path, lines, *more, header=""):
     """Begins a model of 8 numbers with vectors; returns how the command ended, and the embeddings."""
     (tmp_path / "vectors.txt").write_text(header + "".join(f"{word} {' '.join(map(repr, map(float, vector)))}\n" for word, vector in lines))
