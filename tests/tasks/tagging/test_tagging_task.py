@@ -226,6 +226,18 @@ def test_sentences_in_rows_are_those_of_columns(golden, files, tmp_path, form):
     assert found.train.content == wanted.train.content and found.held_out.source.content == wanted.held_out.source.content
 
 
+@pytest.mark.parametrize("scheme", ["plain", "iob2"])
+def test_tags_that_are_numbers_have_the_names_of_the_labels_or_are_refused(golden, tmp_path, scheme):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a", "b"], "tags": [2, 0]}\n')
+    with pytest.raises(ValueError, match=r"train\.jsonl:2: expected options\.labels, .* beside tags that are numbers, got 2"):
+        resolve(golden, {"train_file": path}, scheme=scheme, dev_share=0.0)
+    labels = ["O", "B-X", "I-X"] if scheme == "iob2" else ["O", "X", "Y"]
+    row = resolve(golden, {"train_file": path}, scheme=scheme, labels=labels, dev_share=0.0).train.examples[1]
+    # A chunk that begins with I begins with B in IOB2.
+    assert row["tags"][row["tag_mask"] > 0].tolist() == ([1, 0] if scheme == "iob2" else [2, 0])
+
+
 def test_mistakes_in_rows_are_named_with_their_line(golden, tmp_path):
     path = tmp_path / "train.jsonl"
     for row, told in (({"tokens": ["a", "b"], "ner_tags": [0, 5]}, r"train\.jsonl:2: expected the number of one of the 2 tags"),
