@@ -9,6 +9,7 @@ import numpy as np
 from official_bert.models.encoder import weights_by_name
 
 WHERE = "config.training.freeze"
+FROZEN_BY = "training.freeze or options.features"
 LAYERS = re.compile(r"layers? +(\d+)(?: *- *(\d+))?")
 LAYER = re.compile(r"layer_(\d+)/")
 PARTS = ("embeddings", "pooler", "encoder")  # besides layers
@@ -72,7 +73,7 @@ def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
 def first_values(model: keras.Model, count: int, frozen: str | Sequence[str] = ()) -> Mapping[str, np.ndarray]:
     """Returns the weights of the last `count` layers and of the pooler, by name, to put back after a checkpoint is taken.
 
-    Raises ValueError for more layers than the model has, and for layers that are frozen.
+    Raises ValueError for more layers than the model has, and for layers that are frozen, by name or in the model.
     """
     if not count:
         return {}
@@ -80,9 +81,11 @@ def first_values(model: keras.Model, count: int, frozen: str | Sequence[str] = (
     if count > layers:
         raise ValueError(f"config.training.reinitialize_layers: expected at most the {layers} layers of the model, got {count}")
     anew = {"pooler", *(f"layer_{number}" for number in range(layers - count, layers))}
-    if both := sorted(anew & frozen_parts(frozen, layers)):
-        raise ValueError(f"config.training.reinitialize_layers: {both[0]} would be made anew and frozen ({WHERE}), and never learn")
-    return {name: np.array(weight.value) for name, weight in weights_by_name(model).items() if part_of(name) in anew}
+    named = weights_by_name(model)
+    fixed = frozen_parts(frozen, layers) | {part_of(name) for name, weight in named.items() if not weight.trainable}
+    if both := sorted(anew & fixed):
+        raise ValueError(f"config.training.reinitialize_layers: {both[0]} would be made anew and frozen ({FROZEN_BY}), and never learn")
+    return {name: np.array(weight.value) for name, weight in named.items() if part_of(name) in anew}
 
 
 def put_back(model: keras.Model, values: Mapping[str, np.ndarray]) -> None:
@@ -96,7 +99,8 @@ def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> li
     """Returns what the learning rate is multiplied by for each trained weight, in their order.
 
     Layer l of L learns at layer_decay ** (L - 1 - l) of the rate, the embeddings at layer_decay ** L, the pooler at the whole rate, heads
-    at `head_rate` times it. Raises ValueError for a rate of heads of a model without one.
+    at `head_rate` times it. Raises ValueError for a rate of heads of a model without one, and for a decay if all layers below the last are
+    frozen.
     """
     if layer_decay == head_rate == 1.0:
         return [1.0] * len(model.trainable_variables)
@@ -106,4 +110,8 @@ def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> li
     factors |= {f"layer_{number}": layer_decay ** (layers - 1 - number) for number in range(layers)}
     if head_rate != 1.0 and "head" not in parts.values():
         raise ValueError(f"config.optimizer.head_rate: expected 1.0 for a model without a head, got {head_rate}")
-    return [factors[parts[id(weight)]] for weight in model.trainable_variables]
+    trained = [parts[id(weight)] for weight in model.trainable_variables]
+    if layer_decay != 1.0 and not set(trained) - {"pooler", "head", f"layer_{layers - 1}"}:
+        raise ValueError(f"config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen ({FROZEN_BY}), "
+                         f"got {layer_decay}")
+    return [factors[part] for part in trained]

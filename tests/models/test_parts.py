@@ -9,6 +9,7 @@ from official_bert.models import parts
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import weights_by_name
+from official_bert.tasks.tagging.word_tagger import FeatureTagger
 
 THREE_LAYERS = make_config("classification", model={"num_hidden_layers": 3}).model
 
@@ -56,6 +57,19 @@ def test_the_last_layers_get_their_first_values_back(model):
         parts.first_values(model, 4)
     with pytest.raises(ValueError, match="reinitialize_layers: layer_2 would be made anew and frozen"):
         parts.first_values(model, 1, "layers 1-2")
+
+
+def test_a_frozen_encoder_has_neither_layers_made_anew_nor_a_decay():
+    tagger = FeatureTagger.make(THREE_LAYERS, {"features": "last", "lstm_layers": 0})
+    classifier = Classifier.make(THREE_LAYERS)
+    parts.freeze(classifier, "embeddings, layers 0-1")
+    assert len(parts.first_values(classifier, 1)) == 18  # 16 of a layer, 2 of the pooler
+    for model, count, layer in ((tagger, 1, "layer_2"), (classifier, 2, "layer_1")):
+        with pytest.raises(ValueError, match=rf"reinitialize_layers: {layer} would be made anew and frozen \(.*options\.features\)"):
+            parts.first_values(model, count)
+        with pytest.raises(ValueError, match=r"optimizer\.layer_decay: expected 1\.0, .* frozen \(.*options\.features\), got 0\.5"):
+            parts.rate_factors(model, 0.5, 1.0)
+        assert set(parts.rate_factors(model, 1.0, 3.0)) == ({3.0} if model is tagger else {1.0, 3.0})
 
 
 def test_something_is_left_to_train():
