@@ -178,7 +178,8 @@ class ExampleSource:
     all (default: to the longest of the batch, after `round_lengths` to the next multiple of 8); other values are stacked.
     Every epoch of training permutes the examples by (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles
     the batches; evaluation keeps the order of the examples, or sorts chunks too (`by_length`). The last batch is filled up with rows of
-    `example_weights` 0. `rows` is the number that an epoch counts, if that is not the number of examples.
+    `example_weights` 0. `rows` is the number that an epoch counts, if that is not the number of examples. `content` reads the rows
+    `made_of`, if they are given, and not the examples, whose values may wait for the weights of a model.
 
     Raises ValueError if there is no example.
     """
@@ -186,10 +187,10 @@ class ExampleSource:
     def __init__(self, examples: Sequence[Mapping[str, np.ndarray]], batch_size: int, seed: int = 0, shuffle: bool = True,
                  buckets: Sequence[int] = (), length_key: str = "input_ids",
                  sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"), bucket_batches: int = 50,
-                 by_length: bool = False, rows: int = 0):
+                 by_length: bool = False, rows: int = 0, made_of: Sequence[Mapping[str, np.ndarray]] = ()):
         if not examples:
             raise ValueError("no examples in the data")
-        self.by_length, self.rows = by_length, rows or len(examples)
+        self.by_length, self.rows, self.made_of = by_length, rows or len(examples), made_of or examples
         self.examples, self.batch_size, self.seed, self.shuffle = examples, batch_size, seed, shuffle
         self.buckets, self.sequence_keys, self.bucket_batches = sorted(buckets), frozenset(sequence_keys), bucket_batches
         self.lengths = np.array([np.shape(example[length_key])[-1] for example in examples])
@@ -201,10 +202,10 @@ class ExampleSource:
 
     @functools.cached_property
     def content(self) -> list:
-        """The number of examples, and a checksum of their features."""
+        """The number of examples, and a checksum of the features that they are made of."""
         checksum = 0
-        for example in self.examples:
-            for name, value in sorted(example.items()):
+        for row in self.made_of:
+            for name, value in sorted(row.items()):
                 array = np.ascontiguousarray(value)
                 checksum = zlib.crc32(array.tobytes(), zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), checksum))
         return [len(self.examples), f"{checksum:08x}"]

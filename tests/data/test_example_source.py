@@ -1,6 +1,7 @@
 """Batches of examples in memory, in order of length and back."""
 
 import numpy as np
+import pytest
 
 from official_bert.data.sources import ExampleSource
 
@@ -25,6 +26,15 @@ def test_sorted_evaluation_pads_less_and_gives_results_back_in_order():
 def test_examples_that_an_evaluation_did_not_reach_are_none():
     source = ExampleSource(examples([9, 1, 5, 3]), 2, shuffle=False, sequence_keys=("input_ids",), by_length=True)
     assert source.in_order([int(number) for number in source.batch(0)["number"]]) == [None, 1, None, 3]
+
+
+def test_the_content_is_that_of_the_rows_that_examples_are_made_of():
+    class Waiting(dict):
+        def items(self):
+            pytest.fail("an example was read")
+    rows = examples([3, 4])
+    assert ExampleSource([Waiting(row) for row in rows], 2, made_of=rows).content == ExampleSource(rows, 2).content
+    assert ExampleSource(rows, 2, made_of=examples([3, 5])).content == ExampleSource(examples([3, 5]), 2).content
 
 
 def test_fixed_lengths_are_few_and_change_nothing_but_padding():

@@ -240,9 +240,11 @@ class Task(TaskBase):
                   if self._several_chains else None for group in groups]
         features = TaggingFeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride).make(texts)
         rows: list = [feature.row(tags[feature.text], starts[feature.text]) for feature in features]
+        made_of: list = []
         if self.options.features:
             stored = WordFeatures(features, [len(words) for words in texts], model, cache_dir)
-            rows = [WordRow(stored, number, *parts) for number, parts in enumerate(zip(tags, starts))]
+            # A run asks what its data are before it takes the weights from the checkpoint.
+            made_of, rows = rows, [WordRow(stored, number, *parts) for number, parts in enumerate(zip(tags, starts))]
         weights = None
         if training and self.options.class_weights:
             counts = np.bincount(np.concatenate(tags), minlength=len(self.options.labels))
@@ -250,7 +252,7 @@ class Task(TaskBase):
             rows = [WeightedRow(row, weights) for row in rows]
         settings = self.config.training
         source = ExampleSource(rows, settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
-                               self.options.buckets, "tags", tuple(rows[0]), by_length=not settings.eval_steps)
+                               self.options.buckets, "tags", tuple(rows[0]), by_length=not settings.eval_steps, made_of=made_of)
         sizes = [[len(sentence.words) for sentence in group] for group in groups]
         return TaggedFile(self, sentences, texts, sizes, features, source, weights)
 

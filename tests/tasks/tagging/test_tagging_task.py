@@ -191,6 +191,20 @@ def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_
     assert (answers[0]["starts"], answers[0]["ends"]) == ([13, 28], [17, 40]) and answers[1]["entities"] == []
 
 
+def test_features_are_those_of_the_weights_at_the_first_batch_whatever_was_asked_about_the_data_before(golden, files):
+    data, plain = (resolve(golden, {"train_file": files["train_file"]}, max_seq_length=64, **options)  # whole sentences
+                   for options in ({"features": "last", "lstm_layers": 0}, {}))
+    held_out = data.held_out.source
+    assert held_out.content == plain.held_out.source.content and data.train.content == plain.train.content
+    for weight in data.model.encoder.weights:  # as a checkpoint is taken
+        weight.assign(weight + 1.0)
+    feature = data.held_out.features[held_out.plan(0)[0][0]]
+    ids = feature.input_ids[None]
+    wanted = data.model.features({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
+    found = held_out.batch(0)["word_features"][0, 0, :, 0]
+    np.testing.assert_allclose(found, np.asarray(wanted)[0, feature.positions[0], 0], rtol=1e-3, atol=1e-4)
+
+
 def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
     (tmp_path / "bad.conll").write_text("a\tO\n\nb\tO\nc\tB-ORG\n")
     with pytest.raises(ValueError, match=r"bad\.conll:4: expected a tag of one of \['O', 'B-LOC'.*got 'B-ORG'"):
