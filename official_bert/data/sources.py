@@ -296,3 +296,15 @@ class ExampleSource:
 
         return _prefetched(tf.data.Dataset.from_generator(
             batches, output_signature={key: spec(key, value) for key, value in first.items()}))
+
+
+def incomplete(rows: Sequence[object], texts: Sequence[int] | np.ndarray) -> set[int]:
+    """Returns the texts that were not evaluated whole: one of their rows in order (`texts` has the number of each one's text) is None.
+
+    Raises ValueError if that is every text.
+    """
+    missing = {text for text, row in zip(texts, rows, strict=True) if row is None}
+    if missing.issuperset(texts):
+        raise ValueError("config.training.eval_steps: expected enough batches for all rows of at least one text, got "
+                         f"{sum(row is not None for row in rows)} of {len(rows)} rows and no text whole")
+    return missing

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from official_bert.data.sources import ExampleSource
+from official_bert.data.sources import ExampleSource, incomplete
 
 
 def examples(lengths):
@@ -26,6 +26,12 @@ def test_sorted_evaluation_pads_less_and_gives_results_back_in_order():
 def test_examples_that_an_evaluation_did_not_reach_are_none():
     source = ExampleSource(examples([9, 1, 5, 3]), 2, shuffle=False, sequence_keys=("input_ids",), by_length=True)
     assert source.in_order([int(number) for number in source.batch(0)["number"]]) == [None, 1, None, 3]
+
+
+def test_texts_with_a_row_that_was_not_evaluated_are_incomplete_and_one_must_be_whole():
+    assert incomplete(["a", "b", None, "c", None], [0, 0, 1, 1, 2]) == {1, 2}
+    with pytest.raises(ValueError, match=r"config\.training\.eval_steps: expected enough batches .*, got 2 of 5 rows and no text whole"):
+        incomplete([None, "b", None, "c", None], [0, 0, 1, 1, 2])
 
 
 def test_the_content_is_that_of_the_rows_that_examples_are_made_of():

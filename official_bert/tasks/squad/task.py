@@ -15,7 +15,7 @@ from official_bert.config import check_length
 from official_bert.data import splits
 from official_bert.data.cache import cached, file_digest, text_digest
 from official_bert.data.labelled_texts import SAME_SHARE
-from official_bert.data.sources import ExampleSource
+from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import digest
 from official_bert.data.text_features import TextFeatures
@@ -229,7 +229,7 @@ class Questions:
     def decode(self, predictions: Predictions) -> dict[str, Decoded]:
         """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early."""
         found = self.source.in_order(predictions)
-        missing = {feature.example_index for feature, row in zip(self.features, found) if row is None}
+        missing = incomplete(found, [feature.example_index for feature in self.features])
         kept = [(feature, row) for feature, row in zip(self.features, found) if feature.example_index not in missing]
         logits = [_logits(row, len(feature.input_ids)) for feature, row in kept]
         return decode_all(self.file.examples, [feature for feature, _ in kept], logits, self.task.rules,

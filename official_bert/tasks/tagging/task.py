@@ -14,7 +14,7 @@ from official_bert.config import check_length, check_rate
 from official_bert.data import splits
 from official_bert.data.label_weights import Weights, check_smoothing, check_weights, class_weights, describe
 from official_bert.data.labelled_texts import SAME_SHARE
-from official_bert.data.sources import ExampleSource
+from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import Rows, Source, place, rows_of
 from official_bert.layers import crf
@@ -309,7 +309,7 @@ class TaggedFile:
         lengths = [len(words) for words in self.texts]
         options = self.task.options
         owners = range(len(rows)) if options.features else [feature.text for feature in self.features]
-        missing = {text for text, row in zip(owners, rows) if row is None}
+        missing = incomplete(rows, owners)
         if options.features:
             logits = [np.zeros((0, 1)) if row is None else row["logits"][:length] for row, length in zip(rows, lengths)]
         else:

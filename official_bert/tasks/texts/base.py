@@ -16,7 +16,7 @@ import tensorflow as tf
 from official_bert.config import check_length, check_rate
 from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.sources import ExampleSource
+from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import Parts, SplitOptions
 from official_bert.data.text_features import TextFeatures, Truncate, make_features
 from official_bert.files import written_whole
@@ -329,6 +329,7 @@ def _by_text(rows: Sequence[Mapping[str, np.ndarray] | None], texts: np.ndarray 
     """
     if texts is None:
         return list(rows)
+    missing = incomplete(rows, texts)
     groups = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(texts)) + 1)
-    parts = ([rows[number] for number in group] for group in groups)
-    return [None if None in part else {"logits": np.mean([row["logits"] for row in part if row is not None], axis=0)} for part in parts]
+    parts = ([row["logits"] for number in group if (row := rows[number]) is not None] for group in groups)
+    return [None if texts[group[0]] in missing else {"logits": np.mean(part, axis=0)} for group, part in zip(groups, parts)]

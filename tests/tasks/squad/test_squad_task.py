@@ -83,6 +83,10 @@ def test_an_evaluation_that_stops_early_measures_what_it_has_seen(golden_squad):
     half = rows[:len(rows) // 2]
     assert 0 < len(questions.decode(half)) < len(questions.decode(rows))
     assert set(questions.evaluate(half)) == set(questions.evaluate(rows))
+    owners = [questions.features[index].example_index for index in np.concatenate(questions.source.plan(0))]
+    one = next(index for index, owner in enumerate(owners) if owners.count(owner) > 1)  # a window of several
+    with pytest.raises(ValueError, match=r"training\.eval_steps: expected enough batches for all rows of at least one text"):
+        questions.evaluate([None] * one + rows[one:one + 1])
 
 
 def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):

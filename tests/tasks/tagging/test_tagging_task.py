@@ -205,6 +205,16 @@ def test_features_are_those_of_the_weights_at_the_first_batch_whatever_was_asked
     np.testing.assert_allclose(found, np.asarray(wanted)[0, feature.positions[0], 0], rtol=1e-3, atol=1e-4)
 
 
+def test_an_evaluation_without_one_whole_text_names_the_option(golden, tmp_path):
+    path = tmp_path / "long.conll"
+    path.write_text("".join("\n".join(f"{word}\tO" for word in OTHERS * 10) + "\n\n" for _ in range(2)))
+    part = resolve(golden, {"eval_file": path}, Steps(train=False), training={"eval_steps": 1}, labels=["O", "B-X", "I-X"]).held_out
+    rows = [{"logits": np.zeros((32, 3))}] * len(part.features)
+    assert part.evaluate(rows[:-1])["tag_accuracy"] == 100.0
+    with pytest.raises(ValueError, match=r"training\.eval_steps: expected enough batches .* got 3 of \d+ rows"):
+        part.evaluate(rows[:3])
+
+
 def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
     (tmp_path / "bad.conll").write_text("a\tO\n\nb\tO\nc\tB-ORG\n")
     with pytest.raises(ValueError, match=r"bad\.conll:4: expected a tag of one of \['O', 'B-LOC'.*got 'B-ORG'"):

@@ -134,3 +134,5 @@ def test_averages_of_unfinished_texts_are_left_out():
     logits = [{"logits": np.array([number, 0.0])} for number in range(4)]
     found = _by_text([*logits, None], np.array([0, 0, 1, 2, 2]))
     assert json.dumps([None if row is None else row["logits"].tolist() for row in found]) == "[[0.5, 0.0], [2.0, 0.0], null]"
+    with pytest.raises(ValueError, match=r"training\.eval_steps: expected enough batches .* got 2 of 4 rows and no text whole"):
+        _by_text([None, logits[0], logits[1], None], np.array([0, 0, 1, 1]))
