@@ -17,7 +17,8 @@ def class_scores(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str])
 
     A share of nothing is 0.
     """
-    parts = sklearn.metrics.precision_recall_fscore_support(gold, predicted, labels=range(len(labels)), zero_division=0.0)
+    numbers = [1] if gold.shape[1:] == (1,) else range(len(labels))  # scikit-learn takes a single column for two classes, 0 and 1
+    parts = sklearn.metrics.precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0.0)
     return {label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
             for label, precision, recall, f1, support in zip(labels, *parts)}
 

@@ -18,6 +18,10 @@ def test_scores_of_classes_are_those_worked_out_by_hand():
     several = statistics.class_scores(np.array([[1, 0], [1, 1]]), np.array([[1, 1], [0, 1]]), ["x", "y"])
     assert several["x"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
     assert several["y"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
+    single = statistics.class_scores(np.array([[1], [1], [0], [0], [0]]), np.array([[1], [0], [1], [0], [0]]), ["toxic"])
+    assert single == {"toxic": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2}}
+    none = statistics.class_scores(np.zeros((3, 1), int), np.zeros((3, 1), int), ["toxic"])
+    assert none == {"toxic": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}}
 
 
 def test_confusions_are_counted_and_the_most_common_named():

@@ -43,7 +43,8 @@ def _mean_squared_error(scores: np.ndarray, logits: np.ndarray) -> float:
 
 
 def _f1_of_labels(average: str, labels: np.ndarray, logits: np.ndarray) -> float:
-    return float(sklearn.metrics.f1_score(labels, logits >= 0.0, average=average, zero_division=0.0))
+    only = [1] if logits.shape[1] == 1 else None  # scikit-learn takes a single column for two classes, 0 and 1
+    return float(sklearn.metrics.f1_score(labels, logits >= 0.0, labels=only, average=average, zero_division=0.0))
 
 
 def _exact_match(labels: np.ndarray, logits: np.ndarray) -> float:

@@ -43,3 +43,11 @@ def test_several_labels_by_hand():
     logits = np.array([[2.0, -1.0, -1.0], [-1.0, -1.0, -1.0], [1.0, 3.0, -2.0]])  # TP 2, FP 1, FN 1
     found = measure(["micro_f1_of_labels", "macro_f1_of_labels", "exact_match"], labels, logits)
     assert found == pytest.approx({"micro_f1_of_labels": 4 / 6, "macro_f1_of_labels": (2 / 3 + 1 + 0) / 3, "exact_match": 1 / 3})
+
+
+@pytest.mark.parametrize(("predicted", "wanted"), [([0] * 10, 0.0), ([1, 1] + [0] * 8, 2 / 3), ([1] + [0] * 9, 1.0)])
+def test_a_single_label_is_measured_by_its_positive_rows(predicted, wanted):
+    labels = np.array([[1.0]] + [[0.0]] * 9, np.float32)
+    found = measure(["micro_f1_of_labels", "macro_f1_of_labels"], labels, np.array(predicted)[:, None] - 0.5)
+    assert found == pytest.approx({"micro_f1_of_labels": wanted, "macro_f1_of_labels": wanted})
+    assert measure(["micro_f1_of_labels"], np.zeros((3, 1)), np.full((3, 1), -1.0)) == {"micro_f1_of_labels": 0.0}
