@@ -60,6 +60,9 @@ class Options(LabelOptions):
         given = () if isinstance(self.threshold, str) else np.atleast_1d(self.threshold)
         if not all(0.0 <= value <= 1.0 for value in given):
             raise ValueError(f"config.options.threshold: expected probabilities from 0 to 1, got {self.threshold}")
+        if isinstance(self.threshold, tuple) and self.labels and len(self.threshold) != len(self.labels):
+            raise ValueError(f"config.options.threshold: expected a number for each of the {len(self.labels)} labels, got "
+                             f"{len(self.threshold)}")
         if not self.text_column or not (self.label_column or self.label_columns) or not self.label_separator:
             raise ValueError("config.options.text_column, label_column and label_separator: expected a name or a text, got nothing")
         checked_delimiter(self.delimiter)
@@ -182,12 +185,10 @@ class Task(TextClassification):
 
     @property
     def thresholds(self):
-        """Raises ValueError if they are to be tuned and were not, or are not as many as the labels."""
+        """Raises ValueError if they are to be tuned and were not."""
         given = self.options.threshold
         if isinstance(given, str):
             raise ValueError(f"options.threshold: {given}, but no evaluation has tuned it yet; expected one (--do_eval), or a number")
-        if not isinstance(given, float) and len(given) != self.num_outputs:
-            raise ValueError(f"options.threshold: expected a number for each of the {self.num_outputs} labels, got {len(given)}")
         return np.broadcast_to(np.float32(given), self.num_outputs)
 
     def measure(self, targets, logits, end=""):

@@ -80,6 +80,8 @@ def test_a_weighted_batch_cut_into_micro_batches_is_the_same_step(tmp_path, one_
     ({"positive_weights": "balanced"}, "positive_weights: has no meaning for kind: classifier"),
     ({"threshold": "tuned"}, "threshold: has no meaning for kind: classifier"),
     ({"kind": "multi_label", "threshold": 1.5}, "threshold: expected probabilities from 0 to 1, got 1.5"),
+    ({"kind": "multi_label", "threshold": [0.5, 0.4, 0.3]},
+     r"config\.options\.threshold: expected a number for each of the 2 labels, got 3"),
     ({"label_smoothing": 1.0}, "label_smoothing: expected a share from 0 to below 1"),
     ({"class_weights": "balance"}, "class_weights: expected '' or 'balanced' or list of float or mapping to float, got 'balance'"),
     ({"class_weights": {"maybe": 2.0}}, r"class_weights: expected labels of \['no', 'yes'\], got 'maybe'"),
