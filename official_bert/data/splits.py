@@ -80,8 +80,8 @@ def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Ha
     held_out, rest = order[low:high], np.concatenate([order[:low], order[high:]])
     kept = rest[:round(options.train_share * len(rest))]
     if not len(kept):
-        raise ValueError(f"{where}: options.train_share = {options.train_share:g} leaves nothing to train on of {len(rest)} "
-                         f"{unit or 'texts'}")
+        name, share, of = ("train_share", options.train_share, len(rest)) if len(rest) else ("dev_share", options.dev_share, count)
+        raise ValueError(f"{where}: options.{name} = {share:g} leaves nothing to train on of {of} {unit or 'texts'}")
     train, out = (np.flatnonzero(np.isin(numbers, part)) for part in (kept, held_out))
     of_unit = f" of {len(held_out)} {unit}" if unit else ""
     notes = []

@@ -62,6 +62,8 @@ def test_too_few_rows_are_told():
         parts_of(6, units=[0, 0, 0, 1, 1, 1], folds=5)
     with pytest.raises(ValueError, match=r"options\.train_share = 0\.01 leaves nothing to train on of 20 texts"):
         parts_of(20, train_share=0.01)
+    with pytest.raises(ValueError, match=r"options\.dev_share = 0\.97 leaves nothing to train on of 8 texts"):
+        parts_of(8, hold_out=True, dev_share=0.97)
 
 
 @pytest.mark.parametrize(("options", "said"), [
