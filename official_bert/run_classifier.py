@@ -49,15 +49,16 @@ def main(_) -> None:
     task, files = load_task(_config(dataset)), DataFiles(
         data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
         allow_changed_data=FLAGS.allow_changed_data)
+    best = task.config.training.answer_with == "best"
     if steps.train or steps.evaluate:
         metrics = runs.run(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
-                           Steps(train=steps.train, evaluate=steps.evaluate), opened=steps)
+                           Steps(train=steps.train, evaluate=steps.evaluate), best, opened=steps)
         if steps.evaluate:
-            runs.write_results(_results_of_2018(metrics), FLAGS.output_dir)
+            runs.write_results(_results_of_2018(metrics, best), FLAGS.output_dir)
     if steps.predict:
         resolved = runs.resolve_answers(task, files)
         tests: Any = resolved.tests  # of the task: its `TextSets`
-        rows = runs.predict(resolved, tests.source, runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint))
+        rows = runs.predict(resolved, tests.source, runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint, best))
         for path in tests.write_probabilities(rows, FLAGS.output_dir):
             print(f"wrote {path}")
 
@@ -72,12 +73,13 @@ def _config(dataset: str):
                        overrides=[*overrides, *FLAGS.set], defaults=merge(runs.DEFAULTS, AS_IN_2018), checkpoint=checkpoint, report=print)
 
 
-def _results_of_2018(metrics: dict[str, float]) -> dict[str, float | int]:
-    """Returns the metrics and their step under the names of 2018's `eval_results.txt`."""
-    from official_bert.models.checkpoints import checkpoint_at
+def _results_of_2018(metrics: dict[str, float], best: bool) -> dict[str, float | int]:
+    """Returns the metrics and their step, that of the best checkpoint or of the last, under the names of 2018's `eval_results.txt`."""
+    from official_bert.training import runs
     results: dict[str, float | int] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
-    if prefix := checkpoint_at(FLAGS.output_dir):
-        results["global_step"] = int(os.path.basename(prefix).rpartition("-")[2])
+    if runs.own_folder(FLAGS.output_dir, best):
+        weights = runs.trained_weights(FLAGS.output_dir, "", best)
+        results["global_step"] = int(os.path.basename(weights).rpartition("-")[2])
     return results | ({"loss": metrics["loss"]} if "loss" in metrics else {})
 
 

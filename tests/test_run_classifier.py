@@ -5,7 +5,13 @@ import random
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from commands import run_here
+
+from official_bert.config import load_config
+from official_bert.tasks.loading import load_task
+from official_bert.training import checkpointing
+from official_bert.training.trainer import Trainer
 
 WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
 
@@ -54,6 +60,25 @@ def test_the_flags_of_2018_train_measure_and_answer_and_leave_its_files(files):
     np.testing.assert_allclose(chances.sum(axis=1), 1.0, atol=1e-5)
     named = ["pilot" in line.split("\t")[3] for line in (files / "test.tsv").read_text().splitlines()[1:]]
     assert np.mean(chances.argmax(axis=1) == named) > 0.85
+
+
+@pytest.mark.parametrize(("flags", "label", "step"), [((), 0, 20), (("--set=training.answer_with=best",), 1, 10)])
+def test_evaluation_and_answers_come_from_the_same_checkpoint(files, tmp_path, flags, label, step):
+    task = load_task(load_config(bert_config_file=str(files / "bert_config.json"), overrides=[
+        "task=glue", "options.dataset=mrpc", f"tokenizer.vocab_file={files}/vocab.txt"]))
+    checkpointing.write_run_files(task.config, str(tmp_path))
+    trainer = Trainer(task, task.build_model(), tf.distribute.get_strategy(), 1)
+    head = next(variable for variable in trainer.model.weights if variable.path.endswith("output_bias"))
+    for name, bias in (("ckpt-20", [50.0, 0.0]), ("best/ckpt-10", [0.0, 50.0])):  # the last says 0, the best 1
+        head.assign(bias)
+        trainer.checkpoint.write(str(tmp_path / name))
+    (tmp_path / "best/metric.json").write_text('{"metric": "f1", "value": 0.5, "step": 10}')
+    done = run(files, "--task_name=MRPC", "--do_eval", "--do_predict", f"--output_dir={tmp_path}", *flags)
+    assert done.returncode == 0, done.stderr
+    results = dict(line.split(" = ") for line in (tmp_path / "eval_results.txt").read_text().splitlines())
+    wanted = [line.split("\t")[0] for line in (files / "dev.tsv").read_text(encoding="utf-8-sig").splitlines()[1:]]
+    assert float(results["eval_accuracy"]) == pytest.approx(wanted.count(str(label)) / 48) and int(results["global_step"]) == step
+    assert (np.loadtxt(tmp_path / "test_results.tsv", delimiter="\t").argmax(axis=1) == label).all()
 
 
 @pytest.mark.parametrize(("arguments", "told"), [
