@@ -90,6 +90,9 @@ def test_questions():
     official = metrics.squad_metrics(articles, answers, version_2=True)
     assert official["f1"] == pytest.approx(by_threshold[1.0])
     assert found["mistakes"].values == [{"texts": ["none?", "all of it"], "wanted": "(no answer)", "got": "Oslo", "by": 0.9}]
+    articles[0]["paragraphs"][0]["qas"][2] = {"id": "none", "question": "none?", "is_impossible": True}
+    again = by_name(questions.examine(articles, answers, version_2=True))
+    assert {name: section.values for name, section in again.items()} == {name: section.values for name, section in found.items()}
 
 
 @pytest.mark.parametrize("threshold", ["0.5", "tuned", "tuned_per_label"])

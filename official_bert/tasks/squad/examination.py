@@ -24,7 +24,7 @@ def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version
     if version_2:
         yield _by_threshold(articles, decoded)
     yield mistakes_section(
-        [Mistake([row["question"], contexts[key]], " / ".join(dict.fromkeys(answer["text"] for answer in row["answers"])) or "(no answer)",
+        [Mistake([row["question"], contexts[key]], " / ".join(dict.fromkeys(metrics.gold_answers(row))) or "(no answer)",
                  decoded[key].prediction or "(no answer)", float(decoded[key].nbest[0].probability) if decoded[key].nbest else 0.0)
          for key, row in questions.items() if f1[key] == 0.0],
         "probability", title="The most confident answers that share no word with the right one")
@@ -32,7 +32,7 @@ def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version
 
 def _by_length(questions: Mapping[str, Mapping], exact: Mapping[str, float], f1: Mapping[str, float]) -> Section:
     """Scores by the words of the shortest right answer."""
-    lengths = {key: min((len(answer["text"].split()) for answer in row["answers"]), default=0) for key, row in questions.items()}
+    lengths = {key: min((len(text.split()) for text in metrics.gold_answers(row)), default=0) for key, row in questions.items()}
     values = {}
     for least, most, name in LENGTHS:
         if keys := [key for key, length in lengths.items() if length >= least and (most is None or length <= most)]:

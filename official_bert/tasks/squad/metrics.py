@@ -18,11 +18,11 @@ def squad_metrics(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], v
     values that another threshold gives, with that threshold: `best_exact_match`, `best_exact_match_threshold`, `best_f1`,
     `best_f1_threshold`.
 
-    Raises ValueError if a question has no gold answer at all (a test set), or a version 2 file is read as version 1.
+    Raises ValueError as `check_answers` does.
     """
     predictions = {key: value.prediction for key, value in decoded.items()}
+    check_answers(articles, version_2)
     if not version_2:
-        check_answers(articles)
         return _evaluate_version_1(articles, predictions)
     exact, f1 = question_scores(articles, predictions, version_2=True)
     answerable = _answerable(articles)
@@ -69,7 +69,7 @@ def question_scores(articles: Sequence[Mapping], predictions: Mapping[str, str],
     for row in questions_of(articles):
         if row["id"] in predictions:
             predicted = normalize(predictions[row["id"]])
-            golds = [normalize(answer["text"]) for answer in row["answers"]]
+            golds = [normalize(text) for text in gold_answers(row)]
             golds = [gold for gold in golds if gold] or [""] if version_2 else golds
             exact[row["id"]] = float(predicted in golds)
             f1[row["id"]] = max(token_f1(predicted, gold) for gold in golds) if predicted or version_2 else 0.0
@@ -87,21 +87,27 @@ def questions_of(articles: Sequence[Mapping]) -> Iterator[Mapping]:
             yield from paragraph["qas"]
 
 
+def gold_answers(row: Mapping) -> list[str]:
+    """Returns the gold answers to a question; an impossible one needs no `answers`."""
+    return [answer["text"] for answer in row.get("answers", ())]
+
+
 def _answerable(articles: Sequence[Mapping]) -> dict[str, bool]:
-    return {row["id"]: bool(row["answers"]) for row in questions_of(articles)}
+    return {row["id"]: bool(gold_answers(row)) for row in questions_of(articles)}
 
 
-def check_answers(articles: Sequence[Mapping], where: str = "") -> None:
-    """Raises ValueError, after `where`, for a question without a gold answer, which version 1 cannot measure."""
+def check_answers(articles: Sequence[Mapping], version_2: bool, where: str = "articles") -> None:
+    """Raises ValueError for a question without gold answers; in version 2 they may be [], or missing if it `is_impossible`."""
     for row in questions_of(articles):
-        if not row.get("answers"):
-            raise ValueError(f"{where}question {row['id']!r}: expected gold answers to evaluate against, got none; a file with "
-                             "questions that have none is read with version_2_with_negative")
+        if not (row.get("answers") or (version_2 and ("answers" in row or row.get("is_impossible")))):
+            hint = ("a question that has none says so: is_impossible: true" if version_2 else
+                    "a file with questions that have none is read with version_2_with_negative")
+            raise ValueError(f"{where}: question {row['id']!r}: expected gold answers to evaluate against, got none; {hint}")
 
 
-def has_gold_answers(articles: Sequence[Mapping]) -> bool:
-    """Whether the file has gold answers to evaluate against; a test set may have none."""
-    return any("answers" in row for row in questions_of(articles))
+def has_gold_answers(articles: Sequence[Mapping], version_2: bool) -> bool:
+    """Whether the file has gold answers to evaluate against; a test set may have none, and empty ones are answers in version 2 only."""
+    return any("answers" in row if version_2 else row.get("answers") for row in questions_of(articles))
 
 
 def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -> dict[str, tuple[float, float]]:

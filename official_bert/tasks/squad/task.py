@@ -115,12 +115,13 @@ class Task(TaskBase):
         if train_path and (train or hold_out) and self.options.divides(hold_out):
             train, part, notes = self._divide(train, read_squad(train_path), hold_out)
             evaluated = part if hold_out else evaluated
-        if evaluated and not metrics.has_gold_answers(evaluated.articles):
+        version_2 = self.options.version_2_with_negative
+        if evaluated and not metrics.has_gold_answers(evaluated.articles, version_2):
             if not steps.train:
                 raise ValueError(f"task squad: no evaluation data given: {evaluated.source} has no answers")
             evaluated, notes = None, (*notes, f"{evaluated.source} has no answers: nothing is evaluated")
-        elif evaluated and not self.options.version_2_with_negative:
-            metrics.check_answers(evaluated.articles, f"{evaluated.source}: ")
+        if evaluated:
+            metrics.check_answers(evaluated.articles, version_2, str(evaluated.source))
         answered = read(predict_path) if steps.predict and predict_path else None
         held_out = self._questions(evaluated) if evaluated else None
         tests = held_out if answered is evaluated else self._questions(answered) if answered else None
@@ -224,7 +225,7 @@ class Questions:
     @property
     def have_gold_answers(self) -> bool:
         """Whether the questions can be evaluated."""
-        return metrics.has_gold_answers(self.file.articles)
+        return metrics.has_gold_answers(self.file.articles, self.task.options.version_2_with_negative)
 
     def decode(self, predictions: Predictions) -> dict[str, Decoded]:
         """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early."""

@@ -93,3 +93,22 @@ def test_a_threshold_is_one_that_can_be_applied_when_odds_are_equal():
 def test_a_question_without_gold_answer_is_named_in_version_1():
     with pytest.raises(ValueError, match=r"question 'b'.*gold answers.*version_2_with_negative"):
         metrics.squad_metrics(articles_of({"a": ["x"], "b": []}), {"a": decoded("x"), "b": decoded("y")}, False)
+
+
+def test_an_impossible_question_of_version_2_needs_no_answers():
+    articles = articles_of({"a": ["cat"], "b": [], "c": []})
+    answers = {"a": decoded("cat", -5.0), "b": decoded("", 3.0, "dog"), "c": decoded("fish", -1.0)}
+    wanted = metrics.squad_metrics(articles, answers, True)
+    for row in articles[0]["paragraphs"][0]["qas"][1:]:
+        del row["answers"]
+        row["is_impossible"] = True
+    assert metrics.squad_metrics(articles, answers, True) == wanted and wanted["no_answer_f1"] == 50.0
+    del articles[0]["paragraphs"][0]["qas"][2]["is_impossible"]
+    with pytest.raises(ValueError, match=r"dev\.json: question 'c': expected gold answers .*, got none; .* is_impossible: true"):
+        metrics.check_answers(articles, True, "dev.json")
+
+
+def test_empty_answers_are_gold_answers_in_version_2_only():
+    articles = articles_of({"a": [], "b": []})
+    assert metrics.has_gold_answers(articles, True) and not metrics.has_gold_answers(articles, False)
+    assert metrics.has_gold_answers(articles_of({"a": [], "b": ["x"]}), False)

@@ -242,10 +242,15 @@ def test_rows_without_answers_are_predicted_but_not_evaluated(golden, tmp_path, 
         task.resolve(DataFiles(eval_file=str(path)), Steps(train=False))
 
 
-def test_a_question_that_version_1_cannot_measure_is_refused_before_anything_runs(golden, tmp_path):
-    path = broken(tmp_path, lambda paragraph: paragraph["qas"][0].update(answers=[]))
-    with pytest.raises(ValueError, match=r"broken\.json: question 'q1': expected gold answers .* version_2_with_negative"):
+def test_questions_to_evaluate_on_have_answers_before_training_begins(golden, tmp_path):
+    def change(paragraph):
+        paragraph["qas"].append({"id": "q2", "question": "Who stood?", "answers": [], "is_impossible": True})
+    path = broken(tmp_path, change)
+    with pytest.raises(ValueError, match=r"broken\.json: question 'q2': expected gold answers to evaluate against, got none; "
+                                         "a file with questions that have none is read with version_2_with_negative"):
         trained_on(golden, golden / "squad_v1.json", eval_file=path)
+    files = DataFiles(eval_file=str(path))
+    assert make_task(golden, max_seq_length=96, version_2_with_negative=True).resolve(files, Steps(train=False)).held_out is not None
 
 
 def test_published_files_are_found_in_a_folder(golden, tmp_path):
