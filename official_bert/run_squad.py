@@ -71,17 +71,24 @@ def main(_) -> None:
 def train(placement) -> None:
     """Fine-tunes into --output_dir, or continues the run there."""
     from official_bert.tasks.loading import load_task
+    from official_bert.tasks.squad import metrics, reading
     from official_bert.training import loop
     from official_bert.training.task import DataFiles, Steps
     config = _config()
+    task = load_task(config)
+    if FLAGS.do_predict:  # measures them after training
+        asked, version_2 = reading.read_squad(FLAGS.predict_file).articles, task.options.version_2_with_negative
+        if metrics.has_gold_answers(asked, version_2):
+            metrics.check_answers(asked, version_2, FLAGS.predict_file)
     files = DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
                       cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data)
     steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
-    loop.train(load_task(config), files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps)
+    loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps)
 
 
 def predict() -> None:
     """Answers the questions of --predict_file; writes the answers and, if there are gold answers, the metrics."""
+    from official_bert.models.interchange.prefixes import answering_folder
     from official_bert.tasks.squad.task import average_logits
     from official_bert.training import checkpointing
     from official_bert.training.evaluation import predict as predict_rows
@@ -106,7 +113,7 @@ def predict() -> None:
         metrics = questions.evaluate(rows)
         write_results(metrics, FLAGS.output_dir)
         if not FLAGS.ensemble:
-            checkpointing.write_tuned(task.tuned_options(metrics), FLAGS.output_dir)
+            checkpointing.write_tuned(task.tuned_options(metrics), answering_folder(FLAGS.output_dir))
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
 
 
@@ -122,9 +129,10 @@ def _as_asked(trained):
 
 
 def _with_stored_threshold(questions):
-    """Returns questions that nobody has answered, with the threshold for no answer that the run's evaluation tuned."""
+    """Returns questions that nobody has answered, with the threshold for no answer that was tuned for the weights that answer."""
+    from official_bert.models.interchange.prefixes import answering_folder
     from official_bert.training import checkpointing
-    tuned = questions.task.with_tuned(checkpointing.read_tuned(FLAGS.output_dir))
+    tuned = questions.task.with_tuned(checkpointing.read_tuned(answering_folder(FLAGS.output_dir)))
     if tuned is not questions.task:
         print(f"null_score_diff_threshold {tuned.options.null_score_diff_threshold:.4f}, tuned in evaluation")
     return dataclasses.replace(questions, task=tuned)

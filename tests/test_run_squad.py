@@ -5,6 +5,12 @@ import random
 
 import pytest
 from commands import run_here
+from made_finetuning import make_config
+
+from official_bert.config import save_config
+from official_bert.models.checkpoints import weights_checkpoint
+from official_bert.tasks.loading import load_task
+from official_bert.training import checkpointing
 
 WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
 NAMES = ("Brno", "Anne", "Nora")
@@ -119,6 +125,38 @@ def test_questions_to_answer_are_read_before_training_begins(files, tmp_path, fl
     done = run(*train_flags(files, tmp_path / "run", "--do_predict", f"--predict_file={files}/dev.json"),
                f"{flag}={tmp_path}/broken.en.json")
     assert done.returncode == 1 and "'context' is missing" in done.stderr and "fresh:" not in done.stdout
+
+
+def test_questions_that_lack_answers_beside_answered_ones_are_named_before_training_begins(files, tmp_path):
+    values = json.loads((files / "dev.json").read_text())
+    values["data"][0]["paragraphs"][7]["qas"][0]["answers"] = []
+    (tmp_path / "dev.json").write_text(json.dumps(values))
+    done = run(*train_flags(files, tmp_path / "run", "--do_predict", f"--predict_file={tmp_path}/dev.json"))
+    assert done.returncode == 1 and "fresh:" not in done.stdout
+    assert f"{tmp_path}/dev.json: question 'q7': expected gold answers to evaluate against, got none" in done.stderr
+
+
+def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answers(files, tmp_path):
+    config = make_config("squad", training={"answer_with": "best"}, options={
+        "max_seq_length": 48, "doc_stride": 16, "max_query_length": 8, "version_2_with_negative": True})
+    save_config(config, str(tmp_path / "config.yaml"))
+    best, model = tmp_path / "best", load_task(config).build_model()
+    for folder, threshold in ((tmp_path, 111.0), (best, -222.0)):
+        weights_checkpoint(model).write(str(folder / "ckpt-1"))
+        checkpointing.write_tuned({"null_score_diff_threshold": threshold}, str(folder))
+    (best / "metric.json").write_text('{"metric": "f1", "value": 50.0, "step": 1}')
+    dev = write_questions(tmp_path / "dev.json", 4, 5)
+    asked = json.loads(dev.read_text())
+    for paragraph in asked["data"][0]["paragraphs"]:
+        del paragraph["qas"][0]["answers"]
+    (tmp_path / "test.json").write_text(json.dumps(asked))
+    done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={tmp_path}/test.json")
+    assert done.returncode == 0 and "null_score_diff_threshold -222.0000, tuned in evaluation" in done.stdout, done.stderr
+    assert set(json.loads((tmp_path / "predictions.json").read_text()).values()) == {""}  # every score lies above it
+    done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={dev}")
+    assert done.returncode == 0, done.stderr
+    assert checkpointing.read_tuned(str(best)) == {"null_score_diff_threshold": float(results(tmp_path)["best_f1_threshold"])}
+    assert checkpointing.read_tuned(str(tmp_path)) == {"null_score_diff_threshold": 111.0}
 
 
 @pytest.mark.parametrize(("arguments", "wanted"), [
