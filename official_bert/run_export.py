@@ -19,8 +19,8 @@ flags.DEFINE_bool("do_lower_case", None, "Whether text is lower-cased; by defaul
 flags.DEFINE_string("output", None, "Folder of the exported model, such as models/NAME.", required=True)
 flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest existing version.")
 flags.DEFINE_enum("head", "", ["", "embeddings"], "The model's output; empty: the answers of its task.")
-flags.DEFINE_enum("pooling", None, ["cls", "mean"], "Embeddings: the vector of [CLS], or the mean over all tokens; by default as a retrieval run "
-                  "was trained, or the mean.")
+flags.DEFINE_enum("pooling", None, ["cls", "mean"], "Embeddings: the vector of [CLS], or the mean over all tokens; by default as a "
+                  "retrieval run was trained, or the mean.")
 flags.DEFINE_integer("max_seq_length", 0, "The most tokens of a row; 0: as in training.")
 flags.DEFINE_integer("top_k", None, "Fill-mask: words for each [MASK] (default 5).", lower_bound=1)
 flags.DEFINE_float("threshold", None, "Multi-label classifier: a label is given from this probability on (default 0.5).", 0.0, 1.0)

@@ -38,13 +38,13 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     trainer = _prepare(task, output_dir, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
-        return {name: value for name, value in _measure(trainer, task, files, examine).items() if name != "step"}
+        return {name: value for name, value in _measure(trainer, task, files, examine, report).items() if name != "step"}
     kept = BestCheckpoint(output_dir, task.best_metric())
     if best and kept.record:
         kept.restore(trainer.checkpoint)
     elif CheckpointFolder(trainer.checkpoint, output_dir).restore_newest() is None:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
-    return _measure(trainer, task, files, examine)
+    return _measure(trainer, task, files, examine, report)
 
 
 def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
@@ -111,11 +111,14 @@ def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpo
 
 
 def _measure(trainer: Trainer, task: TaskBase, files: DataFiles,
-             examine: Callable[[Resolved, Predictions], None] = lambda *_: None) -> dict[str, float]:
-    """Measures the restored weights on the data of their step's phase."""
+             examine: Callable[[Resolved, Predictions], None] = lambda *_: None,
+             report: Callable[[str], None] = lambda _: None) -> dict[str, float]:
+    """Measures the restored weights on the data of their step's phase; reports the notes about these."""
     step = trainer.steps_done
     with trainer.strategy.scope():
         resolved = task_at(task, step).resolve(files, Steps(train=False), trainer.model)
+    for line in resolved.notes:
+        report(line)
     held_out = resolved.held_out
     assert held_out is not None
     metrics, rows = trainer.evaluate(held_out.source, task.config.training.eval_steps)
