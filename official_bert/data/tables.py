@@ -72,7 +72,8 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     """Reads the columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
 
     `path` may be rows in memory, whose keys are the columns. `names` are the columns of a file without such a line. Quotes mean
-    nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A row with another number of columns is an error; with `skip_broken` it
+    nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A blank line is a row with an empty text if there is a single column, except
+    at the end of the file; else it is no row. A row with another number of columns is an error; with `skip_broken` it
     is left out and listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or not UTF-8, a
     missing or doubled column, a broken row, broken JSON, a delimiter that cannot be one. `most` reads only the first rows.
     """
@@ -171,21 +172,33 @@ def checked_delimiter(delimiter: str, kind: Format = "tsv") -> str:
 
 def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
     """Yields (line, cells) of each row, the names of the columns first."""
-    delimiter = checked_delimiter(delimiter, kind)
+    width = len(names)
+    blank: list[int] = []
     if names:
         yield 0, names
+    for line, cells in _lines(path, kind, checked_delimiter(delimiter, kind)):
+        if not cells:
+            blank.append(line)
+            continue
+        if width == 1:  # the index of an answer is that of its row
+            yield from ((number, [""]) for number in blank)
+        blank, width = [], width or len(cells)
+        yield line, cells
+
+
+def _lines(path: str, kind: Format, delimiter: str) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yields (line, cells) of each row; a blank line has no cells."""
     if kind == "tsv":
         for number, line in enumerate(read_lines(path, keep_ends=True), 1):
-            if text := line.rstrip("\r\n"):
-                yield number, text.split(delimiter or "\t")
+            text = line.rstrip("\r\n")
+            yield number, text.split(delimiter or "\t") if text else []
         return
     csv.field_size_limit(LARGEST_CELL)
     reader = csv.reader(read_lines(path, keep_ends=True), delimiter=delimiter or ",", strict=True)
     begins = 1
     try:
         for cells in reader:
-            if cells:
-                yield begins, cells
+            yield begins, cells
             begins = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path}:{begins}: not valid CSV: {error}") from None

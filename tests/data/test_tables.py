@@ -40,6 +40,15 @@ def test_only_a_newline_ends_a_line(tmp_path):
     assert read_table(path, ["text"]).columns["text"] == ["before\u2028after\x85still\x0bhere"]
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_blank_line_is_a_row_of_a_single_column_only(tmp_path, name):
+    table = read_table(written(tmp_path, name, "\ntext\none\n\n\r\nfour\n\n\n"), ["text"])
+    assert table.columns["text"] == ["one", "", "", "four"] and table.lines == [3, 4, 5, 6]
+    mark = "\t" if name == "a.tsv" else ","
+    table = read_table(written(tmp_path, name, f"text{mark}n\none{mark}1\n\ntwo{mark}2\n"), ["text"])
+    assert table.columns["text"] == ["one", "two"] and table.lines == [2, 4]
+
+
 def test_json_lines_keep_their_types_and_need_their_keys(tmp_path):
     first = json.dumps({"text": "one", "label": [1, "b"], "more": 0})
     path = written(tmp_path, "a.jsonl", f'{first}\n\n{{"label": 2, "text": "x"}}\n')
