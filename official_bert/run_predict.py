@@ -14,7 +14,7 @@ import json
 import sys
 from typing import Any
 
-from absl import flags
+from absl import flags, logging
 from tqdm import tqdm
 
 from official_bert.files import written_whole
@@ -56,14 +56,16 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
     if FLAGS.input_file not in ("", "-"):
         rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, FLAGS.set, FLAGS.keep_columns)
-    elif FLAGS.keep_columns:
-        raise ValueError("--keep_columns: expected --input_file with names of columns")
+    elif FLAGS.keep_columns or FLAGS.set:
+        raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")
     else:
         rows = list(read_rows(arguments[1:], "-", predictor.inputs, sys.stdin))
     if wrong := sorted(set(FLAGS.keep_columns) & {*predictor.inputs, *predictor.outputs}):
         raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
     if not rows:
         raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
+    if FLAGS.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
+        logging.warning("%s of the rows: left out of --output_file, where an answer has its own", ", ".join(replaced))
     with written_whole(FLAGS.output_file) if FLAGS.output_file else contextlib.nullcontext() as output:
         _answer(predictor, rows, output)
 
