@@ -1,12 +1,18 @@
+import datetime
 import json
+import math
+import re
 
+import made_finetuning
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from commands import run_here
 from made_pretraining import make_config
 
 from official_bert.config import to_dict
-from official_bert.input_files import read_rows
+from official_bert.input_files import read_file, read_rows
 from official_bert.models import checkpoints
 from official_bert.predictor import Predictor
 from official_bert.tasks.loading import load_task, restore_for_inference
@@ -63,16 +69,18 @@ def test_the_command_prints_the_five_best_words(folder):
 def test_the_command_reads_standard_input_and_writes_json_lines(folder, tmp_path):
     output = tmp_path / "answers.jsonl"
     done = predict("--task=fill_mask", f"--model={folder}", f"--output_file={output}",
-                   stdin='{"text": "The [MASK]."}\nold [MASK]\n')
+                   stdin='{"text": "The [MASK].", "tokens": "gold", "id": 7}\nold [MASK]\n')
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("tokens of the rows: left out of --output_file, where an answer has its own") == 1
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["text"] for row in rows] == ["The [MASK].", "old [MASK]"]
-    assert all(row["tokens"][0][0] == "river" for row in rows)
+    assert all(row["tokens"][0][0] == "river" for row in rows) and rows[0]["id"] == 7
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "told"), [
     (("--model=/nowhere", "x"), "/nowhere"), (("--input_file=none.txt",), "none.txt: no such file"),
+    (("x", "--set=options.text_column=a"), "--set: expected --input_file with names of columns"),
     (("x", "--input_file=none.txt"), "--input_file=none.txt: expected no texts as arguments beside it, got 'x'"),
     (("--task=gleu", "x"), "--task: expected one of ["),
     (("--task=squad", "x"), "not a model for --task=squad; it gives ['probabilities', 'tokens', 'truncated']")])
@@ -91,3 +99,94 @@ def test_rows_are_columns_or_json_and_a_wrong_one_is_named():
         list(read_rows((), "f.tsv", names, ["a\tb", "c"]))
     with pytest.raises(ValueError, match="f.jsonl:1: not valid JSON"):
         list(read_rows((), "f.jsonl", ("text",), ["{oops"]))
+    assert list(read_rows((), "-", ("text",), [' {"text": "a"}', "{sic} a\tb"])) == [{"text": "a"}, {"text": "{sic} a\tb"}]
+
+
+REVIEWS = made_finetuning.make_config("classification", options={"text_column": "review"})
+PAIRS = made_finetuning.make_config("classification", options={"text_column": "one", "text_pair_column": "other"})
+RACE = made_finetuning.make_config("swag", options={"text_column": "article", "begin_column": "question", "choices_column": "options"})
+
+
+@pytest.mark.parametrize(("name", "text", "told"), [
+    ("a.tsv", "id\tbody\n1\tgood\n", "a.tsv: expected a column 'review', found 'id', 'body'"),
+    ("a.txt", "id\tbody\n1\tgood\n", "a.txt: expected a column 'review', found 'id', 'body'"),
+    ("dev.tsv", "gj04\t1\t\tThey drank.\n", "expected a column 'review', found 'gj04', '1', '', 'They drank.'"),
+    ("a.tsv", "id\treview\n1\n", "a.tsv:2: expected 2 columns, got 1"),
+    ("a.tsv", "id\treview\n", "a.tsv: no row in this file"),
+    ("a.tsv", "good\nbad\tworse\n", "a.tsv:2: expected text, got 2 columns"),
+    ("U.CSV", "id,body\n1,good\n", "U.CSV: expected a column 'review', found 'id', 'body'"),
+    ("U.JSON", '[{"text": "good"}]\n', "U.JSON:1: expected a JSON object, got .*; a file has an object a line"),
+    ("a.json", '{"text": "good"}\n["a"]\n', r'a.json:2: expected a JSON object, got \["a"\]'),
+    ("a.jsonl", '{"body": "good"}\n', "a.jsonl:1: expected a key 'review', found 'body'"),
+    ("a.jsonl", '{"text": "good"}\n\n{"body": "bad"}\n', "a.jsonl:3: expected a key 'text', found 'body'"),
+    ("a.jsonl", '{"text": 5}\n', "a.jsonl:1: column 'text': expected text, got 5"),
+    ("a.jsonl", '{"text": "a"}\n{"text": null}\n', "a.jsonl:2: column 'text': expected text, got None"),
+    ("a.jsonl", '{"text": "\\ud800"}\n', "a.jsonl:1: column 'text': expected text, got '.ud800'"),
+    ("a.jsonl", '{"text": "a", "n": Infinity}\n', "a.jsonl:1: key 'n': expected a value that JSON has, got inf")])
+def test_a_file_that_is_not_as_its_name_says_is_refused(tmp_path, name, text, told):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=told):
+        read_file(str(tmp_path / name), ("text",), REVIEWS)
+
+
+@pytest.mark.parametrize(("name", "text", "rows"), [
+    ("A.TSV", "id\treview\n1\tgood\n", [{"text": "good"}]), ("a.tsv", "review\ngood\n\nbad\n", [{"text": t} for t in ("good", "", "bad")]),
+    ("a.tsv", "good\nbad\n", [{"text": "good"}, {"text": "bad"}]), ("a.txt", "good\nso\tso\n", [{"text": "good"}, {"text": "so\tso"}]),
+    ("a.json", ' {"text": "good", "n": [NaN, 1]}\n', [{"text": "good", "n": [None, 1]}])])
+def test_plain_lines_and_objects_are_read_beside_tables(tmp_path, name, text, rows):
+    (tmp_path / name).write_text(text)
+    assert read_file(str(tmp_path / name), ("text",), REVIEWS) == rows
+
+
+def test_pairs_are_lines_of_two_texts_or_have_their_columns(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("good\tbad\n")
+    assert read_file(str(path), ("text", "text_pair"), PAIRS) == [{"text": "good", "text_pair": "bad"}]
+    path.write_text("id\tone\ttwo\n1\tgood\tbad\n")
+    with pytest.raises(ValueError, match=r"a\.tsv: expected a column 'other', found 'id', 'one', 'two'"):
+        read_file(str(path), ("text", "text_pair"), PAIRS)
+    path.write_text("good\tb\n")
+    with pytest.raises(ValueError, match=r"a\.tsv:1: column 'choices': expected a list of texts, got 'b'"):
+        read_file(str(path), ("text", "choices"), RACE)
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    ({"question": None}, "column 'question': expected text, got None"), ({"article": 5}, "column 'article': expected text, got 5"),
+    ({"options": []}, r"column 'options': expected a list of texts, got \[\]"),
+    ({"options": "abc"}, "column 'options': expected a list of texts, got 'abc'"),
+    ({"options": ["a", None]}, r"column 'options': expected a list of texts, got \['a', None\]")])
+def test_choices_that_training_refuses_are_refused(tmp_path, change, told):
+    row = {"article": "It rained.", "question": "Where?", "options": ["here", "there"]}
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{json.dumps(row)}\n{json.dumps(row | change)}\n")
+    with pytest.raises(ValueError, match=f"a.jsonl:2: {told}"):
+        read_file(str(path), ("text", "choices"), RACE)
+    path.write_text(json.dumps(row))
+    assert read_file(str(path), ("text", "choices"), RACE) == [{"text": "It rained.", "choices": ["Where? here", "Where? there"]}]
+    for choices in ([], "abc"):
+        with pytest.raises(ValueError, match="a.jsonl:1: column 'choices': expected a list of texts"):
+            list(read_rows((), "a.jsonl", ("text", "choices"), [json.dumps({"text": "a", "choices": choices})]))
+
+
+def test_kept_columns_become_json(tmp_path):
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"review": ["good"], "day": [datetime.datetime(2018, 10, 11, 1, 2)], "n": [math.nan], "list": [[1, None]],
+                             "raw": [b"x"]}), path)
+    (row,) = read_file(path, ("text",), REVIEWS, keep=("day", "n", "list"))
+    assert json.dumps(row) == '{"day": "2018-10-11T01:02:00", "n": null, "list": [1, null], "text": "good"}'
+    with pytest.raises(ValueError, match="a.parquet:1: column 'raw': expected a value that JSON has, got b'x'"):
+        read_file(path, ("text",), REVIEWS, keep=("raw",))
+
+
+@pytest.mark.parametrize("override", ["options.labels=[z]", "options.label_column=stars", "optimizer.learning_rate=1.0"])
+def test_options_that_are_not_for_reading_are_refused(tmp_path, override):
+    (tmp_path / "a.csv").write_text("text;review\ngood;bad\n")
+    needed = ["options.text_column=text", "options.delimiter=;"]
+    assert read_file(str(tmp_path / "a.csv"), ("text",), REVIEWS, [*needed, "options.file_format=auto"]) == [{"text": "good"}]
+    known = "options.text_column, options.file_format, options.delimiter"
+    with pytest.raises(ValueError, match=rf"--set {re.escape(override)}: expected an option for reading --input_file \({known}\)"):
+        read_file(str(tmp_path / "a.csv"), ("text",), REVIEWS, [*needed, override])
+    swag = ["options.choice_columns=[x,y]", "options.choices_column="]  # neither changes anything without the other
+    (tmp_path / "b.csv").write_text("article,question,x,y\nIt rained.,Where?,here,there\n")
+    assert read_file(str(tmp_path / "b.csv"), ("text", "choices"), RACE, swag) == [
+        {"text": "It rained.", "choices": ["Where? here", "Where? there"]}]

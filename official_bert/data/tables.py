@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,14 +67,14 @@ class Table:
 
 
 def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
-               delimiter: str = "", skip_broken: bool = False, most: int | None = None) -> Table:
+               delimiter: str = "", skip_broken: bool = False) -> Table:
     """Reads the columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
 
     `path` may be rows in memory, whose keys are the columns. `names` are the columns of a file without such a line. Quotes mean
     nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A blank line is a row with an empty text if there is a single column, except
-    at the end of the file; else it is no row. A row with another number of columns is an error; with `skip_broken` it
-    is left out and listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or not UTF-8, a
-    missing or doubled column, a broken row, broken JSON, a delimiter that cannot be one. `most` reads only the first rows.
+    at the end of the file; else it is no row. A row with another number of columns is an error; with `skip_broken` it is left out and
+    listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or not UTF-8, a missing or doubled
+    column, a broken row, broken JSON, a delimiter that cannot be one.
     """
     table = Table(path, {name: [] for name in wanted}, [], [])
     if isinstance(path, Rows):
@@ -84,13 +83,19 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
         raise ValueError(f"{path}: no such file" + _neighbours(path))
     elif (kind := _format(path) if form == "auto" else form) in ("jsonl", "parquet"):
         objects = _json_objects(path) if kind == "jsonl" else _parquet_objects(path)
-        _fill_from_objects(table, itertools.islice(objects, most), optional)
+        _fill_from_objects(table, objects, optional)
     else:
-        cells = itertools.islice(_cells(path, kind, delimiter, names), None if most is None else most + 1)
-        _fill_from_cells(table, cells, optional, skip_broken)
+        _fill_from_cells(table, _cells(path, kind, delimiter, names), optional, skip_broken)
     if not table.lines:
         raise ValueError(f"{path}: no row in {'it' if isinstance(path, Rows) else 'this file'}")
     return table
+
+
+def column_names(path: str, form: Format, delimiter: str = "") -> list[str]:
+    """Returns the cells of a file's first line, or the keys of its first object; none of an empty file."""
+    if form in ("jsonl", "parquet"):
+        return list(next(_json_objects(path) if form == "jsonl" else _parquet_objects(path), (0, {}))[1])
+    return list(next(_cells(path, form, delimiter, ()), (0, ()))[1])
 
 
 def rows_of(source: Source, suffixes: Sequence[str] = (".jsonl", ".parquet")) -> Source:
@@ -113,7 +118,7 @@ def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], op
         if header.count(name) > 1:
             raise ValueError(f"{table.path}: column {name!r} stands there {header.count(name)} times")
         if name not in header and name in table.columns:
-            raise ValueError(f"{table.path}: expected a column {name!r}, found {_shown(header)}")
+            raise ValueError(f"{table.path}: expected a column {name!r}, found {shown(header)}")
     table.columns.update({name: [] for name in optional if name in header})
     columns = [(values, header.index(name)) for name, values in table.columns.items()]
     for line, cells in rows:
@@ -135,7 +140,7 @@ def _fill_from_objects(table: Table, objects: Iterable[tuple[int, Mapping]], opt
             table.columns.update({name: [] for name in optional if name in values})
         for name, column in table.columns.items():
             if name not in values:
-                raise ValueError(f"{place(table.path, line)}: expected a key {name!r}, found {_shown(list(values))}")
+                raise ValueError(f"{place(table.path, line)}: expected a key {name!r}, found {shown(list(values))}")
             column.append(values[name])
         table.lines.append(line)
 
@@ -152,10 +157,10 @@ def _neighbours(path: str) -> str:
     folder = folder_of(path) or "."
     if not is_folder(folder):
         return f" (there is no folder {folder} either)"
-    return f" (the folder holds {_shown(list_names(folder))})"
+    return f" (the folder holds {shown(list_names(folder))})"
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[str]) -> str:
     """The first dozen names for a message, long ones cut."""
     short = [repr(name[:40]) for name in map(str, names[:12])]
     return ", ".join(short) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"
@@ -207,15 +212,19 @@ def _lines(path: str, kind: Format, delimiter: str) -> Iterator[tuple[int, Seque
 def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
     """Yields (line, object) of each line that is not blank."""
     for number, line in enumerate(read_lines(path, keep_ends=True), 1):
-        if not line.strip():
-            continue
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{number}: not valid JSON: {error.msg} at column {error.colno}") from None
-        if not isinstance(values, dict):
-            raise ValueError(f"{path}:{number}: expected a JSON object, got {json.dumps(values)[:60]}")
-        yield number, values
+        if line.strip():
+            yield number, json_object(line, f"{path}:{number}")
+
+
+def json_object(line: str, where: str) -> dict[str, Any]:
+    """Returns the object in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not valid JSON: {error.msg} at column {error.colno}; expected an object a line") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(values)[:60]}; a file has an object a line")
+    return values
 
 
 def _parquet_objects(path: str) -> Iterator[tuple[int, dict]]:

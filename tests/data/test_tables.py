@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from official_bert.data.tables import read_table
+from official_bert.data.tables import column_names, read_table
 
 
 def written(tmp_path, name, text, encoding="utf-8"):
@@ -49,6 +49,13 @@ def test_a_blank_line_is_a_row_of_a_single_column_only(tmp_path, name):
     assert table.columns["text"] == ["one", "two"] and table.lines == [2, 4]
 
 
+def test_names_of_columns_are_read_without_the_rows(tmp_path):
+    assert column_names(written(tmp_path, "a.tsv", "\ufeff\nid\tbody\nonly one\n"), "tsv") == ["id", "body"]
+    assert column_names(written(tmp_path, "a.csv", "id;body\n"), "csv", ";") == ["id", "body"]
+    assert column_names(written(tmp_path, "a.jsonl", '{"id": 1, "body": ""}\n{oops\n'), "jsonl") == ["id", "body"]
+    assert column_names(written(tmp_path, "b.tsv", ""), "tsv") == []
+
+
 def test_json_lines_keep_their_types_and_need_their_keys(tmp_path):
     first = json.dumps({"text": "one", "label": [1, "b"], "more": 0})
     path = written(tmp_path, "a.jsonl", f'{first}\n\n{{"label": 2, "text": "x"}}\n')
@@ -81,6 +88,8 @@ def test_broken_rows_are_errors_or_counted(tmp_path):
     ("a.tsv", "text\ttext\na\tb\n", ["text"], "a.tsv: column 'text' stands there 2 times"),
     ("a.jsonl", '{"text": "a"}\n{"text": \n', ["text"], "a.jsonl:2: not valid JSON"),
     ("a.jsonl", "[1, 2]\n", ["text"], r"a.jsonl:1: expected a JSON object, got \[1, 2\]"),
+    ("a.json", '["a"]\n', ["text"], r'a.json:1: expected a JSON object, got \["a"\]; a file has an object a line'),
+    ("a.json", '[\n{"text": "a"}]\n', ["text"], "a.json:1: not valid JSON: .*; expected an object a line"),
     ("a.csv", 'text\n"never closed\n', ["text"], "a.csv:2: not valid CSV"),
     ("a.xlsx", "text\na\n", ["text"], "expected a name that ends with one of .tsv"),
 ])
