@@ -65,7 +65,7 @@ def create_arguments(folder, output):
 def first_loss(run, folder, records_glob, vocab, messages=()):
     """Trains one step on the records; returns its loss."""
     config = to_dict(make_config(
-        model={"vocab_size": len(vocab), "max_position_embeddings": SEQUENCE},
+        model={"vocab_size": len(vocab), "max_position_embeddings": SEQUENCE}, tokenizer={"do_lower_case": False},
         options={"max_seq_length": SEQUENCE, "max_predictions_per_seq": 5}, training={"batch_size": 8, "steps": 1, "log_every": 1}))
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     run("-m", "official_bert.run_pretraining", f"--config={folder}/config.yaml", f"--input_file={records_glob}",

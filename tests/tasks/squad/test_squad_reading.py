@@ -71,7 +71,7 @@ BARE = {"context": "Ada sat.", "question": "Who sat?"}
 @pytest.mark.parametrize("version_2", [False, True])
 def test_rows_without_answers_are_a_test_set_and_no_training_data(tmp_path, version_2, more):
     path = write(tmp_path / "test.jsonl", BARE | more)
-    assert not metrics.has_gold_answers(read_squad(path).articles)
+    assert not metrics.has_gold_answers(read_squad(path).articles, version_2)
     with pytest.raises(ValueError, match=r"test\.jsonl:1: 'answers' is missing"):
         read_squad(path, training=True, version_2=version_2)
 
@@ -79,7 +79,7 @@ def test_rows_without_answers_are_a_test_set_and_no_training_data(tmp_path, vers
 @pytest.mark.parametrize("more", [{"answers": {"text": [], "answer_start": []}}, {"answers": []}, {"is_impossible": True}])
 def test_questions_that_say_that_they_have_no_answer_are_impossible(tmp_path, more):
     path = write(tmp_path / "dev.jsonl", BARE | more)
-    assert metrics.has_gold_answers(read_squad(path).articles)
+    assert metrics.has_gold_answers(read_squad(path).articles, version_2=True)
     (example,) = read_squad(path, training=True, version_2=True).examples
     assert example.is_impossible
 
