@@ -90,10 +90,11 @@ def _search(config: Config, files, placement, steps) -> None:
                          "rows; train the best setting without --folds to predict with it")
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
-        metrics = dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint, opened=compared).metrics)
-        keras.backend.clear_session()
-        gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
-        return metrics
+        try:
+            return dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint, opened=compared).metrics)
+        finally:
+            keras.backend.clear_session()
+            gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
 
     task = load_task(config)
     if task.constant_answers(files, steps):
@@ -105,6 +106,8 @@ def _search(config: Config, files, placement, steps) -> None:
     metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
     grid: search.Grid = {**(search.PAPER_GRID if FLAGS.grid else {}), **search.parse_vary(FLAGS.vary)}
     settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
+    for setting in settings:
+        load_task(search.with_setting(config, setting))  # refuses values that the task does not take
     outcomes, best = search.search(config, settings, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin, folds=FLAGS.folds)
     print("\n".join(search.describe(outcomes, metric, FLAGS.folds)))
     print(f"  {best}")

@@ -49,8 +49,9 @@ def main(_) -> None:
     placement = Placement(**command_line.placement_values(FLAGS))
     called_as_in_2018 = FLAGS.bert_config_file and not FLAGS.config
     do_train = not FLAGS.do_eval if FLAGS.do_train is None else FLAGS.do_train
+    checkpoint = runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "", pretraining=True)
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
-                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""), report=print,
+                         checkpoint=checkpoint, report=print,
                          defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
     evaluates = FLAGS.mode == "eval" or not do_train

@@ -15,6 +15,7 @@ from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats, ours
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training import checkpointing, search
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
 from official_bert.training.task import TaskBase
@@ -87,12 +88,27 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
         return dataclasses.replace(config, tokenizer=tokenizer), formats.make_model(stored)
     if prefix is None:
         raise ValueError(f"{path}: no checkpoint found there")
-    vocab_file = os.path.join(folder, VOCAB_FILE)
-    overrides = [f"tokenizer.vocab_file={vocab_file}"] if os.path.exists(vocab_file) else []
+    own = os.path.join(folder, VOCAB_FILE)
+    overrides = [f"tokenizer.vocab_file={own}"] if os.path.exists(own) else []
     config = load_config(os.path.join(folder, CONFIG_FILE), overrides=overrides)
-    casing.agreed(config.tokenizer.do_lower_case, do_lower_case, folder)
+    if overrides or not vocab_file:
+        casing.agreed(config.tokenizer.do_lower_case, do_lower_case, folder)
+    else:
+        asked = casing.agreed(config.tokenizer.do_lower_case and None, do_lower_case, folder)
+        config = dataclasses.replace(config, tokenizer=_tokenizer(vocab_file, asked))
     task = load_task(config)
     return task.with_tuned(checkpointing.read_tuned(os.path.dirname(prefix))).config, _restore_run(task, prefix)
+
+
+def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:
+    """Returns the tokenizer of a run that was trained without a vocabulary: its casing, if nobody has said it, is that of the entries.
+
+    Raises ValueError for lower-cased text beside capitals.
+    """
+    entries = read_entries(vocab_file)
+    lower_case = not has_capitals(entries) if do_lower_case is None else do_lower_case
+    check_casing(vocab_file, entries, lower_case)
+    return TokenizerConfig(vocab_file=vocab_file, do_lower_case=lower_case)
 
 
 def run_folder(path: str) -> str | None:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from official_bert.config import Config, Difference, differences, load_config, may_change, save_config, to_dict
 from official_bert.copies import copy_file
-from official_bert.files import absolute, read_json, remove, written_beside, written_whole
+from official_bert.files import absolute, exists, read_json, remove, written_beside, written_whole
 from official_bert.models.interchange import prefixes
 from official_bert.models.interchange.prefixes import BEST_FOLDER, CONFIG_FILE, METRIC_FILE
 
@@ -77,7 +77,7 @@ def write_tuned(tuned: Mapping[str, Any], folder: str) -> None:
 def read_tuned(folder: str) -> dict[str, Any]:
     """Reads the options that an evaluation tuned; {} if there are none."""
     path = os.path.join(folder, TUNED_FILE)
-    return read_json(path) if os.path.exists(path) else {}
+    return read_json(path) if exists(path) else {}
 
 
 def write_run_files(config: Config, output_dir: str) -> None:

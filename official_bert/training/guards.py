@@ -17,6 +17,10 @@ from official_bert.training.step import Step, Tensors, fold_seeds
 from official_bert.training.task import Batch
 
 
+class DivergedError(ValueError):
+    """A training has ended because its numbers are not finite, its loss jumps, or too many steps were skipped."""
+
+
 def check_vocabulary(config: Config, output_dir: str, init_checkpoint: str) -> None:
     """Raises ValueError if there is a vocabulary, and it has ids without an embedding in the model, or capitals although text is
     lower-cased.

@@ -301,22 +301,22 @@ class Run:
     def _first_bad(self, phase: Phase, step: int, rows: np.ndarray) -> int | None:
         """The index of the first of the rows after `step` steps because of which the run goes back to a checkpoint, None if none.
 
-        Raises ValueError if the run must stop: a step has failed and there is nowhere to go back to, or too many were skipped.
+        Raises DivergedError if the run must stop: a step has failed and there is nowhere to go back to, or too many were skipped.
         """
         names = self.trainer.step.names
         for index, skipped in enumerate(rows[:, names.index("skipped")] > 0, step + 1):
             self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
             if self.skipped_in_a_row == self.settings.max_skipped_in_a_row > 0:
-                raise ValueError(f"step {index}: {self.skipped_in_a_row} steps were skipped one after the other "
+                raise guards.DivergedError(f"step {index}: {self.skipped_in_a_row} steps were skipped one after the other "
                                  f"(training.max_skipped_in_a_row); the checkpoints before them are intact")
         failed = rows[:, names.index("failed")] > 0
         bad = self.spikes.first(rows[:, 0].tolist(), failed.tolist())
         if bad is not None and (last := step_of(self.folder.newest())) >= phase.first and self.spikes.may_go_back_to(last):
             return bad
         if failed.any():
-            raise ValueError(self._explain_infinite(phase, step + int(np.argmax(failed))))
+            raise guards.DivergedError(self._explain_infinite(phase, step + int(np.argmax(failed))))
         if bad is not None:
-            raise ValueError(f"step {step + bad + 1}: the loss jumps to {rows[bad, 0]:.4g} (training.rewind_on_spike); the run "
+            raise guards.DivergedError(f"step {step + bad + 1}: the loss jumps to {rows[bad, 0]:.4g} (training.rewind_on_spike); the run "
                              f"has gone back to the checkpoint before it {MOST_REWINDS} times")
         return None
 

@@ -32,8 +32,10 @@ DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
     "training": {"keep_checkpoints": 1, "eval_epochs": 1.0, "answer_with": "best", "report": True}})
 
 
-def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "") -> CheckpointValues:
+def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "", pretraining: bool = False) -> CheckpointValues:
     """Returns the configuration values in a checkpoint's files: the model, the vocabulary (unless one is given), the casing.
+
+    For `pretraining` also the objective of one that predicts the next token: training goes on with it unless it is told otherwise.
 
     If `output_dir` has a run, they come from its configuration, because the checkpoint may be gone. Raises ValueError if there is no
     checkpoint, or if the vocabulary is not of its casing.
@@ -42,7 +44,8 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
         return CheckpointValues({})
     if output_dir and (begun := stored_config(output_dir, [])):
         values = {"model": dataclasses.asdict(begun.model), "tokenizer": dataclasses.asdict(begun.tokenizer)}
-        return CheckpointValues(values, f"--output_dir={output_dir}")
+        objective = begun.options.get("objective", "")
+        return CheckpointValues(values | _objective(objective if pretraining else ""), f"--output_dir={output_dir}")
     try:
         stored = formats.read(init_checkpoint)
     except ValueError as error:
@@ -51,7 +54,12 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     lower_case = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
     tokenizer = {"vocab_file": formats.vocab_file_of(init_checkpoint, stored), "do_lower_case": lower_case}
     known = {key: value for key, value in tokenizer.items() if value not in ("", None)}
-    return CheckpointValues(model | {"tokenizer": known}, f"--init_checkpoint={stored.origin}")
+    objective = _objective(stored.objective if pretraining else "")
+    return CheckpointValues(model | {"tokenizer": known} | objective, f"--init_checkpoint={stored.origin}")
+
+
+def _objective(name: str) -> dict[str, Any]:
+    return {"options": {"objective": name}} if name == "next_token" else {}
 
 
 def stored_config(output_dir: str, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> Config | None:

@@ -23,6 +23,7 @@ import numpy as np
 from official_bert import files
 from official_bert.config import Config, build, differences, merge, nest, parse_override, to_dict
 from official_bert.training.checkpointing import BEST_FOLDER
+from official_bert.training.guards import DivergedError
 
 SEARCH_FILE = "search.json"
 ANYWHERE = ("tokenizer.vocab_file",)  # may have another path: its content is part of the origin
@@ -43,7 +44,7 @@ class Outcome:
     """The results of one setting over its seeds and folds."""
 
     setting: Setting
-    values: tuple[float, ...]  # of the metric, one for each seed and fold: all folds of the first seed first
+    values: tuple[float, ...]  # of the metric, one for each seed and fold: all folds of the first seed first; infinite if it diverged
     folders: tuple[str, ...]
 
     @property
@@ -163,10 +164,10 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...), and each of them on every one of `folds`, if given.
 
     Returns the outcomes, best mean first, and the folder of the run with the best value. `metric` begins with `-` if less is
-    better. `origin` says what else the results depend on: digests of the data, the initial checkpoint.
+    better. `origin` says what else the results depend on: digests of the data, the initial checkpoint. A run that diverges is the worst.
 
     Raises ValueError, before the first run, for settings that are the same run, and for results in the folder that are of another
-    origin or configuration, or lack the metric.
+    origin or configuration, or lack the metric; at the end, if all runs have diverged.
     """
     _check_settings(config, settings, folds)
     parts: list[Setting] = [{"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
@@ -178,13 +179,20 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
 
     def make(name: str, said: str) -> None:
         report(said)
-        with _silent_about_retracing():
-            records.add(name, train_one(configs[name], os.path.join(output_dir, name)))
+        try:
+            with _silent_about_retracing():
+                metrics = train_one(configs[name], os.path.join(output_dir, name))
+        except DivergedError as error:
+            report(f"{name} diverged: {error}")
+            metrics = None
+        records.add(name, metrics)
 
     for number, name in enumerate(configs, 1):
         if name not in records.runs:
             make(name, f"run {number} of {len(configs)}: {name}")
     best = records.best()
+    if math.isinf(records.value(best)):
+        raise ValueError(f"{records.path}: all {len(configs)} runs of this search have diverged; expected a lower learning rate among them")
     if records.lacks_checkpoints(best):
         make(best, f"{best}, the best run, again: another search in this folder has removed its checkpoints")
     records.write()
@@ -252,20 +260,26 @@ class _Records:
         found = differences(to_dict(build(Config, run["config"])), to_dict(self.configs[name]))
         if changed := [one.describe() for one in found if one.key not in ANYWHERE]:
             raise ValueError(f"{self.path}: {name} is a run with other values ({'; '.join(changed)}); give another --output_dir")
-        self._check_metric(run["metrics"], f"{self.path}: {name}: ")
+        if run["metrics"] is not None:
+            self._check_metric(run["metrics"], f"{self.path}: {name}: ")
 
     def _check_metric(self, metrics: Mapping[str, float], where: str = "") -> None:
         if self.metric not in metrics:
             raise ValueError(f"{where}expected a metric {self.metric!r} to choose by, got {sorted(metrics)}")
 
     def value(self, name: str) -> float:
-        """The metric of a finished run."""
-        return self.runs[name]["metrics"][self.metric]
+        """The metric of a finished run, worse than all others of one that diverged."""
+        metrics = self.runs[name]["metrics"]
+        return -self.sign * math.inf if metrics is None else metrics[self.metric]
 
-    def add(self, name: str, metrics: Mapping[str, float]) -> None:
-        """Notes a run, and removes the checkpoints of all but the best of this search. Raises ValueError if the metric is missing."""
-        self._check_metric(metrics)
-        self.runs[name] = {"config": to_dict(self.configs[name]), "metrics": dict(metrics)}
+    def add(self, name: str, metrics: Mapping[str, float] | None) -> None:
+        """Notes a run, without metrics if it diverged, and removes the checkpoints of all but the best of this search.
+
+        Raises ValueError if the metric is missing.
+        """
+        if metrics is not None:
+            self._check_metric(metrics)
+        self.runs[name] = {"config": to_dict(self.configs[name]), "metrics": metrics and dict(metrics)}
         self.kept.add(name)
         others = (self.kept & self.configs.keys()) - {self.best()}
         self.kept -= others
@@ -306,8 +320,10 @@ def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[s
     width = max(len(name_of(outcome.setting)) for outcome in outcomes)
     each = f"each seed and fold ({folds} folds of the first seed first)" if folds else "each seed"
     lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: mean, standard deviation, {each}"]
-    lines += [f"{name_of(outcome.setting):{width}}  {outcome.mean:.4f} +- {outcome.spread:.4f}  "
-              f"({', '.join(f'{value:.4f}' for value in outcome.values)})" for outcome in outcomes]
+    for outcome in outcomes:
+        mean = "diverged" if math.isinf(outcome.mean) else f"{outcome.mean:.4f} +- {outcome.spread:.4f}"
+        values = ", ".join("diverged" if math.isinf(value) else f"{value:.4f}" for value in outcome.values)
+        lines.append(f"{name_of(outcome.setting):{width}}  {mean}  ({values})")
     word = "lowest" if metric.startswith("-") else "highest"
     single = (min if metric.startswith("-") else max)(value for outcome in outcomes for value in outcome.values)
     lines.append(f"best setting, by the {word} mean: {name_of(outcomes[0].setting)}")

@@ -8,6 +8,7 @@ import pytest
 
 from official_bert.config import Config
 from official_bert.training import search
+from official_bert.training.guards import DivergedError
 
 
 def test_the_papers_grid_has_24_settings():
@@ -106,6 +107,26 @@ def test_a_best_run_without_checkpoints_is_trained_again(tmp_path):
     _, best = run(tmp_path, again, said, batches=(32,))
     assert again.calls == [(32, 11)] and "another search in this folder has removed its checkpoints" in said[0]
     assert best.endswith("batch32-seed11") and with_checkpoints(tmp_path) == {"batch16-seed10", "batch32-seed11"}
+
+
+def test_a_run_that_diverges_is_the_worst_and_does_not_stop_the_search(tmp_path):
+    def train_one(config, folder):
+        if config.training.batch_size == 16:
+            raise DivergedError("step 3: the loss is not finite")
+        return {"f1": 0.7, "error": 0.7}
+
+    def go(folder, metric, batches=(16, 32), train_one=train_one):
+        return search.search(Config(), search.settings_of({"training.batch_size": batches}), 1, str(tmp_path / folder), metric, train_one,
+                             said.append)
+    said = []
+    for metric in ("f1", "-error"):
+        outcomes, best = go(metric, metric)
+        assert best.endswith("batch32-seed12345") and [one.setting["training.batch_size"] for one in outcomes] == [32, 16]
+        assert search.describe(outcomes, metric)[1:3] == ["batch32  0.7000 +- 0.0000  (0.7000)", "batch16  diverged  (diverged)"]
+        assert go(metric, metric, train_one=None)[0] == outcomes  # nothing is repeated
+    assert "batch16-seed12345 diverged: step 3: the loss is not finite" in said
+    with pytest.raises(ValueError, match=r"search.json: all 1 runs of this search have diverged"):
+        go("all", "f1", batches=(16,))
 
 
 def test_a_folder_of_other_runs_is_refused_before_the_first_training(tmp_path):

@@ -9,6 +9,7 @@ from made_checkpoints import SMALL, WORDS, stored_small
 from official_bert import finetuning
 from official_bert.config import Config, TokenizerConfig, save_config
 from official_bert.models.interchange import casing, formats
+from official_bert.tasks.loading import restore_for_inference
 from official_bert.training import guards, runs
 
 CASED = [*WORDS[:-2], "Anna", "Rome"]
@@ -73,6 +74,21 @@ def test_a_vocabulary_with_capitals_is_refused_for_lower_cased_text_unless_earli
     save_config(config, str(tmp_path / "run/config.yaml"))
     guards.check_vocabulary(config, str(tmp_path / "run"), "")
     assert len(caplog.messages) == 2 and all("text is lower-cased, as in earlier training" in line for line in caplog.messages)
+
+
+def test_the_vocabulary_of_a_run_without_one_tells_its_casing(tmp_path, cased):
+    run = str(tmp_path / "run")
+    formats.write(dataclasses.replace(stored_small("pretraining"), vocab=None, do_lower_case=None), "ours", run)
+    (tmp_path / "lower.txt").write_text("\n".join(WORDS))
+    for vocab, asked, lower in ((cased, None, False), (cased, False, False), ("lower", None, True), ("lower", False, False)):
+        path = cased if vocab == cased else str(tmp_path / "lower.txt")
+        assert restore_for_inference(run, path, asked)[0].config.tokenizer == TokenizerConfig(vocab_file=path, do_lower_case=lower)
+    with pytest.raises(ValueError, match="cased.txt: more than 1 % of its entries have capital letters, but text is lower-cased"):
+        restore_for_inference(run, cased, True)
+    formats.write(dataclasses.replace(stored_small("pretraining"), vocab=None, do_lower_case=False), "ours", told := str(tmp_path / "told"))
+    assert not restore_for_inference(told, str(tmp_path / "lower.txt"))[0].config.tokenizer.do_lower_case
+    with pytest.raises(ValueError, match="--do_lower_case=true: text is not lower-cased"):
+        restore_for_inference(told, str(tmp_path / "lower.txt"), True)
 
 
 @pytest.mark.parametrize("place", ["flag", "override", "yaml"])

@@ -84,6 +84,16 @@ def test_evaluation_has_the_objective_of_the_checkpoint(tmp_path):
     assert runs.with_objective_of(config, str(tmp_path / "masked"), lines.append).options["objective"] == "masked_lm"
 
 
+def test_pre_training_goes_on_with_the_objective_of_the_checkpoint_unless_it_is_told_otherwise(tmp_path):
+    formats.write(dataclasses.replace(stored_of(LEFT_TO_RIGHT), objective="next_token"), "ours", str(tmp_path / "next"))
+    start = runs.checkpoint_values(str(tmp_path / "next"), pretraining=True)
+    assert load_config(None, checkpoint=start).options == {"objective": "next_token"}
+    assert load_config(None, checkpoint=start, overrides=["options.objective=masked_lm"]).options == {"objective": "masked_lm"}
+    resumed = runs.checkpoint_values("gone", str(tmp_path / "next"), pretraining=True)
+    assert load_config(None, checkpoint=resumed).options == {"objective": "next_token"}
+    assert "options" not in runs.checkpoint_values(str(tmp_path / "next")).values
+
+
 def test_fine_tuning_takes_the_direction_from_the_checkpoint_and_may_add_a_bilstm(tmp_path):
     formats.write(stored_of(LEFT_TO_RIGHT), "ours", str(tmp_path / "run"))
     checkpoint = runs.checkpoint_values(str(tmp_path / "run"))
