@@ -167,7 +167,7 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     better. `origin` says what else the results depend on: digests of the data, the initial checkpoint. A run that diverges is the worst.
 
     Raises ValueError, before the first run, for settings that are the same run, and for results in the folder that are of another
-    origin or configuration, or lack the metric; at the end, if all runs have diverged.
+    origin or configuration, or lack the metric; at the end, if no run has a finite value.
     """
     _check_settings(config, settings, folds)
     parts: list[Setting] = [{"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
@@ -192,7 +192,7 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
             make(name, f"run {number} of {len(configs)}: {name}")
     best = records.best()
     if math.isinf(records.value(best)):
-        raise ValueError(f"{records.path}: all {len(configs)} runs of this search have diverged; expected a lower learning rate among them")
+        raise ValueError(f"{records.path}: no run of this search has a finite value; expected a lower learning rate among them")
     if records.lacks_checkpoints(best):
         make(best, f"{best}, the best run, again: another search in this folder has removed its checkpoints")
     records.write()
@@ -268,9 +268,10 @@ class _Records:
             raise ValueError(f"{where}expected a metric {self.metric!r} to choose by, got {sorted(metrics)}")
 
     def value(self, name: str) -> float:
-        """The metric of a finished run, worse than all others of one that diverged."""
+        """The metric of a finished run; infinite, worse than all others, if it diverged or has none (a correlation of equal answers)."""
         metrics = self.runs[name]["metrics"]
-        return -self.sign * math.inf if metrics is None else metrics[self.metric]
+        found = math.nan if metrics is None else metrics[self.metric]
+        return found if math.isfinite(found) else -self.sign * math.inf
 
     def add(self, name: str, metrics: Mapping[str, float] | None) -> None:
         """Notes a run, without metrics if it diverged, and removes the checkpoints of all but the best of this search.
@@ -321,8 +322,8 @@ def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[s
     each = f"each seed and fold ({folds} folds of the first seed first)" if folds else "each seed"
     lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: mean, standard deviation, {each}"]
     for outcome in outcomes:
-        mean = "diverged" if math.isinf(outcome.mean) else f"{outcome.mean:.4f} +- {outcome.spread:.4f}"
-        values = ", ".join("diverged" if math.isinf(value) else f"{value:.4f}" for value in outcome.values)
+        mean = "not finite" if math.isinf(outcome.mean) else f"{outcome.mean:.4f} +- {outcome.spread:.4f}"
+        values = ", ".join("not finite" if math.isinf(value) else f"{value:.4f}" for value in outcome.values)
         lines.append(f"{name_of(outcome.setting):{width}}  {mean}  ({values})")
     word = "lowest" if metric.startswith("-") else "highest"
     single = (min if metric.startswith("-") else max)(value for outcome in outcomes for value in outcome.values)

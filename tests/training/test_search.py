@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 
 import pytest
@@ -122,10 +123,12 @@ def test_a_run_that_diverges_is_the_worst_and_does_not_stop_the_search(tmp_path)
     for metric in ("f1", "-error"):
         outcomes, best = go(metric, metric)
         assert best.endswith("batch32-seed12345") and [one.setting["training.batch_size"] for one in outcomes] == [32, 16]
-        assert search.describe(outcomes, metric)[1:3] == ["batch32  0.7000 +- 0.0000  (0.7000)", "batch16  diverged  (diverged)"]
+        assert search.describe(outcomes, metric)[1:3] == ["batch32  0.7000 +- 0.0000  (0.7000)", "batch16  not finite  (not finite)"]
         assert go(metric, metric, train_one=None)[0] == outcomes  # nothing is repeated
     assert "batch16-seed12345 diverged: step 3: the loss is not finite" in said
-    with pytest.raises(ValueError, match=r"search.json: all 1 runs of this search have diverged"):
+    outcomes, best = go("nan", "f1", train_one=lambda config, _: {"f1": math.nan if config.training.batch_size == 16 else 0.1})
+    assert best.endswith("batch32-seed12345") and outcomes[0].values == (0.1,)
+    with pytest.raises(ValueError, match=r"search.json: no run of this search has a finite value"):
         go("all", "f1", batches=(16,))
 
 
