@@ -148,7 +148,7 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
     if stored.head not in ("classifier", "tagger"):
         return {}
     labels = stored_models.class_names(stored)
-    if stored.head == "classifier" and (stored.kind == "regression" or len(labels) == 1):
+    if stored.head == "classifier" and (stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")):
         return {"kind": "regression"}
     if stored.kind != "multi_label":
         return {"labels": labels}

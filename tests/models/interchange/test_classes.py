@@ -75,6 +75,22 @@ def test_a_converted_run_keeps_the_thresholds_of_its_labels(given, tuned, kept, 
     assert load_config(str(tmp_path / "again/config.yaml")).options["threshold"] == kept
 
 
+@pytest.mark.parametrize("form", ["ours", "hugging_face"])
+@pytest.mark.parametrize(("kind", "labels"), [("multi_label", ("toxic",)), ("regression", ())])
+def test_one_output_is_a_label_or_a_score_in_every_format(form, kind, labels, tmp_path):
+    stored = stored_small("classifier")
+    kernel = stored.weights["classifier/output_weights"]
+    head = {"classifier/output_bias": stored.weights["classifier/output_bias"][:1],
+            "classifier/output_weights": kernel[:1] if kernel.shape[0] == 3 else kernel[:, :1]}
+    stored = dataclasses.replace(stored, weights={**stored.weights, **head}, labels=labels, kind=kind)
+    formats.write(stored, form, str(tmp_path / "first"))
+    again = formats.read(str(tmp_path / "first"))
+    assert again.kind == kind
+    formats.write(again, "ours", str(tmp_path / "second"))
+    options = load_config(str(tmp_path / "second/config.yaml")).options
+    assert options["kind"] == kind and tuple(options.get("labels", ())) == labels
+
+
 @pytest.mark.parametrize("keys", [("1", "0", "2"), ("2", "1", "0")])
 def test_classes_may_stand_in_any_order_in_the_file(keys, tmp_path):
     formats.write(stored_small("classifier"), "hugging_face", str(tmp_path / "out"))
