@@ -81,6 +81,7 @@ def _search(config: Config, files, placement, steps) -> None:
 
     from official_bert import finetuning
     from official_bert.data.cache import file_digest
+    from official_bert.files import normal
     from official_bert.tasks.loading import load_task
     from official_bert.training import runs, search
     if not (steps.train and steps.evaluate):
@@ -100,7 +101,7 @@ def _search(config: Config, files, placement, steps) -> None:
     if task.constant_answers(files, steps):
         raise ValueError("--grid, --vary, --random, --folds and --seeds: expected a model to train, but this task gives every row the same "
                          "answer")
-    origin = task.data_digests(files) | {"init_checkpoint": FLAGS.init_checkpoint}
+    origin = task.data_digests(files) | {"init_checkpoint": FLAGS.init_checkpoint and normal(FLAGS.init_checkpoint)}
     if vocab_file := config.tokenizer.vocab_file:
         origin["vocabulary"] = file_digest(vocab_file)
     metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)

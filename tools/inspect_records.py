@@ -189,6 +189,8 @@ def inspect() -> None:
     filled = [path for path in paths if records.holds_records(path)]  # a shard without documents has no record
     if not filled:
         raise ValueError(f"{FLAGS.input_file}: no record in these files")
+    for path in filled:
+        record_origins.check_vocabulary(path, facts.digest)
     features = records.file_features(filled[0])
     found = Findings(facts, features[0].length)
     examples: list[Values] = []

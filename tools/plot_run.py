@@ -5,7 +5,7 @@
 
 from official_bert.command_line import run_main
 
-import collections
+import contextlib
 import json
 import os
 
@@ -22,18 +22,22 @@ flags.DEFINE_string("baseline_label", "unigram distribution, held out", "The lab
 
 
 def read_curves(path: str, name: str) -> dict[str, list[tuple[int, float]]]:
-    """Returns (step, value) of `train/name` and `eval/name` in a run's JSON-lines log; raises ValueError if it has neither."""
+    """Returns (step, value) of `train/name` and `eval/name` in a run's JSON-lines log; of a step that was logged twice, the later value.
+
+    A line that was not written to its end does not count. Raises ValueError if the log has neither.
+    """
     if not exists(path):
         raise ValueError(f"{path}: no such log; expected the output folder of a training run")
-    curves: dict[str, list[tuple[int, float]]] = collections.defaultdict(list)
+    curves: dict[str, dict[int, float]] = {"train": {}, "eval": {}}
     for line in read_lines(path):
-        row = json.loads(line)
-        for kind in ("train", "eval"):
-            if f"{kind}/{name}" in row:
-                curves[kind].append((row["step"], row[f"{kind}/{name}"]))
-    if not curves:
+        with contextlib.suppress(json.JSONDecodeError):
+            row = json.loads(line)
+            for kind, points in curves.items():
+                if f"{kind}/{name}" in row:
+                    points[row["step"]] = row[f"{kind}/{name}"]
+    if not any(curves.values()):
         raise ValueError(f"{path}: holds no {name!r}")
-    return curves
+    return {kind: sorted(points.items()) for kind, points in curves.items()}
 
 
 def main(_) -> None:

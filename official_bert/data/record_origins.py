@@ -11,7 +11,7 @@ from typing import Any
 
 from official_bert.files import exists, folder_of, read_json, remove, size_of, written_whole
 
-SUFFIX, SIZE, COPIES = ".made_with.json", "file_bytes", "holds_copies"
+SUFFIX, SIZE, COPIES, VOCABULARY = ".made_with.json", "file_bytes", "holds_copies", "vocabulary"
 
 
 def origin_file(path: str) -> str:
@@ -41,6 +41,12 @@ def read_origin(path: str) -> Mapping[str, Any]:
     if not isinstance(facts, dict):
         raise ValueError(f"{where}: expected a mapping, got {str(facts)[:80]}")
     return facts if facts.get(SIZE) == size_of(path) else {}
+
+
+def check_vocabulary(path: str, digest: str) -> None:
+    """Raises ValueError if a record file is known to be made with another vocabulary than that of the digest: its ids are other words."""
+    if read_origin(path).get(VOCABULARY, digest) != digest:
+        raise ValueError(f"{path}: its records were made with another vocabulary; expected --vocab_file with the same entries")
 
 
 def note_copies(path: str, size: int) -> None:

@@ -9,8 +9,11 @@ import tensorflow as tf
 
 
 def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: int) -> dict[str, tf.Tensor]:
-    """Returns `tokens`, `probabilities` [B,M,K] of logits [B,M,V], present [B,M] bool, words [V]; "" and 0 for blanks not present."""
-    probabilities, best = tf.math.top_k(tf.nn.softmax(logits), count)
+    """Returns `tokens`, `probabilities` [B,M,K] of logits [B,M,R], present [B,M] bool, words [V]; "" and 0 for blanks not present.
+
+    The model may have more rows than the vocabulary has words (R >= V): those are no answer.
+    """
+    probabilities, best = tf.math.top_k(tf.nn.softmax(logits)[:, :, :tf.size(words)], count)
     return {"tokens": tf.where(present[:, :, None], tf.gather(words, best), ""),
             "probabilities": tf.where(present[:, :, None], probabilities, 0.0)}
 

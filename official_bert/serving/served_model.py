@@ -233,6 +233,7 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
 def _max_seq_length(task: TaskBase, options: ServingOptions) -> int:
     """Returns the longest row that is served: the longest of training, unless another is asked for."""
     most = task.config.model.max_position_embeddings
-    length = options.max_seq_length or min(task.options.max_seq_length, most)
+    trained = [phase.options.get("max_seq_length", task.options.max_seq_length) for phase in task.config.phases]
+    length = options.max_seq_length or min(max(trained, default=task.options.max_seq_length), most)
     check_length(length, task.config.model, "--max_seq_length", least=3)
     return length

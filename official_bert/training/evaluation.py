@@ -23,6 +23,8 @@ from official_bert.training.task import BatchSource, DataFiles, Predictions, Res
 from official_bert.training.trainer import Trainer, real_rows
 
 POLL_SECONDS = 2.0
+DIVISION = ("options.dev_share", "options.train_share", "options.split_seed", "options.fold")  # of a training file
+PARTS_OF_A_HEAD = ("options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")  # what its outputs mean
 
 
 def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
@@ -34,7 +36,11 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     weight of the model or has other classes.
     """
     output_dir = local_copy(output_dir)
-    origins.check_held_out_part(task.data_digests(files), output_dir)
+    digests = task.data_digests(files)
+    for folder in {output_dir, os.path.dirname(init_checkpoint), init_checkpoint} - {""}:
+        origins.check_held_out_part(digests, folder)
+    for section in DIVISION if output_dir and "eval" not in digests else ():
+        checkpointing.check_same_run(task.config, output_dir, section)
     trainer = _prepare(task, output_dir, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
@@ -99,7 +105,7 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
 
 
 def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "") -> Trainer:
-    for section in ("model.", "options.labels") if output_dir else ():
+    for section in ("model.", *PARTS_OF_A_HEAD) if output_dir else ():
         checkpointing.check_same_run(task.config, output_dir, section)
     guards.check_vocabulary(task.config, output_dir, init_checkpoint)
     strategy = distribution.make_strategy(placement)

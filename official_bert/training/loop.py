@@ -16,6 +16,7 @@ import tensorflow as tf
 from official_bert.config import Config
 from official_bert.copies import WorkingFolder, original_paths
 from official_bert.data.sources import ExampleSource
+from official_bert.files import absolute
 from official_bert.models import checkpoints, parts
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.prefixes import step_of
@@ -103,7 +104,7 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
         anew = parts.first_values(trainer.model, config.training.reinitialize_layers, config.training.freeze)
         found = checkpoints.initialize_from(trainer.model, init_checkpoint, first.task.classes)
         parts.put_back(trainer.model, anew)
-        origin = {**origin, origins.START: init_checkpoint, "init_checkpoint": found.origin}
+        origin = {**origin, origins.START: absolute(init_checkpoint), "init_checkpoint": found.origin}
         report(f"initialised (weights only): {found.describe()}")
         if anew:
             report(f"made anew (seed {config.seed}): the last {config.training.reinitialize_layers} layers and the pooler")

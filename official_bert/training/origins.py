@@ -8,13 +8,13 @@ from typing import Any
 
 from official_bert.config import Config
 from official_bert.data.cache import file_digest
-from official_bert.files import absolute, normal, read_json, written_whole
+from official_bert.files import absolute, exists, read_json, written_whole
 from official_bert.training.phases import Phase
 
 DATA_FILE = "data.json"
 FLAGS = {"train": "--train_file", "eval": "--eval_file"}
 ORDER = "order"
-START = "start"  # the initial checkpoint as it was given
+START = "start"  # the path of the initial checkpoint
 NAMED = 3  # files of a kind in a message
 
 
@@ -46,12 +46,13 @@ def changes(origin: Mapping[str, Any], output_dir: str) -> list[str]:
     """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
     before = _recorded(output_dir)
     found = [_describe(key, before[key], value) for key, value in origin.items()
-             if key != ORDER and before.get(key, value) != value and not (key == START and _same_place(before[key], value))]
+             if key != ORDER and before.get(key, value) != value and not (key == START and _may_be_moved(before[key], value))]
     return found + _other_division(before, origin)
 
 
-def _same_place(path: str, other: str) -> bool:
-    return normal(path) == normal(other) or absolute(path) == absolute(other)
+def _may_be_moved(before: str, path: str) -> bool:
+    """Whether two paths are the same place, or there is nothing any more at the first one."""
+    return before == absolute(path) or not (exists(before) or exists(f"{before}.index"))
 
 
 def _other_division(before: Mapping[str, Any], origin: Mapping[str, Any]) -> list[str]:
@@ -99,8 +100,9 @@ def evaluates_otherwise(origin: Mapping[str, Any], output_dir: str) -> bool:
 
 def write(origin: Mapping[str, Any], output_dir: str) -> None:
     """Records what the run is made of; keeps what was recorded of other keys, such as the initial checkpoint."""
+    kept = {key: value for key, value in _recorded(output_dir).items() if not key.startswith("eval") or "train" not in origin}
     with written_whole(os.path.join(output_dir, DATA_FILE)) as file:
-        json.dump(_recorded(output_dir) | dict(origin), file, indent=1)
+        json.dump(kept | dict(origin), file, indent=1)
 
 
 def _recorded(output_dir: str) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def _describe(key: str, before: Any, after: Any) -> str:
     if key == "vocabulary":
         return "another vocabulary (--vocab_file has another content)"
     if key == START:
-        return f"another --init_checkpoint, {before} (without this flag, a run is resumed all the same)"
+        return f"another --init_checkpoint, {before}"
     if key in FLAGS:
         hint = " (--nodo_train evaluates it on these)" if key == "eval" else ""
         return f"another content of {FLAGS[key]} (or its file in --data_dir){hint}"

@@ -101,11 +101,11 @@ def phase_config(config: Config, phase: PhaseConfig) -> Config:
 
 
 def task_at(task: TaskBase, step: int) -> TaskBase:
-    """Returns the task of the phase of step `step`; after the end, that of the last phase."""
+    """Returns the task of the phase that ends with or after step `step`, as training measures it; after the end, that of the last phase."""
     last = 0
     for phase in task.config.phases:
         last += phase.steps
-        if step < last or phase is task.config.phases[-1]:
+        if step <= last or phase is task.config.phases[-1]:
             return type(task)(phase_config(task.config, phase))
     return task
 

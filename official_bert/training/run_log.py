@@ -47,12 +47,14 @@ class Profile:
 
 
 def logged_steps(output_dir: str, kind: str) -> set[int]:
-    """The steps of the lines of a kind (train, eval) in a run's log; lines that are no JSON are passed over."""
-    steps = set()
+    """The steps of the lines of a kind (train, eval) in a run's log, since its data changed; lines that are no JSON are passed over."""
+    steps: set[int] = set()
     with contextlib.suppress(FileNotFoundError), open(os.path.join(output_dir, LOG_FILE), encoding="utf-8", errors="replace") as file:
         for line in file:
             with contextlib.suppress(json.JSONDecodeError):
                 row = json.loads(line)
+                if "changed_data" in row:
+                    steps.clear()
                 if any(key.startswith(f"{kind}/") for key in row):
                     steps.add(row["step"])
     return steps

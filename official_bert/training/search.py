@@ -26,7 +26,10 @@ from official_bert.training.checkpointing import BEST_FOLDER
 from official_bert.training.guards import DivergedError
 
 SEARCH_FILE = "search.json"
-ANYWHERE = ("tokenizer.vocab_file",)  # may have another path: its content is part of the origin
+# May be other values: the vocabulary's content is part of the origin, and the others change no result.
+WITHOUT_EFFECT = ("tokenizer.vocab_file", *(f"training.{name}" for name in (
+    "eval_batch_size", "log_every", "save_every", "keep_checkpoints", "keep_every", "steps_per_loop", "report", "accumulation_steps",
+    "recompute")))
 DATA = ("train", "eval")  # parts of the origin that may also be missing
 # The paper's A.3: "the following range of possible values to work well across all tasks".
 PAPER_GRID: Mapping[str, tuple[Any, ...]] = {
@@ -258,7 +261,7 @@ class _Records:
         run = self.runs[name]
         # A run of an earlier version has the defaults of options that came later.
         found = differences(to_dict(build(Config, run["config"])), to_dict(self.configs[name]))
-        if changed := [one.describe() for one in found if one.key not in ANYWHERE]:
+        if changed := [one.describe() for one in found if one.key not in WITHOUT_EFFECT]:
             raise ValueError(f"{self.path}: {name} is a run with other values ({'; '.join(changed)}); give another --output_dir")
         if run["metrics"] is not None:
             self._check_metric(run["metrics"], f"{self.path}: {name}: ")

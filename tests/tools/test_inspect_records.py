@@ -10,7 +10,9 @@ from absl.testing import flagsaver
 from commands import imported_tool
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import records
+from official_bert.data import record_origins, records
+from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.text.vocab import load_vocab
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -63,6 +65,15 @@ def test_what_is_printed_is_what_the_golden_records_hold(inspect, tmp_path, gold
                    f"most frequent: {words[ids[counts.argmax()]]} {counts.max() / used.sum():.1%}"):
         assert wanted in printed
     assert printed.count("  label ") == 3 and "[MASK|" in printed
+
+
+def test_records_of_another_vocabulary_are_refused(inspect, tmp_path, golden_rows):
+    path = write(tmp_path / "out", golden_rows)
+    record_origins.write_origin(str(path), {"vocabulary": VocabularyFacts.of(load_vocab(str(VOCAB))).digest})
+    inspect(path)
+    record_origins.write_origin(str(path), {"vocabulary": VocabularyFacts.of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "a": 3}).digest})
+    with pytest.raises(ValueError, match="out: its records were made with another vocabulary; expected --vocab_file with the same entries"):
+        inspect(path)
 
 
 def test_decoded_examples_show_what_stands_and_what_is_wanted(inspect, tmp_path):

@@ -1,5 +1,5 @@
 
-from commands import run_here
+from commands import imported_tool, run_here
 
 
 def plot(root, *arguments):
@@ -13,6 +13,14 @@ def test_losses_of_a_log_are_drawn(root, tmp_path):
     assert done.returncode == 0 and "loss over 20 steps" in done.stdout, done.stderr
     picture = (tmp_path / "loss.svg").read_text()
     assert all(f"<!-- {label} -->" in picture for label in ("training", "held out", "words", "step", "loss"))
+
+
+def test_of_a_step_that_was_logged_twice_the_later_value_counts_and_a_broken_line_does_not(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 10, "train/loss": 3.0}\n{"step": 20, "train/loss": 9.0}\n{"step": 10, "eval/loss": 4.0}\n'
+                   '{"step": 20, "train/loss": 2.0}\n{"step": 30, "train/lo')
+    with imported_tool("plot_run") as module:
+        assert module.read_curves(str(log), "loss") == {"train": [(10, 3.0), (20, 2.0)], "eval": [(10, 4.0)]}
 
 
 def test_a_run_without_a_log_is_told(root, tmp_path):

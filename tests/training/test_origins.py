@@ -95,12 +95,23 @@ def test_packed_rows_of_another_number_are_told(begun):
 
 def test_another_initial_checkpoint_is_refused_and_the_same_one_has_several_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    origins.write({"train": "a", origins.START: "models/bert"}, "run")
+    (tmp_path / "models/bert").mkdir(parents=True)
+    origins.write({"train": "a", origins.START: str(tmp_path / "models/bert")}, "run")
     for same in ("models/bert", "./models//bert/", str(tmp_path / "models/bert")):
         origins.check_unchanged({"train": "a", origins.START: same}, "run")
     origins.check_unchanged({"train": "a"}, "run")
-    with pytest.raises(ValueError, match=r"holds a run with another --init_checkpoint, models/bert \(without this flag, a run is resumed"):
+    with pytest.raises(ValueError, match=r"holds a run with another --init_checkpoint, .*models/bert; give another folder"):
         origins.check_unchanged({"train": "a", origins.START: "models/other"}, "run")
+    (tmp_path / "models").rename("moved")
+    origins.check_unchanged({"train": "a", origins.START: "moved/bert"}, "run")
+
+
+def test_what_is_held_out_is_recorded_anew(tmp_path):
+    origins.write(PART | {"init_checkpoint": "there"}, str(tmp_path))
+    origins.write(FILE, str(tmp_path))
+    assert json.loads((tmp_path / "data.json").read_text()) == FILE | {"init_checkpoint": "there"}
+    origins.check_unchanged(FILE, str(tmp_path))
+    assert not origins.evaluates_otherwise(FILE, str(tmp_path))
 
 
 # What is held out: nothing, a part of the training file, a file of its own.

@@ -3,10 +3,14 @@
 import types
 
 import pytest
+from made_pretraining import make_config
 
 from official_bert.config import AS_IN_2018, FINE_TUNING, Config, TrainingConfig, build, merge
+from official_bert.serving import served_model
+from official_bert.serving.served_model import ServingOptions
+from official_bert.tasks.loading import load_task
 from official_bert.training.optimization import warmup_steps
-from official_bert.training.phases import epoch_steps
+from official_bert.training.phases import epoch_steps, task_at
 
 
 @pytest.mark.parametrize(("rows", "batch_size", "epochs", "up", "down"), [
@@ -16,6 +20,13 @@ def test_2018_rounds_rows_times_epochs_down_where_each_epoch_is_whole_here(rows,
     source = types.SimpleNamespace(rows=rows, batch_size=batch_size, batches_per_epoch=-(-rows // batch_size))
     settings = [TrainingConfig(batch_size=batch_size, epochs=epochs, epoch_rounding=rounding) for rounding in ("up", "down")]
     assert [epoch_steps(one, source) for one in settings] == [up, down]
+
+
+def test_the_weights_after_a_phase_are_measured_as_training_measures_them():
+    phases = [{"steps": 2, "options": {"max_seq_length": 8}}, {"steps": 3, "options": {"max_seq_length": 16}}]
+    task = load_task(make_config(training={"steps": 0}, phases=phases))
+    assert [task_at(task, step).options.max_seq_length for step in (0, 1, 2, 3, 5, 6)] == [8, 8, 8, 16, 16, 16]
+    assert served_model._max_seq_length(task, ServingOptions()) == 16  # the longest rows of training
 
 
 # 2018's run_classifier.py and run_squad.py: int(examples / train_batch_size * num_train_epochs), int(steps * warmup_proportion).

@@ -144,6 +144,8 @@ def test_a_folder_of_other_runs_is_refused_before_the_first_training(tmp_path):
         with pytest.raises(ValueError, match=wanted):
             run(tmp_path, None, **{"train": "a", "vocabulary": "v"} | changed)
     run(tmp_path, None, train="a", vocabulary="v", config=elsewhere)  # the same vocabulary in another place
+    quiet = Config(seed=10, training=dataclasses.replace(Config().training, log_every=7, eval_batch_size=8))
+    run(tmp_path, None, train="a", vocabulary="v", config=quiet)
     run(tmp_path / "other", Trained(), train="a", eval="b")
     with pytest.raises(ValueError, match="of another eval;"):
         run(tmp_path / "other", None, train="a")

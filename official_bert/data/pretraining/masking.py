@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from official_bert.data.cache import text_digest
 from official_bert.data.pretraining import kernels
 
 MASKING_STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN}
@@ -67,6 +68,7 @@ class VocabularyFacts:
     mask_id: int
     continues_word: np.ndarray  # [size] bool: the pieces that begin with ##
     replacements: np.ndarray  # int64, in the order of the file: a random replacement is any of them, as in 2018
+    digest: str  # of the entries with their ids
 
     @classmethod
     def of(cls, vocab: Mapping[str, int]) -> "VocabularyFacts":
@@ -75,7 +77,7 @@ class VocabularyFacts:
         continues_word = np.zeros(size, np.bool_)
         continues_word[[index for token, index in vocab.items() if token.startswith("##")]] = True
         return cls(size, vocab["[CLS]"], vocab["[SEP]"], vocab["[MASK]"], continues_word,
-                   np.fromiter(vocab.values(), np.int64, len(vocab)))
+                   np.fromiter(vocab.values(), np.int64, len(vocab)), text_digest(f"{index} {token}" for token, index in vocab.items()))
 
     @property
     def token_type(self) -> type:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.text.vocab import has_capitals, read_entries
 
+UNUSED = re.compile(r"\[unused\d+\]")
 # Published names that do not say it (2018 `validate_case_matches_checkpoint`).
 PUBLISHED = {"multilingual_L-12_H-768_A-12": True, "chinese_L-12_H-768_A-12": True}
 
@@ -44,7 +45,8 @@ def is_lower_case(stored: StoredModel) -> bool | None:
 def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     """Returns the model with the user's vocabulary, or with its own for "".
 
-    Raises ValueError for a vocabulary with capitals beside a checkpoint whose text is lower-cased.
+    Raises ValueError for a vocabulary with capitals beside a checkpoint whose text is lower-cased, and for one of the same size with
+    other entries, unless they fill its `[unused]` slots: the rows of its embeddings belong to other words.
     """
     if not vocab_file:
         return stored
@@ -53,6 +55,10 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     if stored.do_lower_case and has_capitals(vocab) and not own:
         raise ValueError(f"{vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for {stored.origin}; "
                          "expected the vocabulary that goes with it")
+    if stored.vocab is not None and len(vocab) == len(stored.vocab):
+        for number, (theirs, entry) in enumerate(zip(stored.vocab, vocab), 1):
+            if entry != theirs and not UNUSED.fullmatch(theirs):
+                raise ValueError(f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {stored.origin}, got {entry!r}")
     return dataclasses.replace(stored, vocab=vocab)
 
 

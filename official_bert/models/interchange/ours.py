@@ -86,8 +86,8 @@ def _threshold_of(config: Config, prefix: str) -> float | str | list[float] | No
 
 
 def _objective_of(config: Config) -> Objective:
-    """The objective of a pre-training run: an option of its task, masked LM by default."""
-    objective = config.options.get("objective", "masked_lm")
+    """The objective of a pre-training run: an option of its task, masked LM by default; "" if an earlier version left it out."""
+    objective = config.options.get("objective", "masked_lm" if config.model.attention == "bidirectional" else "")
     return typing.cast(Objective, objective) if objective in typing.get_args(Objective) else ""
 
 

@@ -173,6 +173,10 @@ class Task(TaskBase):
             if (made := record_origins.read_origin(path).get("sentence_task", self._sentence_task)) != self._sentence_task:
                 raise ValueError(f"{path}: its records were made with --sentence_task={made}, but config.options.sentence_task is "
                                  f"{self._sentence_task}")
+        if self.config.tokenizer.vocab_file and not given.allow_changed_data:
+            digest = VocabularyFacts.of(self.tokenizer.vocab).digest
+            for path in paths:
+                record_origins.check_vocabulary(path, digest)
         kinds = sorted({_kind(features[path]) for path in paths})
         if len(kinds) > 1:
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"

@@ -81,13 +81,12 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
     each different one, as an example of its own.
 
     Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there twice, answers of
-    another form, several answers in training, or answers to only some of the questions otherwise.
+    another form, or several answers in training.
     """
     path, articles = _load(path)
     examples: list[SquadExample] = []
     unfound: list[str] = []
     places: dict[str, str] = {}  # by id: answers are files of one answer an id
-    bare: list[str] = []  # the places of questions without gold answers
     for where, passage, row in _questions(path, articles):
         question = _get(row, "question", str, where)
         _complete(row)
@@ -95,9 +94,7 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
         if qas_id in places:
             raise ValueError(f"{where}: id {qas_id!r} is that of {places[qas_id]} too; expected an id for each question")
         places[qas_id] = where
-        if "answers" not in row:
-            bare.append(where)
-        elif not training:
+        if "answers" in row and not training:
             _check_gold(row, where)
         example = SquadExample(qas_id, question, passage)
         for one in _with_answers(example, row, where, version_2, several) if training else [example]:
@@ -105,8 +102,6 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
                 unfound.append(f"{qas_id} ({one.answer!r})")
             else:
                 examples.append(one)
-    if not training and 0 < len(bare) < len(places):
-        raise ValueError(f"{bare[0]}: 'answers' is missing; expected them for all questions of the file ([]: there is none) or for none")
     if not examples:
         raise ValueError(f"{path}: no question in this file" + (", all were skipped" if unfound else ""))
     return SquadFile(path, tuple(examples), articles, tuple(unfound))

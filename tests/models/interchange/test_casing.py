@@ -45,7 +45,7 @@ def test_contradictions_are_refused(tmp_path):
     with pytest.raises(ValueError, match="cased.txt: more than 1 % of its entries have capital letters, but text is lower-cased for"):
         runs.checkpoint_values(uncased, vocab_file=str(tmp_path / "cased.txt"))
     assert runs.checkpoint_values(cased).values["tokenizer"]["do_lower_case"] is False
-    plain = written(tmp_path, "tf1", "plain")
+    plain = written(tmp_path, "tf1", "plain", vocab=None)
     assert "do_lower_case" not in runs.checkpoint_values(plain).values["tokenizer"]
     assert runs.checkpoint_values(plain, vocab_file=str(tmp_path / "cased.txt")).values["tokenizer"]["do_lower_case"] is False
     with pytest.raises(ValueError, match="--do_lower_case=true: text is not lower-cased for there"):
@@ -62,7 +62,7 @@ def cased(tmp_path):
 def test_a_vocabulary_with_capitals_is_refused_for_lower_cased_text_unless_earlier_training_was_so(tmp_path, cased, caplog):
     config = Config(model=SMALL, tokenizer=TokenizerConfig(vocab_file=cased))
     told = r"cased.txt: more than 1 % of its entries have capital .* --do_lower_case=False \(tokenizer.do_lower_case: false\)"
-    for checkpoint in ("", written(tmp_path, "tf1", "plain"), written(tmp_path, "tf1", "cased_L-2", CASED)):
+    for checkpoint in ("", written(tmp_path, "tf1", "plain", vocab=None), written(tmp_path, "tf1", "cased_L-2", CASED)):
         with pytest.raises(ValueError, match=told):
             guards.check_vocabulary(config, str(tmp_path / "new"), checkpoint)
     with pytest.raises(ValueError, match="cased.txt: .* but text is lower-cased for TF 1 checkpoint .*uncased_L-2"):
@@ -91,6 +91,19 @@ def test_the_vocabulary_of_a_run_without_one_tells_its_casing(tmp_path, cased):
         restore_for_inference(told, str(tmp_path / "lower.txt"), True)
 
 
+def test_another_vocabulary_of_the_same_size_is_refused_unless_it_fills_free_places(tmp_path):
+    free = [*WORDS[:-2], "[unused7]", WORDS[-1]]
+    path, given = written(tmp_path, "tf1", vocab=free), tmp_path / "given.txt"
+    for entries, told in ((free, ""), ([*free[:-2], "domain", free[-1]], ""),
+                          ([*free[:-3], free[-1], free[-2], free[-3]], f"given.txt:{len(free) - 2}: expected {free[-3]!r}, .* got {free[-1]!r}")):
+        given.write_text("\n".join(entries) + "\n")
+        if told:
+            with pytest.raises(ValueError, match=told):
+                runs.checkpoint_values(path, vocab_file=str(given))
+        else:
+            runs.checkpoint_values(path, vocab_file=str(given))
+
+
 @pytest.mark.parametrize("place", ["flag", "override", "yaml"])
 def test_the_users_vocabulary_decides_beside_a_checkpoint_wherever_it_is_named(tmp_path, cased, place):
     (tmp_path / "run.yaml").write_text(f"task: classification\ntokenizer: {{vocab_file: {cased}}}\n")
@@ -101,7 +114,7 @@ def test_the_users_vocabulary_decides_beside_a_checkpoint_wherever_it_is_named(t
 
     def make(checkpoint):
         return finetuning.make_config("classification", path, checkpoint, str(tmp_path / "new"), **arguments).tokenizer
-    assert make(written(tmp_path, "tf1", "plain")) == TokenizerConfig(vocab_file=cased, do_lower_case=False)
+    assert make(written(tmp_path, "tf1", "plain", vocab=None)) == TokenizerConfig(vocab_file=cased, do_lower_case=False)
     with pytest.raises(ValueError, match="cased.txt: more than 1 % .* but text is lower-cased for TF 1 checkpoint .*uncased_L-3"):
         make(written(tmp_path, "tf1", "uncased_L-3"))
     # A vocabulary that the YAML inherits gives way to the checkpoint's.

@@ -7,8 +7,10 @@ import pytest
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build
-from official_bert.data import records
+from official_bert.data import record_origins, records
+from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.tasks.loading import load_task
+from official_bert.text.vocab import load_vocab
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 
 S, P = 32, 6
@@ -56,6 +58,16 @@ def rows_of(dataset):
             ids[row, places] = batch["masked_lm_ids"][row][used[row]]
             found[tuple(ids[row])] = tuple(places)
     return found
+
+
+def test_records_of_another_vocabulary_are_refused(unmasked, golden, tmp_path):
+    path = str(tmp_path / "part-0")
+    own = VocabularyFacts.of(load_vocab(str(golden / "vocab_uncased.txt"))).digest
+    record_origins.write_origin(path, {"vocabulary": own})
+    resolve(path, golden)
+    record_origins.write_origin(path, {"vocabulary": VocabularyFacts.of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2}).digest})
+    with pytest.raises(ValueError, match=r"part-0: its records were made with another vocabulary; expected --vocab_file"):
+        resolve(path, golden)
 
 
 def test_shards_without_records_among_others_are_taken_with_a_warning(unmasked, golden, tmp_path, caplog):

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.serving.post_processing import best_words
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.text.tokenization import FullTokenizer
 
@@ -36,6 +37,13 @@ def test_fill_mask_gives_the_words_that_the_model_gives_at_the_masks(golden, gra
             np.testing.assert_allclose(found["probabilities"].numpy()[index, blank], softmax(logits[blank])[best],
                                        rtol=1e-4)
     assert found["truncated"].numpy().tolist() == [False, False, False]
+
+
+def test_rows_of_a_model_beyond_the_vocabulary_are_no_words():
+    logits = np.log([[[0.1, 0.2, 0.3, 0.4]]]).astype(np.float32)  # the last row belongs to no word
+    found = best_words(tf.constant(logits), tf.constant([[True]]), tf.constant(["a", "b", "c"]), 2)
+    assert found["tokens"].numpy().tolist() == [[[b"c", b"b"]]]
+    np.testing.assert_allclose(found["probabilities"], [[[0.3, 0.2]]], rtol=1e-6)
 
 
 def test_a_mask_that_is_cut_off_is_no_blank_and_the_text_is_marked(graph_tokenizer, small_config):
