@@ -45,7 +45,7 @@ def read_origin(path: str) -> Mapping[str, Any]:
 
 def check_vocabulary(path: str, digest: str) -> None:
     """Raises ValueError if a record file is known to be made with another vocabulary than that of the digest: its ids are other words."""
-    if read_origin(path).get(VOCABULARY, digest) != digest:
+    if (read_origin(path).get(VOCABULARY) or digest) != digest:
         raise ValueError(f"{path}: its records were made with another vocabulary; expected --vocab_file with the same entries")
 
 

@@ -66,7 +66,10 @@ def test_case_is_told_from_the_vocabulary(convert, google, golden, tmp_path):
         return json.loads((tmp_path / name / "tokenizer_config.json").read_text())
     convert(to="hugging_face", input=google, output=tmp_path / "uncased")
     assert config("uncased")["do_lower_case"] is True
-    convert(to="hugging_face", input=google, output=tmp_path / "cased", vocab_file=golden / "vocab_cased.txt")
+    with pytest.raises(ValueError, match=r"vocab_cased.txt:\d+: expected '\[', as in the vocabulary of TF 1 checkpoint .*, got 'A'"):
+        convert(to="hugging_face", input=google, output=tmp_path / "other", vocab_file=golden / "vocab_cased.txt")
+    bare = shutil.copytree(google, tmp_path / "bare", ignore=shutil.ignore_patterns("vocab.txt"))
+    convert(to="hugging_face", input=bare, output=tmp_path / "cased", vocab_file=golden / "vocab_cased.txt")
     assert config("cased")["do_lower_case"] is False
     convert(to="hugging_face", input=google, output=tmp_path / "said", do_lower_case="false")
     assert config("said")["do_lower_case"] is False

@@ -141,9 +141,11 @@ def test_a_best_checkpoint_of_another_run_or_of_other_data_gives_way(scripted, u
     best = json.loads((tmp_path / "best/metric.json").read_text())
     assert best == {"metric": "accuracy", "value": 0.9, "step": 8}
     other = files(eval_file=FILES["new"], allow_changed_data=True)
-    assert tune(tmp_path, other, epochs=3.0)["accuracy"] == 0.7
-    best = json.loads((tmp_path / "best/metric.json").read_text())
-    assert best == {"metric": "accuracy", "value": 0.7, "step": 12}
+    (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8}')
+    assert tune(tmp_path, other, epochs=3.0, patience=2)["accuracy"] == 0.9  # step 8 is measured anew, on the other data
+    assert json.loads((tmp_path / "best/metric.json").read_text()) == best
+    rows = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    assert [row["step"] for row in rows if "eval/accuracy" in row] == [4, 8, 8, 12]
 
 
 @pytest.mark.slow

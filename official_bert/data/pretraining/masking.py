@@ -68,7 +68,7 @@ class VocabularyFacts:
     mask_id: int
     continues_word: np.ndarray  # [size] bool: the pieces that begin with ##
     replacements: np.ndarray  # int64, in the order of the file: a random replacement is any of them, as in 2018
-    digest: str  # of the entries with their ids
+    digest: str = ""  # of the entries with their ids
 
     @classmethod
     def of(cls, vocab: Mapping[str, int]) -> "VocabularyFacts":

@@ -94,8 +94,8 @@ def test_the_vocabulary_of_a_run_without_one_tells_its_casing(tmp_path, cased):
 def test_another_vocabulary_of_the_same_size_is_refused_unless_it_fills_free_places(tmp_path):
     free = [*WORDS[:-2], "[unused7]", WORDS[-1]]
     path, given = written(tmp_path, "tf1", vocab=free), tmp_path / "given.txt"
-    for entries, told in ((free, ""), ([*free[:-2], "domain", free[-1]], ""),
-                          ([*free[:-3], free[-1], free[-2], free[-3]], f"given.txt:{len(free) - 2}: expected {free[-3]!r}, .* got {free[-1]!r}")):
+    other = f"given.txt:{len(free) - 2}: expected {free[-3]!r}, .* got {free[-1]!r}"
+    for entries, told in ((free, ""), ([*free[:-2], "domain", free[-1]], ""), ([*free[:-3], free[-1], free[-2], free[-3]], other)):
         given.write_text("\n".join(entries) + "\n")
         if told:
             with pytest.raises(ValueError, match=told):
