@@ -37,7 +37,7 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     """
     output_dir = local_copy(output_dir)
     digests = task.data_digests(files)
-    for folder in {output_dir, os.path.dirname(init_checkpoint), init_checkpoint} - {""}:
+    for folder in {output_dir, init_checkpoint if os.path.isdir(init_checkpoint) else os.path.dirname(init_checkpoint)} - {""}:
         origins.check_held_out_part(digests, folder)
     for section in DIVISION if output_dir and "eval" not in digests else ():
         checkpointing.check_same_run(task.config, output_dir, section)

@@ -107,7 +107,8 @@ def write(origin: Mapping[str, Any], output_dir: str) -> None:
 
 def _recorded(output_dir: str) -> dict[str, Any]:
     path = os.path.join(output_dir, DATA_FILE)
-    return read_json(path) if os.path.exists(path) else {}
+    found = read_json(path) if os.path.exists(path) else {}
+    return found if isinstance(found, dict) else {}  # beside a checkpoint, somebody else's file may have this name
 
 
 def _describe(key: str, before: Any, after: Any) -> str:

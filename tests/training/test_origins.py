@@ -136,6 +136,9 @@ def test_another_division_of_the_training_file_is_refused(tmp_path, before, afte
 
 def test_an_evaluation_holds_out_only_what_the_run_held_out(tmp_path):
     origins.check_held_out_part({"train": "t"}, str(tmp_path))  # nothing is known of such a folder
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/data.json").write_text("[1]")
+    origins.check_held_out_part({"train": "t"}, str(tmp_path / "theirs"))
     for before, digests, refused in (
             (PART, {"train": "t"}, ""), (NONE, {"train": "t", "eval": "e"}, ""), (PART, {}, ""),
             (PART, {"train": "u"}, "held out a part of another training file"),
