@@ -190,7 +190,7 @@ def inspect() -> None:
     if not filled:
         raise ValueError(f"{FLAGS.input_file}: no record in these files")
     for path in filled:
-        record_origins.check_vocabulary(path, facts.digest)
+        record_origins.check_vocabulary(path, record_origins.read_origin(path), facts.digest)
     features = records.file_features(filled[0])
     found = Findings(facts, features[0].length)
     examples: list[Values] = []

@@ -43,9 +43,9 @@ def read_origin(path: str) -> Mapping[str, Any]:
     return facts if facts.get(SIZE) == size_of(path) else {}
 
 
-def check_vocabulary(path: str, digest: str) -> None:
-    """Raises ValueError if a record file is known to be made with another vocabulary than that of the digest: its ids are other words."""
-    if (read_origin(path).get(VOCABULARY) or digest) != digest:
+def check_vocabulary(path: str, made: Mapping[str, Any], digest: str) -> None:
+    """Raises ValueError if the settings of a record file name another vocabulary than that of the digest: its ids are other words."""
+    if (made.get(VOCABULARY) or digest) != digest:
         raise ValueError(f"{path}: its records were made with another vocabulary; expected --vocab_file with the same entries")
 
 

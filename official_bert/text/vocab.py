@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from official_bert.files import read_lines
 
+UNUSED = re.compile(r"\[unused\d+\]")  # free entries, for new words
 CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -55,7 +56,7 @@ def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = Tr
     slots and the vocabulary may not `grow`.
     """
     entries = list(vocab)
-    slots = [index for token, index in vocab.items() if re.fullmatch(r"\[unused\d+\]", token)]
+    slots = [index for token, index in vocab.items() if UNUSED.fullmatch(token)]
     new = [word for word in dict.fromkeys(words) if word not in vocab]
     if len(new) > len(slots) and not grow:
         raise ValueError(f"the vocabulary has {len(slots)} [unusedN] slots for {len(new)} new words; "

@@ -35,17 +35,17 @@ def locked(output_dir: str) -> Iterator[None]:
         yield
 
 
-def check_same_run(config: Config, output_dir: str, section: str = "") -> list[Difference]:
+def check_same_run(config: Config, output_dir: str, sections: tuple[str, ...] = ("",)) -> list[Difference]:
     """Returns the values that have changed since the run in the folder began, all of which may change.
 
-    Raises ValueError, naming the keys, if values that begin with `section` have changed and may not.
+    Raises ValueError, naming the keys, if values that begin with one of `sections` have changed and may not.
     """
     path = os.path.join(output_dir, CONFIG_FILE)
     if not os.path.exists(path):
         return []
     every = differences(to_dict(load_config(path)), to_dict(config))
     done = max(map(prefixes.step_of, prefixes.prefixes_in(output_dir)), default=0)
-    wrong = [one for one in every if one.key.startswith(section) and not may_change(one.key)
+    wrong = [one for one in every if one.key.startswith(sections) and not may_change(one.key)
              and not (one.key == "phases" and _go_on(one.before, one.after, done))]
     if wrong:
         raise ValueError(f"--output_dir={output_dir} holds a run with another configuration "

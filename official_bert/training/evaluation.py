@@ -24,7 +24,7 @@ from official_bert.training.trainer import Trainer, real_rows
 
 POLL_SECONDS = 2.0
 DIVISION = ("options.dev_share", "options.train_share", "options.split_seed", "options.fold")  # of a training file
-PARTS_OF_A_HEAD = ("options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")  # what its outputs mean
+MEANING = ("model.", "options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")  # of the outputs
 
 
 def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
@@ -39,8 +39,8 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     digests = task.data_digests(files)
     for folder in {output_dir, init_checkpoint if os.path.isdir(init_checkpoint) else os.path.dirname(init_checkpoint)} - {""}:
         origins.check_held_out_part(digests, folder)
-    for section in DIVISION if output_dir and "eval" not in digests else ():
-        checkpointing.check_same_run(task.config, output_dir, section)
+    if output_dir and "eval" not in digests:
+        checkpointing.check_same_run(task.config, output_dir, DIVISION)
     trainer = _prepare(task, output_dir, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
@@ -105,8 +105,8 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
 
 
 def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "") -> Trainer:
-    for section in ("model.", *PARTS_OF_A_HEAD) if output_dir else ():
-        checkpointing.check_same_run(task.config, output_dir, section)
+    if output_dir:
+        checkpointing.check_same_run(task.config, output_dir, MEANING)
     guards.check_vocabulary(task.config, output_dir, init_checkpoint)
     strategy = distribution.make_strategy(placement)
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)

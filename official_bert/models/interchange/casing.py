@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.text.vocab import has_capitals, read_entries
+from official_bert.text.vocab import UNUSED, has_capitals, read_entries
 
-UNUSED = re.compile(r"\[unused\d+\]")
 # Published names that do not say it (2018 `validate_case_matches_checkpoint`).
 PUBLISHED = {"multilingual_L-12_H-768_A-12": True, "chinese_L-12_H-768_A-12": True}
 

@@ -169,14 +169,16 @@ class Task(TaskBase):
         if not paths:
             raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
                              f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
-        for path in paths if shuffle or self._learns_sentences else ():  # labels that nothing measures do not matter
-            if (made := record_origins.read_origin(path).get("sentence_task", self._sentence_task)) != self._sentence_task:
-                raise ValueError(f"{path}: its records were made with --sentence_task={made}, but config.options.sentence_task is "
+        knows_words = self.config.tokenizer.vocab_file and not given.allow_changed_data
+        digest = VocabularyFacts.of(self.tokenizer.vocab).digest if knows_words else ""
+        for path in paths:
+            made = record_origins.read_origin(path)
+            # Labels that nothing measures do not matter.
+            if (shuffle or self._learns_sentences) and (task := made.get("sentence_task", self._sentence_task)) != self._sentence_task:
+                raise ValueError(f"{path}: its records were made with --sentence_task={task}, but config.options.sentence_task is "
                                  f"{self._sentence_task}")
-        if self.config.tokenizer.vocab_file and not given.allow_changed_data:
-            digest = VocabularyFacts.of(self.tokenizer.vocab).digest
-            for path in paths:
-                record_origins.check_vocabulary(path, digest)
+            if knows_words:
+                record_origins.check_vocabulary(path, made, digest)
         kinds = sorted({_kind(features[path]) for path in paths})
         if len(kinds) > 1:
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
