@@ -5,13 +5,12 @@
 
 from official_bert.command_line import run_main
 
-import contextlib
-import json
 import os
 
 from absl import flags
 
-from official_bert.files import exists, read_lines, written_beside
+from official_bert.files import exists, written_beside
+from official_bert.reports import run_sections
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("run", None, "The output folder of a training run.", required=True)
@@ -22,22 +21,14 @@ flags.DEFINE_string("baseline_label", "unigram distribution, held out", "The lab
 
 
 def read_curves(path: str, name: str) -> dict[str, list[tuple[int, float]]]:
-    """Returns (step, value) of `train/name` and `eval/name` in a run's JSON-lines log; of a step that was logged twice, the later value.
-
-    A line that was not written to its end does not count. Raises ValueError if the log has neither.
-    """
+    """Returns (step, value) of `train/name` and `eval/name` in a run's JSON-lines log; raises ValueError if it has neither."""
     if not exists(path):
         raise ValueError(f"{path}: no such log; expected the output folder of a training run")
-    curves: dict[str, dict[int, float]] = {"train": {}, "eval": {}}
-    for line in read_lines(path):
-        with contextlib.suppress(json.JSONDecodeError):
-            row = json.loads(line)
-            for kind, points in curves.items():
-                if f"{kind}/{name}" in row:
-                    points[row["step"]] = row[f"{kind}/{name}"]
+    every = run_sections.read_curves(path)
+    curves = {kind: list(every.get(f"{kind}/{name}", {}).items()) for kind in ("train", "eval")}
     if not any(curves.values()):
         raise ValueError(f"{path}: holds no {name!r}")
-    return {kind: sorted(points.items()) for kind, points in curves.items()}
+    return curves
 
 
 def main(_) -> None:

@@ -15,18 +15,26 @@ def metrics_section(metrics: Mapping[str, float]) -> Section:
                    rows=[[name, float(value)] for name, value in metrics.items()])
 
 
-def curves_section(log_file: str) -> Section | None:
-    """The loss and the metrics by step, from a run's log; None if it has none. Of a step that was logged twice, the later line counts."""
+def read_curves(log_file: str) -> dict[str, dict[int, float]]:
+    """The values of training and evaluation in a run's log, by name and step, in the order of the steps; {} if there is no log.
+
+    Of a step that was logged twice, the later line counts; a line that was not written to its end does not.
+    """
     curves: dict[str, dict[int, float]] = {}
     for line in read_lines(log_file) if exists(log_file) else ():
         with contextlib.suppress(json.JSONDecodeError):
             row = json.loads(line)
             for name, value in row.items():
-                if value is not None and (name == "train/loss" or name.startswith("eval/")):
+                if value is not None and name.startswith(("train/", "eval/")):
                     curves.setdefault(name, {})[row["step"]] = value
+    return {name: dict(sorted(points.items())) for name, points in curves.items()}
+
+
+def curves_section(log_file: str) -> Section | None:
+    """The loss and the metrics by step, from a run's log; None if it has none."""
+    curves = {name: points for name, points in read_curves(log_file).items() if name == "train/loss" or name.startswith("eval/")}
     if not curves:
         return None
-    curves = {name: dict(sorted(points.items())) for name, points in curves.items()}
     losses = {name: points for name, points in curves.items() if name.endswith("loss")}
     others = {name: points for name, points in curves.items() if name not in losses}
     pictures = [lines_picture(group, "step", up, f"{up} by step", marker="o")
