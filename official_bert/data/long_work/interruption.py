@@ -19,23 +19,38 @@ def end_on_signals(message: str = "no output was written") -> None:
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    raised, swallowed = threading.Event(), threading.Event()
 
     def stop(number: int, _) -> None:
-        for other in SIGNALS:
-            signal.signal(other, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
+        if raised.is_set():  # a second signal must not interrupt the clean-up
+            return
+        raised.set()
         # A library may replace the SystemExit by its own error (NumPy's tofile does).
         sys.excepthook = lambda *_: print(_text(number, message), file=sys.stderr)
         raise SystemExit(_text(number, message))
+
+    def unraisable(unraised) -> None:
+        # A signal that comes while an object's __del__ runs ends there, with a traceback: Python does not pass it on.
+        if isinstance(unraised.exc_value, SystemExit):
+            swallowed.set()
+        else:
+            sys.__unraisablehook__(unraised)
 
     def watch() -> None:
         while (number := os.read(reading, 1)[0]) not in SIGNALS:
             pass
         stopping.set()
-        time.sleep(CLEAN_UP_SECONDS)
+        end = time.monotonic() + CLEAN_UP_SECONDS
+        while swallowed.wait(max(0.0, end - time.monotonic())):
+            time.sleep(0.01)  # until the main thread has left the hook
+            swallowed.clear()
+            raised.clear()
+            signal.pthread_kill(threading.main_thread().ident, number)  # a true signal: it ends a sleep too
         with contextlib.suppress(OSError):
             print(_text(number, message), file=sys.stderr, flush=True)
         os._exit(1)
 
+    sys.unraisablehook = unraisable
     for number in SIGNALS:
         signal.signal(number, stop)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)

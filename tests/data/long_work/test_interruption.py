@@ -36,10 +36,24 @@ except SystemExit:
     raise TypeError('expected str')
 """
 
+# What a destructor raises goes no further, and Python prints it as a traceback.
+IN_A_DESTRUCTOR = BEGIN + """
+import time
+class Slow:
+    def __del__(self):
+        print('ready', flush=True)
+        time.sleep(0.5)
+try:
+    Slow()
+    time.sleep(60)
+finally:
+    print('cleaned up', flush=True)
+"""
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("program", [DEAF, HANGING, ORDERLY, REPLACING],
-                         ids=["deaf", "hanging", "orderly", "replacing"])
+@pytest.mark.parametrize("program", [DEAF, HANGING, ORDERLY, REPLACING, IN_A_DESTRUCTOR],
+                         ids=["deaf", "hanging", "orderly", "replacing", "in a destructor"])
 def test_a_signal_ends_the_process_within_two_seconds(program, number):
     process = subprocess.Popen([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == "ready\n"
@@ -48,4 +62,4 @@ def test_a_signal_ends_the_process_within_two_seconds(program, number):
     output, errors = process.communicate(timeout=20)
     assert time.monotonic() - begin < 2
     assert process.returncode == 1 and errors == f"error: stopped by {number.name}; nothing was written\n"
-    assert output == ("cleaned up\n" if program is ORDERLY else "")
+    assert output == ("cleaned up\n" if program in (ORDERLY, IN_A_DESTRUCTOR) else "")
