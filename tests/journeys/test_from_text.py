@@ -104,6 +104,7 @@ def test_from_squad_to_raw_text_answers(pretrained, person):
     assert_same_numbers(by_run, by_export, "score")
 
 
+@pytest.mark.slow  # tasks/tagging/test_tagging_task.py trains such a tagger without files between
 def test_from_frozen_features_to_entities(pretrained, person):
     toy_world.write_tagged(person.folder / "train.conll", 160, 1)
     toy_world.write_tagged(person.folder / "dev.conll", 20, 2, held_out=True)

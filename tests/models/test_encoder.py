@@ -185,7 +185,8 @@ def test_mixed_bfloat16_and_training_mode_run():
     assert np.isfinite(trained).all() and np.abs(trained - exact["mlm_logits"].numpy()).max() > 1e-3
 
 
-@pytest.mark.parametrize(("recompute", "compiled"), [(True, False), (True, True), ("attention", False)])
+@pytest.mark.parametrize(("recompute", "compiled"), [
+    (True, False), pytest.param(True, True, marks=pytest.mark.slow), ("attention", False)])
 def test_recomputation_changes_no_gradient_of_a_step_with_dropout(recompute, compiled):
     inputs = {name: tf.constant(value) for name, value in features().items()}
     inputs["masked_lm_positions"] = tf.constant([[1, 2], [3, 1], [0, 2]])

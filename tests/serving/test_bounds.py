@@ -113,7 +113,7 @@ def ask(served, values):
     return {name: value.numpy() for name, value in answer.items()}
 
 
-@pytest.mark.parametrize("kind", ["spans", "tagger", "feature_tagger"])
+@pytest.mark.parametrize("kind", ["spans", "tagger", pytest.param("feature_tagger", marks=pytest.mark.slow)])
 def test_answers_do_not_depend_on_the_groups(make_windowed, kind):
     values = [LONG, "", "Nobody met her in Brno.", LONG[40:] + "中国"]
     whole = ask(make_windowed(kind, tokens_at_once=10 ** 6), values)

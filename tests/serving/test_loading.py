@@ -130,7 +130,7 @@ def check(served_models, exported, heads, form):
     assert finished.stdout.count("equal:") == len(heads)
 
 
-QUICK = ["question_answering", "crf"]
+QUICK = ["crf"]
 
 
 @pytest.mark.parametrize("form", ["text", pytest.param("ids", marks=pytest.mark.slow)])

@@ -66,7 +66,11 @@ def make(golden):
     return of
 
 
-@pytest.fixture(scope="module", params=CASES)
+# Their parts are those of other cases.
+SLOW = ("ner constrained", "ner features crf")
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
 def case(make, request):
     """Returns a case's task, model and rows, its served model, and the function that answers; traced once for several tests."""
     task, model, rows = make(request.param)

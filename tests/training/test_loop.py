@@ -64,7 +64,7 @@ def in_phases(records, tmp_path_factory):
 
 @pytest.mark.parametrize("stop", [
     pytest.param(4, marks=pytest.mark.slow, id="in the first phase"), pytest.param(6, id="between the phases"),
-    pytest.param(9, id="in the second phase")])
+    pytest.param(9, marks=pytest.mark.slow, id="in the second phase")])
 def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_path, monkeypatch, stop):
     task, wanted = in_phases
     log = loop.Run._log
@@ -85,7 +85,7 @@ def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_pat
 
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, tmp_path):
     config = make_config(optimizer={"learning_rate": 0.02, "schedule": "constant"},
-                         training={"steps": 24, "eval_every": 2, "save_every": 2, "eval_batch_size": 8, "keep_checkpoints": 3})
+                         training={"steps": 12, "eval_every": 3, "save_every": 3, "eval_batch_size": 8, "keep_checkpoints": 3})
     train(given(config, records, held_out), tmp_path)
     losses = logged(tmp_path, "eval/loss")
     best = min(losses, key=losses.get)

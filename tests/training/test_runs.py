@@ -49,7 +49,11 @@ WRITTEN = {"mnli": "MNLI-m.tsv", "stsb": "STS-B.tsv", "swag": "predictions.csv",
            "squad 2.0": "null_odds.json", "ner": "predictions.conll"}
 
 
-@pytest.mark.parametrize("name", RUNS)
+# Their tests, or the journeys, train these too.
+SLOW = ("squad 1.1", "stsb", "ner on frozen features")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in RUNS])
 def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     sections, files = RUNS[name](tmp_path)
     task_name = sections.pop("task")
