@@ -23,6 +23,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "A training run's folder, or a checkpoint of any format, with the masked-LM head.", required=True)
 flags.DEFINE_string("input_file", None, "Sentences, one per line, an empty line between documents.", required=True)
 flags.DEFINE_string("output_dir", None, "The folder of report.html and report.json.", required=True)
+flags.DEFINE_string("vocab_file", "", "The vocabulary, for checkpoints and runs that have none beside them.")
 flags.DEFINE_string("sentence", "", "The sentence of the attention maps (default: the first of 9 to 14 WordPieces).")
 flags.DEFINE_integer("least_count", 10, "Neighbours are looked for among words that occur so often in the text.", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "Chooses the hidden words.")
@@ -196,6 +197,7 @@ def main(_) -> None:
     import official_bert
     from official_bert.models.pretrainer import Pretrainer
     from official_bert.reports.page import as_lines, write_report
+    from official_bert.text.tokenization import FullTokenizer
     model = official_bert.load_model(FLAGS.model)
     if not isinstance(model, Pretrainer):
         raise ValueError(f"--model={FLAGS.model}: expected a model with the masked-LM head, got a {type(model).__name__}")
@@ -203,8 +205,8 @@ def main(_) -> None:
         raise ValueError(f"--model={FLAGS.model}: expected a model that reads both sides of a blank, got one that reads from left to right")
     documents = read_documents(FLAGS.input_file)
     sentences = [line for document in documents for line in document]
-    tokenizer = official_bert.load_tokenizer(FLAGS.model)
-    fill = official_bert.Predictor(FLAGS.model, top_k=GUESSES)
+    fill = official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, top_k=GUESSES)
+    tokenizer = FullTokenizer(fill.config.tokenizer.vocab_file, fill.config.tokenizer.do_lower_case)
     encoder = official_bert.load_encoder(FLAGS.model, return_layers=True)
     pieces = [tokenizer.tokenize(line) for line in sentences]
     blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(FLAGS.seed))
@@ -222,7 +224,7 @@ def main(_) -> None:
                            collections.Counter(piece for own in pieces for piece in own), FLAGS.least_count),
         maps_section(attention_weights(encoder, encoded), tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())),
         averages_section(encoder, tokenizer, sentences),
-        plane_section(documents, official_bert.Predictor(FLAGS.model, head="embeddings", pooling="mean"))]
+        plane_section(documents, official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, head="embeddings", pooling="mean"))]
     make_folder(FLAGS.output_dir)
     written = write_report(FLAGS.title or f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
     print("\n".join(as_lines(sections)))

@@ -96,7 +96,11 @@ def test_a_page_is_made_of_a_model_and_a_text(tmp_path, golden):
     assert sum(report["attention_on_average"][-1][kind] for kind in ("itself", "one before")) < 1
     page = (tmp_path / "inside/report.html").read_text()
     assert len(re.findall("<img ", page)) == 2 and "[MASK]" in page
-    for wrong, why in ((f"--input_file={tmp_path}/empty.txt", "expected sentences, one per line, got no text"),
+    (tmp_path / "bert/vocab.txt").rename(tmp_path / "words.txt")
+    done = run_here(*arguments, f"--input_file={tmp_path}/text.txt", f"--vocab_file={tmp_path}/words.txt")
+    assert done.returncode == 0 and json.loads((tmp_path / "inside/report.json").read_text()) == report, done.stderr
+    for wrong, why in ((f"--input_file={tmp_path}/text.txt", "no vocabulary found beside it; --vocab_file gives it"),
+                       (f"--input_file={tmp_path}/empty.txt", "expected sentences, one per line, got no text"),
                        ("--input_file=nowhere.txt", "nowhere.txt")):
         done = run_here(*arguments, wrong)
         assert done.returncode == 1 and why in done.stderr, done.stderr
