@@ -67,6 +67,9 @@ def main(_) -> None:
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file,
                                               allow_changed_data=FLAGS.allow_changed_data,
                                               cache_dir=os.path.expanduser(FLAGS.cache_dir))
+    if FLAGS.init_checkpoint and not evaluates and task.options.first_weights != "random":
+        raise ValueError("--init_checkpoint: expected config.options.first_weights random beside it, because the checkpoint gives the "
+                         f"weights, got {task.options.first_weights}")
     if FLAGS.mode == "eval_continuous":
         metrics = evaluation.evaluate_continuously(task, files, FLAGS.output_dir, placement, FLAGS.idle_seconds)
     elif evaluates:

@@ -222,6 +222,9 @@ def test_domain_text_on_a_published_checkpoint(files, root, tmp_path):
     arguments = [f"--config={root}/configs/pretrain/small.yaml", f"--init_checkpoint={tmp_path}/hf", "--num_train_steps=2",
                  "--learning_rate=2e-5", "--max_seq_length=16",
                  "--max_predictions_per_seq=3", "--train_batch_size=8", "--set=training.eval_every=0"]
+    done = run(files, tmp_path / "run", *arguments, "--set=options.first_weights=neighbours")
+    assert done.returncode == 1 and "--init_checkpoint: expected config.options.first_weights random" in done.stderr
+    assert not (tmp_path / "run").exists()
     for _ in range(2):  # begun, and run again
         done = run(files, tmp_path / "run", *arguments)
         assert done.returncode == 0, done.stderr

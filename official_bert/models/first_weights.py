@@ -7,8 +7,12 @@ changes the values of all layers made after it.
 import zlib
 
 import keras
+import numpy as np
 
 from official_bert.models.encoder import weights_by_name
+
+NEIGHBOURS = (1, -1, 2, -2)  # where the heads of a first layer look, in tokens
+MATCH = 6.0  # the score of that token before the softmax; the others' are near 0
 
 
 def draw_first_weights(model: keras.Model, seed: int) -> None:
@@ -24,6 +28,44 @@ def draw_first_weights(model: keras.Model, seed: int) -> None:
             stem = attribute.removesuffix("_initializer")  # of `kernel`, or of an LSTM's `recurrent_kernel`
             variable = getattr(layer, stem, None)
             variable = getattr(layer, f"{stem}_kernel") if variable is None else variable
-            own_seed = zlib.crc32(f"{seed}/{names[id(variable)]}".encode()) >> 1  # below 2^31, which every backend takes
-            drawn = type(initializer).from_config(settings | {"seed": own_seed})
+            drawn = type(initializer).from_config(settings | {"seed": _own_seed(seed, names[id(variable)])})
             variable.assign(drawn(variable.shape, variable.dtype))
+
+
+def begin_with_neighbours(model: keras.Model, seed: int) -> None:
+    """Lets up to four heads of a pre-trainer's first layer begin by looking at the next token, the one before, and those behind these.
+
+    From random weights a small model takes a thousand steps and more to find out that they matter. Left to right, heads begin with the
+    tokens before. Positions get embeddings that are orthogonal (nearly, if there are more of them than the width), as long as they
+    were; the head of masked words begins by answering with the word that it is given. All else stays.
+    """
+    encoder = model.encoder
+    settings, attention = encoder.settings, encoder.transformer_layers[0].attention
+    positions, width = settings["max_position_embeddings"], settings["hidden_size"]
+    query, key = (np.array(layer.kernel) for layer in (attention.query, attention.key))   # [D,N,H]
+    heads, head_size = query.shape[1:]
+    rows = _unit_rows(positions, width, _own_seed(seed, "neighbours/positions"))          # [P,D]
+    marks = _unit_rows(positions, head_size, _own_seed(seed, "neighbours/marks"))         # [P,H]: what stands for a position in a head
+    # Normalized, a row of the embeddings has length sqrt(D); words, segments and positions have a third of its square each.
+    scale = (MATCH * 3 * head_size ** 0.5 / width) ** 0.5
+    shifts = [shift for shift in NEIGHBOURS if shift < 0 or settings["attention"] == "bidirectional"]
+    for head, shift in zip(range(heads), shifts):
+        sought = np.zeros_like(marks)
+        sought[max(shift, 0):positions + min(shift, 0)] = marks[max(-shift, 0):positions - max(shift, 0)]
+        query[:, head] = scale * rows.T @ marks
+        key[:, head] = scale * rows.T @ sought  # position p + shift has the mark of p
+    attention.query.kernel.assign(query)
+    attention.key.kernel.assign(key)
+    encoder.embeddings.position_embeddings.assign(rows * settings["initializer_range"] * width ** 0.5)
+    model.masked_lm.transform.kernel.assign(np.eye(width))
+
+
+def _own_seed(seed: int, name: str) -> int:
+    """Returns a variable's seed, below 2^31, which every backend takes."""
+    return zlib.crc32(f"{seed}/{name}".encode()) >> 1
+
+
+def _unit_rows(count: int, width: int, seed: int) -> np.ndarray:
+    """Returns rows [count,width] of length 1; orthogonal ones if they are no more than the width."""
+    rows = np.array(keras.initializers.Orthogonal(seed=seed)((count, width), "float32"))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)

@@ -18,7 +18,6 @@ from official_bert.copies import WorkingFolder, original_paths
 from official_bert.data.sources import ExampleSource
 from official_bert.files import absolute
 from official_bert.models import checkpoints, parts
-from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.prefixes import step_of
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.announcement import announce, best_checkpoint, cut_lines
@@ -66,7 +65,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
         with strategy.scope():
             phases = plan(task, files, steps)
             guards.check_patience(phases)
-            draw_first_weights(phases[0].resolved.model, task.config.seed)
+            task.draw_first_weights(phases[0].resolved.model)
             frozen = parts.freeze(phases[0].resolved.model, task.config.training.freeze)
         # The run's own, with the labels found in its data.
         config = task.config if task.config.phases else phases[0].resolved.task.config

@@ -18,6 +18,7 @@ from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
 from official_bert.data.tables import Rows, Source, digest
 from official_bert.files import is_file
+from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
 from official_bert.reports.sections import Section
@@ -200,6 +201,10 @@ class TaskBase(abc.ABC):
         """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""
         options = to_dict(dataclasses.replace(self.options, **found))
         return type(self)(dataclasses.replace(self.config, options=options))
+
+    def draw_first_weights(self, model: keras.Model) -> None:
+        """Gives a built model its first weights, the same under every strategy."""
+        draw_first_weights(model, self.config.seed)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:
         """Opens and checks the files of all `steps`, finds the labels, builds the model unless it is given, makes the batches.

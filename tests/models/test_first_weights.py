@@ -11,7 +11,7 @@ import tensorflow as tf
 from official_bert.config import ModelConfig, load_config
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import weights_by_name
-from official_bert.models.first_weights import draw_first_weights
+from official_bert.models.first_weights import begin_with_neighbours, draw_first_weights
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
@@ -85,7 +85,52 @@ def test_an_encoder_begins_the_same_under_any_head_and_with_any_number_of_layers
 def test_replicas_begin_with_the_same_weights_as_one_device():
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():
-        model = Classifier.make(SMALL, {"num_classes": 3})
+        model = Pretrainer.make(SMALL)
         draw_first_weights(model, 1)
-    for name, value in drawn(Classifier.make(SMALL, {"num_classes": 3})).items():
-        np.testing.assert_array_equal(np.array(weights_by_name(model)[name]), value)
+        begin_with_neighbours(model, 1)
+    one = Pretrainer.make(SMALL)
+    draw_first_weights(one, 1)
+    begin_with_neighbours(one, 1)
+    for name, variable in weights_by_name(one).items():
+        np.testing.assert_array_equal(np.array(weights_by_name(model)[name]), np.array(variable))
+
+
+def first_layer(values, ids, left_to_right=False):
+    """The weights of the first layer's attention in NumPy, after the paper: ids [S] -> [N,S,S]."""
+    rows = values["embeddings/word_embeddings"][ids] + values["embeddings/position_embeddings"][:len(ids)]
+    rows = rows + values["embeddings/token_type_embeddings"][0]
+    rows = (rows - rows.mean(axis=1, keepdims=True)) / rows.std(axis=1, keepdims=True)
+    query, key = (np.einsum("sd,dnh->nsh", rows, values[f"layer_0/attention/{name}/kernel"]) for name in ("query", "key"))
+    scores = np.einsum("nqh,nsh->nqs", query, key) / np.sqrt(query.shape[-1])
+    if left_to_right:
+        scores = np.where(np.tril(np.ones(scores.shape[1:], bool)), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("change", "shifts", "least"), [
+    ({}, (1, -1), 0.7),
+    ({"num_attention_heads": 6}, (1, -1, 2, -2), 0.7),
+    ({"attention": "left_to_right"}, (-1, -2), 0.7),
+    ({"hidden_size": 768, "num_attention_heads": 12, "max_position_embeddings": 512}, (1, -1, 2, -2), 0.7),
+    ({"max_position_embeddings": 512}, (1, -1), 0.2),  # more positions than directions; by chance 0.02
+    ({"max_position_embeddings": 1}, (), 1.0)])
+def test_heads_that_begin_with_neighbours_look_at_them(change, shifts, least):
+    size = {"hidden_size": 192, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64} | change
+    model = Pretrainer.make(dataclasses.replace(SMALL, **size))
+    before = drawn(model)
+    begin_with_neighbours(model, 1)
+    values = {name: np.array(variable) for name, variable in weights_by_name(model).items()}
+    changed = {name for name in values if not np.array_equal(values[name], before[name])}
+    assert changed == {"embeddings/position_embeddings", "layer_0/attention/query/kernel",
+                       "layer_0/attention/key/kernel", "masked_lm/transform/kernel"}
+    untouched = values["layer_0/attention/query/kernel"][:, 4:]
+    np.testing.assert_array_equal(untouched, before["layer_0/attention/query/kernel"][:, 4:])
+    ids = np.random.default_rng(0).integers(5, 600, size=min(48, model.encoder.settings["max_position_embeddings"]))
+    weights = first_layer(values, ids, model.encoder.settings["attention"] == "left_to_right")
+    for head, shift in zip(weights, shifts):
+        assert np.diagonal(head, shift).mean() > least, (shift, np.diagonal(head, shift).mean())
+    np.testing.assert_array_equal(values["masked_lm/transform/kernel"], np.eye(size["hidden_size"]))
+    np.testing.assert_allclose(values["embeddings/position_embeddings"].std(), 0.02, rtol=0.1)
+    begin_with_neighbours(model, 1)
+    np.testing.assert_array_equal(np.array(model.encoder.embeddings.position_embeddings), values["embeddings/position_embeddings"])

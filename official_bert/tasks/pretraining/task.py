@@ -15,6 +15,7 @@ from official_bert.data.pretraining.packing import Packing, predictions_per_row
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.data.tables import Rows, Source
 from official_bert.files import find_files
+from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.pretraining.next_token import next_token_batch
 from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
@@ -40,6 +41,8 @@ class Options:
     # Several instances share a row of max_seq_length tokens (data/pretraining/packing), so batch_size counts fuller rows.
     pack: bool = False
     max_instances_per_row: int = 8  # with pack
+    # neighbours: heads of the first layer begin by looking at the tokens beside (models/first_weights), all else at random.
+    first_weights: Literal["random", "neighbours"] = "random"
 
     def __post_init__(self):
         if self.max_instances_per_row < 1:
@@ -108,6 +111,12 @@ class Task(TaskBase):
         """Builds the encoder with the heads that the losses need."""
         return Pretrainer.make(self.config.model, {"next_sentence": self._learns_sentences},
                                recompute=self.config.training.recompute)
+
+    def draw_first_weights(self, model):
+        """Random weights or, where that is asked for, heads that look at their neighbours."""
+        super().draw_first_weights(model)
+        if self.options.first_weights == "neighbours":
+            begin_with_neighbours(model, self.config.seed)
 
     def losses(self, outputs, batch):
         """Loss of words over the weighted predictions, the sentences' loss over the examples."""
