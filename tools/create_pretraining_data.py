@@ -30,7 +30,7 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.files import absolute, find_files, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
-from official_bert.text.vocab import check_casing, load_vocab
+from official_bert.text.vocab import check_casing, has_capitals, load_vocab
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files: comma-separated paths and globs.", required=True)
@@ -75,7 +75,7 @@ GZIP_SHARE = 0.2  # of a record, at least
 DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_factor", "short_seq_prob", "sentence_task",
             "masking", "do_whole_word_mask", "masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "span_p", "span_longest",
             "copies_apart", "order", "gzip_compress")  # the output depends on these and on the text only
-Account = Mapping[str, Any]  # "documents", "sentences", "tokens" of the corpus, and "counts"
+Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unknown") of the corpus, and "counts"
 
 
 def output_files(names: str) -> list[str]:
@@ -149,6 +149,16 @@ def warn(lines: Iterable[str]) -> None:
         print(f"warning: {line}", file=sys.stderr)
 
 
+def warn_of_unknown_words(unknown: int, tokens: int) -> None:
+    """Warns if a large share of the tokens is [UNK]."""
+    if unknown <= MOST_LOST * tokens:
+        return
+    hint = "was it made from text of this language?"
+    if not FLAGS.do_lower_case and not has_capitals(load_vocab(FLAGS.vocab_file)):
+        hint = "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text"
+    warn([f"{unknown / tokens:.1%} of the tokens are [UNK], words that {FLAGS.vocab_file} cannot spell: {hint}"])
+
+
 def create_on_beam(config: InstanceConfig, outputs: list[str]) -> Account:
     """Runs the Beam pipeline; returns its counts."""
     try:
@@ -159,6 +169,7 @@ def create_on_beam(config: InstanceConfig, outputs: list[str]) -> Account:
         beam_generation.match_files(FLAGS.input_file), outputs, FLAGS.vocab_file, FLAGS.do_lower_case,
         FLAGS.on_bad_text, config, FLAGS.random_seed, FLAGS.gzip_compress, shlex.split(FLAGS.beam_options))
     warn(generator.label_warnings(config, poor, len(outputs)))
+    warn_of_unknown_words(account["unknown"], account["tokens"])
     return account
 
 
@@ -182,6 +193,7 @@ def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
         if store.accents > MOST_LOST * store.characters:
             warn([f"lower-casing deletes {store.accents / store.characters:.1%} of the text's characters: accents and vowel signs. "
                   "Use --do_lower_case=False, with a vocabulary that was made so"])
+        warn_of_unknown_words(unknown := store.count(facts.unk_id), len(store.tokens))
         check_disk(config, facts, len(store.tokens), outputs, work_dir)
         shards = len(outputs) if FLAGS.order == "sharded" else 0
         kind = generator.poverty(store.num_documents, store.num_sentences)
@@ -190,7 +202,7 @@ def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
         maker = Generator(store, config, facts, FLAGS.random_seed, Scratch(work_dir), reporter.show)
         counts = maker.write(outputs, FLAGS.order, FLAGS.gzip_compress, FLAGS.num_workers, work)
         return {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
-                "copies": maker.copies, "counts": counts}
+                "unknown": unknown, "copies": maker.copies, "counts": counts}
 
 
 def settings(description: dict, outputs: Sequence[str]) -> dict[str, Any]:
@@ -217,6 +229,8 @@ def report(account: Account, config: InstanceConfig) -> YieldReport:
     found.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
     found.repeat(f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1))
     found.repeat("as random next segments", tokens=counts.random_tokens)
+    if account["unknown"]:
+        found.note("[UNK]: words that the vocabulary cannot spell", tokens=account["unknown"])
     if account.get("copies"):
         found.note("documents of the same text as an earlier one: no random next segment comes from a copy", documents=account["copies"])
     for reason, tokens, examples in (

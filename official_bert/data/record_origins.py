@@ -11,7 +11,7 @@ from typing import Any
 
 from official_bert.files import exists, folder_of, read_json, remove, size_of, written_whole
 
-SUFFIX, SIZE, COPIES, VOCABULARY = ".made_with.json", "file_bytes", "holds_copies", "vocabulary"
+SUFFIX, SIZE, COPIES, VOCABULARY, CASING = ".made_with.json", "file_bytes", "holds_copies", "vocabulary", "do_lower_case"
 
 
 def origin_file(path: str) -> str:
@@ -47,6 +47,13 @@ def check_vocabulary(path: str, made: Mapping[str, Any], digest: str) -> None:
     """Raises ValueError if the settings of a record file name another vocabulary than that of the digest: its ids are other words."""
     if (made.get(VOCABULARY) or digest) != digest:
         raise ValueError(f"{path}: its records were made with another vocabulary; expected --vocab_file with the same entries")
+
+
+def check_casing(path: str, made: Mapping[str, Any], do_lower_case: bool) -> None:
+    """Raises ValueError if the settings of a record file say that its text was lower-cased and that of the run is not, or the reverse."""
+    if (found := made.get(CASING, do_lower_case)) != do_lower_case:
+        raise ValueError(f"{path}: its records were made with --do_lower_case={found}, but tokenizer.do_lower_case (--do_lower_case) is "
+                         f"{do_lower_case}: the trained model would read other words")
 
 
 def note_copies(path: str, size: int) -> None:

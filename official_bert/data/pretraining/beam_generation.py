@@ -31,7 +31,7 @@ from official_bert.files import BadText, open_bytes, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 
-CORPUS = ("documents", "sentences", "tokens")  # counters of a shard's text; RECORDS: of its records
+CORPUS = ("documents", "sentences", "tokens", "unknown")  # counters of a shard's text; RECORDS: of its records
 RECORDS = tuple(field.name for field in dataclasses.fields(Counts) if field.type is int)
 POOR_SHARD = "poor:"  # begins the name of a counter that marks a poor shard; the shard's number and the reason follow
 
@@ -101,8 +101,8 @@ class WriteShard(beam.DoFn):
     """Writes the file of a shard from (shard, its documents)."""
 
     def __init__(self, output_files: Sequence[str], config: InstanceConfig, facts: VocabularyFacts, seed: int,
-                 compress: bool):
-        self.output_files, self.config, self.facts = list(output_files), config, facts
+                 compress: bool, do_lower_case: bool):
+        self.output_files, self.config, self.facts, self.do_lower_case = list(output_files), config, facts, do_lower_case
         self.seed, self.compress = seed, compress
 
     def process(self, grouped: tuple[int, Iterable[TokenizedDocument | None]]) -> None:
@@ -111,6 +111,7 @@ class WriteShard(beam.DoFn):
         with tempfile.TemporaryDirectory() as folder:
             path, scratch = os.path.join(folder, "records"), Scratch(folder)
             store, order = gather(documents, self.facts, scratch)
+            store.description[record_origins.CASING] = self.do_lower_case
             generator = Generator(store, self.config, self.facts, self.seed, scratch)
             counts = generator.write_shard(order, shard, path, RowEncoder(self.config, self.facts), self.compress)
             publish(path, self.output_files[shard])
@@ -118,7 +119,8 @@ class WriteShard(beam.DoFn):
             with open(origin, "w", encoding="utf-8") as file:
                 file.write(record_origins.to_text(os.path.getsize(path), generator.origin))
             publish(origin, record_origins.origin_file(self.output_files[shard]))
-        values = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens)}
+        values = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
+                  "unknown": store.count(self.facts.unk_id)}
         values |= {f"records.{name}": getattr(counts, name) for name in RECORDS}
         if kind := poverty(store.num_documents, store.num_sentences):
             values[f"{POOR_SHARD}{shard}:{kind}"] = 1
@@ -180,8 +182,8 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
              options: Sequence[str]) -> tuple[dict[str, Any], dict[int, str]]:
     """Runs the pipeline with Beam's `options` (`--runner=...`).
 
-    Returns the numbers of documents, sentences and tokens with the `Counts` as "counts", and {shard: reason} of poor shards
-    (see `generator.POOR`). Each file appears when it is complete. Raises ValueError if no file has a token.
+    Returns the numbers of documents, sentences, tokens and [UNK] among these ("unknown") with the `Counts` as "counts", and
+    {shard: reason} of poor shards (see `generator.POOR`). Each file appears when it is complete. Raises ValueError if no file has a token.
     """
     facts = VocabularyFacts.of(load_vocab(vocab_file))
     with open_bytes(vocab_file) as file:
@@ -193,7 +195,7 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
     # A shard without documents is a file without records, as on one machine.
     every_shard = pipeline | "Shards" >> beam.Create([(shard, None) for shard in range(shards)])
     _ = ((documents, every_shard) | beam.Flatten() | "Gather" >> beam.GroupByKey()
-         | "Write" >> beam.ParDo(WriteShard(output_files, config, facts, seed, compress)))
+         | "Write" >> beam.ParDo(WriteShard(output_files, config, facts, seed, compress, do_lower_case)))
     result = pipeline.run()
     result.wait_until_finish()
     found = {counter.key.metric.name: counter.result for counter in

@@ -191,7 +191,8 @@ class Generator:
     @property
     def origin(self) -> dict[str, Any]:
         """The settings of the records, for the file beside them."""
-        return {**dataclasses.asdict(self.config), "random_seed": self.seed, record_origins.VOCABULARY: self.facts.digest}
+        casing = {key: self.store.description[key] for key in [record_origins.CASING] if key in self.store.description}
+        return {**dataclasses.asdict(self.config), "random_seed": self.seed, record_origins.VOCABULARY: self.facts.digest, **casing}
 
     def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,
                             num_workers: int) -> Counts:

@@ -69,6 +69,7 @@ class VocabularyFacts:
     continues_word: np.ndarray  # [size] bool: the pieces that begin with ##
     replacements: np.ndarray  # int64, in the order of the file: a random replacement is any of them, as in 2018
     digest: str = ""  # of the entries with their ids
+    unk_id: int = -1
 
     @classmethod
     def of(cls, vocab: Mapping[str, int]) -> "VocabularyFacts":
@@ -77,7 +78,8 @@ class VocabularyFacts:
         continues_word = np.zeros(size, np.bool_)
         continues_word[[index for token, index in vocab.items() if token.startswith("##")]] = True
         return cls(size, vocab["[CLS]"], vocab["[SEP]"], vocab["[MASK]"], continues_word,
-                   np.fromiter(vocab.values(), np.int64, len(vocab)), text_digest(f"{index} {token}" for token, index in vocab.items()))
+                   np.fromiter(vocab.values(), np.int64, len(vocab)), text_digest(f"{index} {token}" for token, index in vocab.items()),
+                   vocab.get("[UNK]", -1))
 
     @property
     def token_type(self) -> type:

@@ -66,6 +66,11 @@ class TokenStore:
         """Sentences with at least one token."""
         return len(self.sentence_starts) - 1
 
+    def count(self, token_id: int) -> int:
+        """Returns how often a token occurs."""
+        return sum(int(np.count_nonzero(self.tokens[start:start + CHUNK_BYTES] == token_id))
+                   for start in range(0, len(self.tokens), CHUNK_BYTES))
+
 
 def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, on_bad_text: BadText,
              files_end_documents: bool) -> dict:

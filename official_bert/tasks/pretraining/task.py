@@ -188,6 +188,7 @@ class Task(TaskBase):
                                  f"{self._sentence_task}")
             if knows_words:
                 record_origins.check_vocabulary(path, made, digest)
+                record_origins.check_casing(path, made, self.config.tokenizer.do_lower_case)
         kinds = sorted({_kind(features[path]) for path in paths})
         if len(kinds) > 1:
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"

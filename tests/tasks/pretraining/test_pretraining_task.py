@@ -70,6 +70,14 @@ def test_records_of_another_vocabulary_are_refused(unmasked, golden, tmp_path):
         resolve(path, golden)
 
 
+def test_records_of_text_that_was_not_lower_cased_are_refused_unless_the_run_agrees(unmasked, golden, tmp_path):
+    path = str(tmp_path / "part-0")
+    record_origins.write_origin(path, {"do_lower_case": False})
+    with pytest.raises(ValueError, match=r"part-0: its records were made with --do_lower_case=False, but tokenizer.do_lower_case .* True"):
+        resolve(path, golden)
+    resolve(path, golden, tokenizer={"vocab_file": str(golden / "vocab_uncased.txt"), "do_lower_case": False})
+
+
 def test_shards_without_records_among_others_are_taken_with_a_warning(unmasked, golden, tmp_path, caplog):
     whole = resolve(unmasked, golden)
     assert not caplog.text
