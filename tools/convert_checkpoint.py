@@ -135,6 +135,8 @@ def main(_) -> None:
         print(f"left out, for this format has no place for names of classes: {', '.join(source.labels)}")
     if FLAGS.to != "ours" and source.kind == "multi_label" and source.threshold not in (None, 0.5):
         print(f"left out, for this format has no place for the threshold of the labels: {source.threshold}")
+    if FLAGS.to != "ours" and source.sentence_task == "sop":
+        print("left out, for this format has no place for the sentence task: sop (its head for sentences tells their order)")
     if source.vocab is None:
         print("no vocabulary was found; --vocab_file gives it")
     print(f"{FLAGS.output}: {len(source.weights) - len(left_out)} weights; largest difference {worst:.2e}")

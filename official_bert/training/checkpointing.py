@@ -1,6 +1,7 @@
 """A run's folder: configuration, vocabulary, checkpoints, a lock; and resuming from it."""
 
 import contextlib
+import dataclasses
 import fcntl
 import glob
 import json
@@ -13,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.config import Config, Difference, differences, load_config, may_change, save_config, to_dict
+from official_bert.config import Config, Difference, differences, load_config, may_change, merge, save_config, to_dict
 from official_bert.copies import copy_file
 from official_bert.files import absolute, exists, read_json, remove, written_beside, written_whole
 from official_bert.models.interchange import prefixes
@@ -35,22 +36,48 @@ def locked(output_dir: str) -> Iterator[None]:
         yield
 
 
-def check_same_run(config: Config, output_dir: str, sections: tuple[str, ...] = ("",)) -> list[Difference]:
+def check_same_run(config: Config, output_dir: str, sections: tuple[str, ...] = ("",), options: type | None = None) -> list[Difference]:
     """Returns the values that have changed since the run in the folder began, all of which may change.
 
-    Raises ValueError, naming the keys, if values that begin with one of `sections` have changed and may not.
+    An option that is left out has its default in the task's `options`. The casing may be chosen with the first vocabulary. Raises
+    ValueError, naming the keys, if values that begin with one of `sections` have changed and may not.
     """
     path = os.path.join(output_dir, CONFIG_FILE)
     if not os.path.exists(path):
         return []
-    every = differences(to_dict(load_config(path)), to_dict(config))
+    before = load_config(path)
+    every = differences(_completed(before, options), _completed(config, options))
     done = max(map(prefixes.step_of, prefixes.prefixes_in(output_dir)), default=0)
-    wrong = [one for one in every if one.key.startswith(sections) and not may_change(one.key)
+    free = () if casing_is_chosen(before, output_dir) else ("tokenizer.do_lower_case",)
+    wrong = [one for one in every if one.key.startswith(sections) and not may_change(one.key) and one.key not in free
              and not (one.key == "phases" and _go_on(one.before, one.after, done))]
     if wrong:
         raise ValueError(f"--output_dir={output_dir} holds a run with another configuration "
                          f"({'; '.join(one.describe() for one in wrong)}); give another folder, or the same values to resume it")
     return every
+
+
+def casing_is_chosen(begun: Config, output_dir: str) -> bool:
+    """Whether somebody has chosen the casing of the run in a folder: without a vocabulary, lower-casing is only the default."""
+    return bool(begun.tokenizer.vocab_file) or not begun.tokenizer.do_lower_case or exists(os.path.join(output_dir, VOCAB_FILE))
+
+
+def _completed(config: Config, options: type | None) -> dict[str, Any]:
+    """Returns a configuration as plain values, with the default of each option that is left out, in its phases too."""
+    plain = to_dict(config)
+    plain["options"] = merge(_defaults(options) if options else {}, plain["options"])
+    plain["phases"] = [phase | {"options": merge(plain["options"], phase["options"]),
+                                "batch_size": phase["batch_size"] or config.training.batch_size} for phase in plain["phases"]]
+    return plain
+
+
+def _defaults(options: type) -> dict[str, Any]:
+    """The fields of a dataclass that have a default, as plain values."""
+    found = {field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+             for field in dataclasses.fields(options)}
+    known = {name: to_dict(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()
+             if value is not dataclasses.MISSING}
+    return json.loads(json.dumps(known))
 
 
 def _go_on(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bool:

@@ -40,7 +40,7 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     for folder in {output_dir, init_checkpoint if os.path.isdir(init_checkpoint) else os.path.dirname(init_checkpoint)} - {""}:
         origins.check_held_out_part(digests, folder)
     if output_dir and "eval" not in digests:
-        checkpointing.check_same_run(task.config, output_dir, DIVISION)
+        checkpointing.check_same_run(task.config, output_dir, DIVISION, task.Options)
     trainer = _prepare(task, output_dir, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
@@ -106,7 +106,7 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
 
 def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "") -> Trainer:
     if output_dir:
-        checkpointing.check_same_run(task.config, output_dir, MEANING)
+        checkpointing.check_same_run(task.config, output_dir, MEANING, task.Options)
     guards.check_vocabulary(task.config, output_dir, init_checkpoint)
     strategy = distribution.make_strategy(placement)
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)

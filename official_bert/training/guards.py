@@ -11,6 +11,7 @@ from absl import logging
 from official_bert.config import Config, load_config
 from official_bert.models.interchange import casing, formats
 from official_bert.text.vocab import check_casing, check_size, has_capitals, load_vocab
+from official_bert.training import checkpointing
 from official_bert.training.checkpointing import CONFIG_FILE
 from official_bert.training.phases import Phase
 from official_bert.training.step import Step, Tensors, fold_seeds
@@ -41,7 +42,8 @@ def _is_told_to_lower_case(vocab_file: str, output_dir: str, init_checkpoint: st
     """Whether the files of the run in a folder say that text is lower-cased or, if there is none, those of the checkpoint."""
     path = os.path.join(output_dir, CONFIG_FILE)
     if output_dir and os.path.exists(path):
-        return load_config(path).tokenizer.do_lower_case
+        begun = load_config(path)
+        return begun.tokenizer.do_lower_case and checkpointing.casing_is_chosen(begun, output_dir)
     return bool(init_checkpoint and casing.is_lower_case(casing.with_vocabulary(formats.read(init_checkpoint), vocab_file)))
 
 

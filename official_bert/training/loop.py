@@ -86,7 +86,7 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
            init_checkpoint: str, profile: Profile, report: Callable[[str], None]) -> Trained:
     output_dir = work.folder
     other_data, other_order = origins.changes(origin, output_dir), origins.other_order(origin, output_dir)
-    changed = checkpointing.check_same_run(config, output_dir)
+    changed = checkpointing.check_same_run(config, output_dir, options=phases[0].resolved.task.Options)
     first = phases[0].resolved
     trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
     folder = CheckpointFolder(trainer.checkpoint, output_dir, config.training.keep_checkpoints, config.training.keep_every)

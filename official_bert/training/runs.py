@@ -35,7 +35,8 @@ DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
 def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "", pretraining: bool = False) -> CheckpointValues:
     """Returns the configuration values in a checkpoint's files: the model, the vocabulary (unless one is given), the casing.
 
-    For `pretraining` also the objective of one that predicts the next token: training goes on with it unless it is told otherwise.
+    For `pretraining` also the objective of one that predicts the next token, and the sentence task of one that learned the order of
+    sentences: training goes on with them unless it is told otherwise.
 
     If `output_dir` has a run, they come from its configuration, because the checkpoint may be gone. Raises ValueError if there is no
     checkpoint, or if the vocabulary is not of its casing.
@@ -44,8 +45,10 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
         return CheckpointValues({})
     if output_dir and (begun := stored_config(output_dir, [])):
         values = {"model": dataclasses.asdict(begun.model), "tokenizer": dataclasses.asdict(begun.tokenizer)}
-        objective = begun.options.get("objective", "")
-        return CheckpointValues(values | _objective(objective if pretraining else ""), f"--output_dir={output_dir}")
+        if not checkpointing.casing_is_chosen(begun, output_dir):
+            del values["tokenizer"]
+        own = _objectives(begun.options.get("objective", ""), begun.options.get("sentence_task", "")) if pretraining else {}
+        return CheckpointValues(values | own, f"--output_dir={output_dir}")
     try:
         stored = formats.read(init_checkpoint)
     except ValueError as error:
@@ -54,12 +57,16 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     lower_case = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
     tokenizer = {"vocab_file": formats.vocab_file_of(init_checkpoint, stored), "do_lower_case": lower_case}
     known = {key: value for key, value in tokenizer.items() if value not in ("", None)}
-    objective = _objective(stored.objective if pretraining else "")
-    return CheckpointValues(model | {"tokenizer": known} | objective, f"--init_checkpoint={stored.origin}")
+    own = _objectives(stored.objective, stored.sentence_task) if pretraining else {}
+    return CheckpointValues(model | {"tokenizer": known} | own, f"--init_checkpoint={stored.origin}")
 
 
-def _objective(name: str) -> dict[str, Any]:
-    return {"options": {"objective": name}} if name == "next_token" else {}
+def _objectives(objective: str, sentence_task: str) -> dict[str, Any]:
+    """The values of what a model of pre-training has learned, as far as they are not the defaults."""
+    own = {"objective": objective} if objective == "next_token" else {}
+    if sentence_task == "sop":
+        own["sentence_task"] = sentence_task
+    return {"options": own} if own else {}
 
 
 def stored_config(output_dir: str, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> Config | None:
@@ -87,8 +94,8 @@ def with_classes_of(config: Config, init_checkpoint: str) -> Config:
 
 
 def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[str], None] = print) -> Config:
-    """A configuration, to evaluate pre-training on a checkpoint: with its objective, and without the task about sentences if it has no
-    head for it.
+    """A configuration, to evaluate pre-training on a checkpoint: with its objective and its task about sentences, or without one if it
+    has no head for it.
     """
     stored, options = formats.read(init_checkpoint), config.options
     if stored.objective not in ("", options.get("objective", "masked_lm")):
@@ -97,6 +104,9 @@ def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[st
     if "next_sentence/output_bias" not in stored.weights and options.get("sentence_task") != "none":
         report(f"{stored.origin}: it has no head for sentences; only words are evaluated")
         options = merge(options, {"sentence_task": "none"})
+    elif stored.sentence_task not in ("", options.get("sentence_task", "nsp")) and options.get("sentence_loss", True):
+        report(f"{stored.origin}: its sentence task, {stored.sentence_task}, is evaluated")
+        options = merge(options, {"sentence_task": stored.sentence_task})
     return dataclasses.replace(config, options=options)
 
 

@@ -13,7 +13,9 @@ from absl import flags
 from commands import imported_tool, run_here
 from made_checkpoints import stored_small
 
+from official_bert.config import Config
 from official_bert.models.interchange import formats
+from official_bert.training import runs
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -102,6 +104,19 @@ def test_thresholds_that_a_format_cannot_hold_are_told(convert, tmp_path):
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
     assert "left out, for this format has no place for the threshold of the labels: [0.9, 0.2, 0.4]" in said
     assert "left out" not in convert(to="ours", input=tmp_path / "run", output=tmp_path / "again")
+
+
+def test_the_sentence_task_stays_with_our_checkpoints_and_others_say_that_they_cannot_hold_it(convert, tmp_path):
+    formats.write(dataclasses.replace(stored_small("pretraining"), sentence_task="sop"), "ours", str(tmp_path / "run"))
+    assert "sentence task" not in convert(to="ours", input=tmp_path / "run", output=tmp_path / "again")
+    assert formats.read(str(tmp_path / "again")).sentence_task == "sop"
+    found = runs.checkpoint_values(str(tmp_path / "again"), pretraining=True).values
+    assert found["options"] == {"sentence_task": "sop"}
+    told = []
+    assert runs.with_objective_of(Config(), str(tmp_path / "again"), told.append).options == {"sentence_task": "sop"}
+    assert told[0].endswith("its sentence task, sop, is evaluated")
+    said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
+    assert "left out, for this format has no place for the sentence task: sop" in said
 
 
 def test_models_that_differ_are_not_written(convert, tool, google, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """A run goes on with what it is made of: other data or another vocabulary are refused, other ways to compute the same are not."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,7 +12,8 @@ from made_pretraining import V, data_files, make_config, write_records
 from official_bert.config import save_config
 from official_bert.data.sources import ExampleSource, RecordSource
 from official_bert.tasks.loading import load_task
-from official_bert.training import checkpointing, loop, origins
+from official_bert.tasks.pretraining.task import Options
+from official_bert.training import checkpointing, loop, origins, runs
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import Phase
 from official_bert.training.task import Resolved
@@ -180,6 +182,35 @@ def test_what_is_the_same_training_may_change(tmp_path, changed, allowed):
     else:
         with pytest.raises(ValueError, match="holds a run with another configuration"):
             checkpointing.check_same_run(later, str(tmp_path))
+
+
+@pytest.mark.parametrize(("begun", "later", "told"), [
+    ({}, {"sentence_task": "nsp", "masking": {"rate": 0.15}, "pack": False}, ""), ({"sentence_loss": True}, {}, ""),
+    ({}, {"sentence_task": "sop"}, "options.sentence_task: 'nsp' -> 'sop'"), ({"pack": True}, {}, "options.pack: True -> False"),
+    ({}, {"masking": {"rate": 0.2}}, r"options.masking.rate: 0.15 -> 0.2")])
+def test_an_option_of_its_default_value_is_no_change(tmp_path, begun, later, told):
+    save_config(make_config(options=begun), str(tmp_path / checkpointing.CONFIG_FILE))
+    with pytest.raises(ValueError, match=told) if told else contextlib.nullcontext():
+        assert checkpointing.check_same_run(make_config(options=later), str(tmp_path), options=Options) == []
+
+
+def test_a_phase_that_names_the_values_of_the_run_is_the_same(tmp_path):
+    phases = [{"steps": 6}, {"steps": 5, "options": {"max_seq_length": 16}, "batch_size": 32}]
+    save_config(make_config(training={"steps": 0}, phases=[{"steps": 6}, {"steps": 5}]), str(tmp_path / checkpointing.CONFIG_FILE))
+    assert not checkpointing.check_same_run(make_config(training={"steps": 0}, phases=phases), str(tmp_path), options=Options)
+    phases[1]["options"] = {"max_seq_length": 8}
+    with pytest.raises(ValueError, match="holds a run with another configuration"):
+        checkpointing.check_same_run(make_config(training={"steps": 0}, phases=phases), str(tmp_path), options=Options)
+
+
+def test_the_casing_is_chosen_with_the_first_vocabulary(tmp_path):
+    save_config(make_config(), str(tmp_path / checkpointing.CONFIG_FILE))
+    cased = make_config(tokenizer={"vocab_file": "cased.txt", "do_lower_case": False})
+    assert len(checkpointing.check_same_run(cased, str(tmp_path))) == 2
+    assert "tokenizer" not in runs.checkpoint_values("gone", str(tmp_path)).values
+    save_config(cased, str(tmp_path / checkpointing.CONFIG_FILE))
+    with pytest.raises(ValueError, match="tokenizer.do_lower_case: False -> True"):
+        checkpointing.check_same_run(make_config(), str(tmp_path))
 
 
 @pytest.mark.slow

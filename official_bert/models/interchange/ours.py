@@ -28,6 +28,7 @@ MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)
 TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
          "span": "squad"}
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
+HEAD_FOR_SENTENCES = "next_sentence/output_bias"
 TABLE = NameTable([])  # names are the same on both sides
 
 
@@ -66,8 +67,10 @@ def read(prefix: str) -> StoredModel:
                        head="choice" if config.task == TASKS["choice"] else head,
                        labels=[str(label) for label in config.options.get("labels") or ()],
                        kind=_kind_of(config, weights) if head == "classifier" else "", threshold=_threshold_of(config, prefix),
-                       objective=_objective_of(config) if head == "pretraining" else "", vocab=stored_models.read_vocab(folder),
-                       do_lower_case=config.tokenizer.do_lower_case)
+                       objective=_objective_of(config) if head == "pretraining" else "", vocab=(vocab := stored_models.read_vocab(folder)),
+                       sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
+                       # Without a vocabulary, nobody has chosen the default.
+                       do_lower_case=None if config.tokenizer.do_lower_case and vocab is None else config.tokenizer.do_lower_case)
 
 
 def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
@@ -140,10 +143,12 @@ def config_of(stored: StoredModel) -> Config:
 def class_options(stored: StoredModel) -> dict[str, Any]:
     """The options that tell a task its classes, the kind of its answers and their threshold; a classifier of one class gives a score.
 
-    A pre-trained model may have words alone, and predict each from those before it.
+    A pre-trained model may have words alone, and predict each from those before it; its head for sentences may have learned their order.
     """
     if stored.head == "pretraining":
-        sentences = {} if "next_sentence/output_bias" in stored.weights else {"sentence_task": "none"}
+        sentences = {"sentence_task": stored.sentence_task} if stored.sentence_task == "sop" else {}
+        if HEAD_FOR_SENTENCES not in stored.weights:
+            sentences = {"sentence_task": "none"}
         return sentences | ({"objective": stored.objective} if stored.objective == "next_token" else {})
     if stored.head not in ("classifier", "tagger"):
         return {}

@@ -37,6 +37,7 @@ class StoredModel:
     kind: Kind = ""  # of a classifier's answers; "" if the files do not say
     threshold: float | str | Sequence[float] | None = None  # of several labels: the option of the run; None if the files do not say
     objective: Objective = ""  # of a pre-trained model's head for words; "" if the files do not say
+    sentence_task: str = ""  # that a pre-trained model's head for sentences learned: nsp or sop; "" if the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
 

@@ -1,7 +1,7 @@
 """Pre-training: masked LM, or left-to-right LM, and a task about sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import tensorflow as tf
@@ -14,7 +14,7 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 from official_bert.data.pretraining.packing import Packing, predictions_per_row
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.data.tables import Rows, Source
-from official_bert.files import find_files
+from official_bert.files import find_files, open_bytes, size_of
 from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.pretraining.next_token import next_token_batch
@@ -22,6 +22,7 @@ from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextTok
 from official_bert.training import losses
 from official_bert.training.task import DataFiles, Resolved, TaskBase
 
+COMPARED = 1 << 16  # first bytes of two files of the same size that tell whether they are copies
 MASKED, WITHOUT_MASKS, PACKED = "masked", "without masks", "packed"  # kinds of records
 Masking = Callable[[Batch, tf.Tensor], Batch]  # records without masks, their numbers -> the features of masked records
 
@@ -149,6 +150,7 @@ class Task(TaskBase):
         held_out = None
         if steps.evaluate and files.eval_file:
             held_out = HeldOutRecords(self._source(files, files.eval_file, training.eval_batch_size, shuffle=False))
+            _warn_of_shared_records(train.paths if train else [], held_out.source.paths)
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
     def served(self, model, options):
@@ -237,6 +239,21 @@ class Task(TaskBase):
                 tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
             "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})
         return next_token_batch(checked) if self._is_next_token and not masking else checked
+
+
+def _warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> None:
+    """Warns of files to evaluate on that are training files or copies of them: 2018's script evaluated so by default."""
+    sizes = [(path, size_of(path)) for path in train]
+    shared = [path for path in held_out if any(path == other or (size == size_of(path) and _begin_alike(path, other))
+                                               for other, size in sizes)]
+    if shared:
+        logging.warning("%d of %d files of evaluation records are training records, the first is %s: what is measured there says nothing "
+                        "about other text", len(shared), len(held_out), shared[0])
+
+
+def _begin_alike(path: str, other: str) -> bool:
+    with open_bytes(path) as one, open_bytes(other) as two:
+        return one.read(COMPARED) == two.read(COMPARED)
 
 
 def _mlm_weights(batch) -> tf.Tensor:

@@ -73,6 +73,9 @@ def test_a_vocabulary_with_capitals_is_refused_for_lower_cased_text_unless_earli
     (tmp_path / "run").mkdir()
     save_config(config, str(tmp_path / "run/config.yaml"))
     guards.check_vocabulary(config, str(tmp_path / "run"), "")
+    save_config(Config(model=SMALL), str(tmp_path / "run/config.yaml"))  # begun without a vocabulary
+    with pytest.raises(ValueError, match=told):
+        guards.check_vocabulary(config, str(tmp_path / "run"), "")
     assert len(caplog.messages) == 2 and all("text is lower-cased, as in earlier training" in line for line in caplog.messages)
 
 

@@ -1,9 +1,12 @@
 """The pre-training task reads records with masks, and masks those without."""
 
 import gzip
+import shutil
 
+import made_pretraining
 import numpy as np
 import pytest
+from made_pretraining import make_config, write_records
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build
@@ -78,9 +81,21 @@ def test_records_of_text_that_was_not_lower_cased_are_refused_unless_the_run_agr
     resolve(path, golden, tokenizer={"vocab_file": str(golden / "vocab_uncased.txt"), "do_lower_case": False})
 
 
+def test_evaluation_on_training_records_is_a_warning_by_any_name(tmp_path, caplog):
+    train, other = write_records(tmp_path / "train", 9), write_records(tmp_path / "other", 9, seed=1)
+    made_pretraining.resolve(make_config(), train, other)
+    assert not caplog.text
+    shutil.copy(train, tmp_path / "copy")
+    (tmp_path / "link").symlink_to(train)
+    for name in ("train", "copy", "link"):
+        made_pretraining.resolve(make_config(), train, f"{other},{tmp_path / name}")
+        assert f"1 of 2 files of evaluation records are training records, the first is {tmp_path / name}" in caplog.text
+        caplog.clear()
+
+
 def test_shards_without_records_among_others_are_taken_with_a_warning(unmasked, golden, tmp_path, caplog):
     whole = resolve(unmasked, golden)
-    assert not caplog.text
+    assert "no record" not in caplog.text
     (tmp_path / "part-0a").write_bytes(b"")
     (tmp_path / "part-2").write_bytes(gzip.compress(b""))
     resolved = resolve(unmasked, golden)
