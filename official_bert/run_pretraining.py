@@ -64,6 +64,8 @@ def main(_) -> None:
     if evaluates and not runs.own_folder(FLAGS.output_dir, best):
         elsewhere = runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint)
         config = runs.with_objective_of(config, elsewhere)
+    elif evaluates or FLAGS.mode == "eval_continuous":
+        config = runs.with_vocabulary_of(config, FLAGS.output_dir, FLAGS.allow_changed_data)
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file,
                                               allow_changed_data=FLAGS.allow_changed_data,
                                               cache_dir=os.path.expanduser(FLAGS.cache_dir))

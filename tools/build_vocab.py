@@ -19,7 +19,7 @@ from official_bert.config import BERT_BASE
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.worker_processes import worker_pool
 from official_bert.data.pretraining.yield_report import EXAMPLES, YieldReport, present
-from official_bert.data.raw_text import containers, mixing
+from official_bert.data.raw_text import containers, documents, mixing
 from official_bert.files import written_whole
 from official_bert.text import vocab_learning
 from official_bert.text.vocab import SPECIAL_TOKENS
@@ -55,6 +55,8 @@ def jobs(files: dict[str, list[str]], bad: containers.BadText) -> Iterator[tuple
     """Gives the lines of all files, about `CHARACTERS_AT_ONCE` characters at a time."""
     for language, paths in files.items():
         for path in paths:
+            with containers.open_bytes(path, bad) as file:
+                documents.check_prepared(path, file.read(documents.HEAD))
             batch: list[str] = []
             size = 0
             for line in containers.read_text_lines(path, bad):

@@ -27,7 +27,15 @@ def announce(trainer: Trainer, config: Config) -> list[str]:
     return [f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}; {precision(config)}; "
             f"{parameters:,} trained parameters",
             f"memory on each device, about {_size(sum(memory.values()))}: {each} of {rows} rows of {length} tokens",
-            *missing_libraries()]
+            *unreached_rate(config, trainer.total_steps), *missing_libraries()]
+
+
+def unreached_rate(config: Config, steps: int) -> list[str]:
+    """Says that a run ends within its warm-up."""
+    if config.optimizer.warmup_steps <= steps:
+        return []
+    return [f"the warm-up of {config.optimizer.warmup_steps:,} steps (optimizer.warmup_steps) is longer than the training of {steps:,}: "
+            f"the learning rate does not reach {config.optimizer.learning_rate:g}"]
 
 
 def best_checkpoint(phases: Sequence[Phase]) -> str:

@@ -37,20 +37,21 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     """
     output_dir = local_copy(output_dir)
     digests = task.data_digests(files)
-    for folder in {output_dir, init_checkpoint if os.path.isdir(init_checkpoint) else os.path.dirname(init_checkpoint)} - {""}:
-        origins.check_held_out_part(digests, folder)
+    folder = init_checkpoint if os.path.isdir(init_checkpoint) else os.path.dirname(init_checkpoint)
+    for place in {output_dir, folder} - {""}:
+        origins.check_held_out_part(digests, place)
     if output_dir and "eval" not in digests:
         checkpointing.check_same_run(task.config, output_dir, DIVISION, task.Options)
     trainer = _prepare(task, output_dir, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
-        return {name: value for name, value in _measure(trainer, task, files, examine, report).items() if name != "step"}
+        return {name: value for name, value in _measure(trainer, task, files, examine, report, folder).items() if name != "step"}
     kept = BestCheckpoint(output_dir, task.best_metric())
     if best and kept.record:
         kept.restore(trainer.checkpoint)
     elif CheckpointFolder(trainer.checkpoint, output_dir).restore_newest() is None:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
-    return _measure(trainer, task, files, examine, report)
+    return _measure(trainer, task, files, examine, report, output_dir)
 
 
 def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
@@ -118,8 +119,10 @@ def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpo
 
 def _measure(trainer: Trainer, task: TaskBase, files: DataFiles,
              examine: Callable[[Resolved, Predictions], None] = lambda *_: None,
-             report: Callable[[str], None] = lambda _: None) -> dict[str, float]:
-    """Measures the restored weights on the data of their step's phase; reports the notes about these."""
+             report: Callable[[str], None] = lambda _: None, folder: str = "") -> dict[str, float]:
+    """Measures the restored weights on the data of their step's phase; reports the notes about these, and whether the run in the
+    folder was trained on them.
+    """
     step = trainer.steps_done
     with trainer.strategy.scope():
         resolved = task_at(task, step).resolve(files, Steps(train=False), trainer.model)
@@ -127,6 +130,8 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles,
         report(line)
     held_out = resolved.held_out
     assert held_out is not None
+    if trained_on := origins.trained_on(getattr(held_out.source, "content", []), folder):
+        report(f"{', '.join(trained_on[:3])}: the run was trained on these data; what is measured there says nothing about others")
     metrics, rows = trainer.evaluate(held_out.source, task.config.training.eval_steps)
     examine(resolved, rows)
     return {"step": float(step)} | metrics | held_out.evaluate(rows)

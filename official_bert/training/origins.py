@@ -91,6 +91,12 @@ def check_held_out_part(digests: Mapping[str, str], output_dir: str) -> None:
         raise ValueError(f"--output_dir={output_dir}: its run held out a part of another training file; expected that file, or --eval_file")
 
 
+def trained_on(content: Sequence[list], output_dir: str) -> list[str]:
+    """Names the files of a source of batches on which the run in the folder was trained."""
+    trained = _recorded(output_dir).get("train_content", [])
+    return [str(item[0]) for item in content if item in trained and len(item) > 2]
+
+
 def evaluates_otherwise(origin: Mapping[str, Any], output_dir: str) -> bool:
     """Whether the run in the folder was evaluated on other data: its values are not comparable."""
     before = _recorded(output_dir)

@@ -11,6 +11,7 @@ from official_bert.files import exists, folder_of, is_folder, make_folder, writt
 from official_bert.models.interchange import casing, formats, ours
 from official_bert.models.interchange.prefixes import answering_folder, local_checkpoint, newest_whole
 from official_bert.reports.sections import Section
+from official_bert.text.vocab import load_vocab
 from official_bert.training import checkpointing, evaluation, loop
 from official_bert.training.announcement import cut_rows
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, LOG_FILE, METRIC_FILE, VOCAB_FILE
@@ -108,6 +109,24 @@ def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[st
         report(f"{stored.origin}: its sentence task, {stored.sentence_task}, is evaluated")
         options = merge(options, {"sentence_task": stored.sentence_task})
     return dataclasses.replace(config, options=options)
+
+
+def with_vocabulary_of(config: Config, output_dir: str, may_change: bool = False) -> Config:
+    """A configuration, to evaluate the run in a folder: with its vocabulary and casing, unless another vocabulary `may_change` them.
+
+    Raises ValueError for another vocabulary or casing than that of the run.
+    """
+    begun, path = stored_config(output_dir), config.tokenizer.vocab_file
+    if begun is None or not begun.tokenizer.vocab_file or not exists(begun.tokenizer.vocab_file):
+        return config
+    if not path:
+        return dataclasses.replace(config, tokenizer=begun.tokenizer)
+    if not may_change:
+        if load_vocab(path) != load_vocab(begun.tokenizer.vocab_file):
+            raise ValueError(f"--output_dir={output_dir} holds a run with another vocabulary than {path}; leave --vocab_file out to "
+                             "evaluate with the run's own")
+        casing.agreed(begun.tokenizer.do_lower_case, config.tokenizer.do_lower_case, output_dir)
+    return config
 
 
 def require_vocabulary(config: Config) -> None:

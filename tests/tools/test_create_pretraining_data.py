@@ -376,18 +376,6 @@ def test_lower_casing_that_deletes_vowel_signs_is_a_warning_with_a_kept_store_to
     assert "lower-casing" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text, more, hint", [
-    ("THIS WAS A DAY\nSO IT WAS\n\nIT WAS\n", ["--do_lower_case=False"], "no capital letters, and --do_lower_case=False keeps"),
-    ("一天\n也是\n\n是\n", [], "was it made from text of this language?"), ("THIS WAS A DAY\nSO IT WAS\n\nIT WAS\n", [], "")])
-def test_text_that_the_vocabulary_cannot_spell_is_a_warning_and_in_the_account(create, tmp_path, capsys, text, more, hint):
-    vocab = tmp_path / "vocab.txt"
-    vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "this", "was", "a", "day", "so", "it"]) + "\n")
-    create(*small(tmp_path, f"--vocab_file={vocab}", *more, text=text.encode()))
-    printed = capsys.readouterr()
-    assert ("100.0% of the tokens are [UNK]" in printed.err) == ("cannot spell" in printed.out) == bool(hint) and hint in printed.err
-    assert record_origins.read_origin(str(tmp_path / "out"))["do_lower_case"] == (not more)
-
-
 def test_copies_are_kept_apart_if_the_text_is_known_to_hold_some_or_if_asked(create, tmp_path):
     words = [line for line in (GOLDEN / "text_a.txt").read_text(encoding="utf-8").splitlines() if line][:6]
     text = tmp_path / "text.txt"

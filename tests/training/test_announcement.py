@@ -8,7 +8,7 @@ from made_finetuning import make_config as make_finetuning
 from made_finetuning import resolve
 from made_pretraining import make_config
 
-from official_bert.config import Config, build, load_config
+from official_bert.config import Config, OptimizerConfig, build, load_config
 from official_bert.tasks.loading import load_task
 from official_bert.training import announcement, distribution
 from official_bert.training.distribution import Placement, make_strategy
@@ -66,6 +66,12 @@ def test_a_gpu_without_its_libraries_is_told(monkeypatch):
     assert told.startswith("warning: this machine has an NVIDIA GPU") and "the CPU computes" in told
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
     assert announcement.missing_libraries() == []
+
+
+def test_a_warm_up_that_is_longer_than_the_training_is_told():
+    [told] = announcement.unreached_rate(Config(optimizer=OptimizerConfig(warmup_steps=500)), 499)
+    assert "than the training of 499: the learning rate does not reach 0.0001" in told
+    assert announcement.unreached_rate(Config(optimizer=OptimizerConfig(warmup_steps=500)), 500) == []
 
 
 @pytest.mark.parametrize("tf32", [True, False])

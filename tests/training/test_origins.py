@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made_pretraining import V, data_files, make_config, write_records
 
-from official_bert.config import save_config
+from official_bert.config import TokenizerConfig, save_config
 from official_bert.data.sources import ExampleSource, RecordSource
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
@@ -211,6 +211,28 @@ def test_the_casing_is_chosen_with_the_first_vocabulary(tmp_path):
     save_config(cased, str(tmp_path / checkpointing.CONFIG_FILE))
     with pytest.raises(ValueError, match="tokenizer.do_lower_case: False -> True"):
         checkpointing.check_same_run(make_config(), str(tmp_path))
+
+
+def test_data_that_a_run_was_trained_on_are_named(begun):
+    content = RecordSource([str(path) for path in begun[1]], 8, parse=None).content
+    assert origins.trained_on([*content[1:], ["other", 1, 2]], str(begun[2])) == ["part-1"]
+
+
+def test_an_evaluation_takes_the_vocabulary_of_the_run_and_refuses_another(tmp_path, words):
+    plain = make_config()
+    assert runs.with_vocabulary_of(plain, str(tmp_path)) == plain  # no run yet
+    (tmp_path / "run").mkdir()
+    checkpointing.write_run_files(make_config(tokenizer={"vocab_file": str(words), "do_lower_case": False}), str(tmp_path / "run"))
+    run = str(tmp_path / "run")
+    assert runs.with_vocabulary_of(plain, run).tokenizer == TokenizerConfig(vocab_file=f"{run}/vocab.txt", do_lower_case=False)
+    same = make_config(tokenizer={"vocab_file": str(words), "do_lower_case": False})
+    assert runs.with_vocabulary_of(same, run) == same
+    with pytest.raises(ValueError, match="text is not lower-cased for"):
+        runs.with_vocabulary_of(make_config(tokenizer={"vocab_file": str(words)}), run)
+    words.write_text(words.read_text().replace("w0", "other"))
+    with pytest.raises(ValueError, match=r"holds a run with another vocabulary than .*/vocab.txt; leave --vocab_file out"):
+        runs.with_vocabulary_of(same, run)
+    assert runs.with_vocabulary_of(same, run, may_change=True) == same
 
 
 @pytest.mark.slow

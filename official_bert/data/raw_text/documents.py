@@ -16,6 +16,8 @@ from official_bert.data.raw_text.scripts import WordCounter
 from official_bert.data.raw_text.sentence_splitting import split_sentences
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
+RAW = ((rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"), (rb'(\xef\xbb\xbf)?\s*\{\s*"[^"]{1,100}"\s*:', "JSON lines"))
+HEAD = 1 << 12  # bytes that tell it
 FORMATS = ("auto", "wikiextractor", "jsonl", "table", "text", "book", "documents")
 SAMPLE_LINES = 400  # read to detect the format of a file
 MOST_CHARACTERS = 1 << 24  # of one document: a file of any size is read in bounded memory
@@ -43,6 +45,13 @@ def detect_format(lines: Iterable[str]) -> Format:
     lengths = sorted(map(len, sample))
     wrapped = len(sample) >= 10 and lengths[len(sample) // 2] >= 40 and lengths[len(sample) * 95 // 100] <= 100
     return "book" if wrapped and ends < 0.6 else "text"
+
+
+def check_prepared(path: str, head: bytes) -> None:
+    """Raises ValueError if a file that begins with `head` is raw text of a format whose marks would be taken for words."""
+    found = next((name for pattern, name in RAW if re.match(pattern, head)), "")
+    if found:
+        raise ValueError(f"{path}: expected text with a sentence on each line, got {found}; tools/prepare_corpus.py makes such text of it")
 
 
 def read_documents(path: str, form: Format = "auto", text_key: str = "text",

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import build, check_length, merge
-from official_bert.data import record_origins, records
+from official_bert.data import file_sets, record_origins, records
 from official_bert.data.pretraining.dynamic_masking import Batch, DynamicMasking, of_this_schema
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.packing import Packing, predictions_per_row
@@ -146,6 +146,9 @@ class Task(TaskBase):
     def read(self, files, steps, model):
         """Opens the records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
         training = self.config.training
+        if steps.train and training.steps and training.epochs:
+            raise ValueError(f"config.training: expected steps or epochs, got {training.steps} steps and {training.epochs:g} epochs "
+                             "(0 leaves out one of them)")
         train = self._source(files, files.train_file, training.batch_size, shuffle=True) if steps.train else None
         held_out = None
         if steps.evaluate and files.eval_file:
@@ -171,6 +174,8 @@ class Task(TaskBase):
         if isinstance(patterns, Rows):
             raise ValueError(f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows")
         files = find_files(patterns)
+        for doubt in file_sets.doubts(files):
+            logging.warning(doubt)
         features = {path: records.feature_lengths(path) for path in files if records.holds_records(path)}
         if not features:
             raise ValueError(f"{patterns}: expected records, the file holds none")
@@ -196,6 +201,8 @@ class Task(TaskBase):
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
             raise ValueError(f"{patterns}: expected records {wanted}")
         (kind,), table = kinds, _table(self.options, features[paths[0]])
+        if shuffle and kind != WITHOUT_MASKS and not self._is_next_token:
+            self._warn_of_unread_masking(paths)
         masking = self._make_masking() if kind == WITHOUT_MASKS else None
         packer = None
         if self.options.pack and kind != PACKED:
@@ -213,6 +220,16 @@ class Task(TaskBase):
             return False
         key, held = wrong[0]
         raise ValueError(f"{path}: config.options.{key} is {getattr(self.options, key)}, but its records hold {held}")
+
+    def _warn_of_unread_masking(self, paths: Sequence[str]) -> None:
+        """Warns if `options.masking` asks for other masks than those that the records hold, or than is known of them."""
+        asked = self.config.options.get("masking", {})
+        for path in paths:
+            made = record_origins.read_origin(path).get("masking") or {}
+            if unread := [key for key, value in asked.items() if made.get(key) != value]:
+                logging.warning("%s: its records have masks already, so config.options.masking (%s) is not read; records made with "
+                                "--masking=dynamic are masked by it", path, ", ".join(unread))
+                return
 
     def _make_masking(self) -> Masking:
         if self._is_next_token:

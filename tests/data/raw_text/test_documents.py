@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import pytest
@@ -118,3 +119,11 @@ def test_sentences_end_by_the_rules_of_the_language():
     assert split_sentences("他來了。他走了！", "zh") == ["他來了。", "他走了！"]
     german = ["Das ist z.B. ein Satz.", "Noch einer."]
     assert split_sentences(" ".join(german), "de") == german
+
+
+@pytest.mark.parametrize(("head", "told"), [
+    (b'\n<doc id="1" url="u" title="t">\nA line.\n', "got WikiExtractor's output"), (b'\xef\xbb\xbf{"id": 1, "text": "A', "got JSON lines"),
+    (b"{ a set } was drawn .\n", ""), (b"A line.\n<doc id=", ""), (b"", "")])
+def test_raw_text_is_told_from_prepared_text(head, told):
+    with pytest.raises(ValueError, match=f"a: expected text with a sentence on each line, {told}") if told else contextlib.nullcontext():
+        documents.check_prepared("a", head)

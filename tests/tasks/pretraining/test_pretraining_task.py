@@ -93,6 +93,24 @@ def test_evaluation_on_training_records_is_a_warning_by_any_name(tmp_path, caplo
         caplog.clear()
 
 
+def test_files_of_two_generations_and_masks_that_are_not_read_are_warnings(tmp_path, caplog):
+    for name in ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"):
+        record_origins.write_origin(write_records(tmp_path / name, 9), {"masking": {"rate": 0.15, "strategy": "token"}})
+    made_pretraining.resolve(make_config(options={"masking": {"rate": 0.15}}), f"{tmp_path}/train-*-of-00002")
+    assert not caplog.text
+    made_pretraining.resolve(make_config(options={"masking": {"rate": 0.4}}), f"{tmp_path}/train-*")
+    shards, masks = caplog.messages
+    assert shards.startswith(f"{tmp_path}/train: files of 1 and of 2 are read together")
+    assert "have masks already, so config.options.masking (rate) is not read" in masks
+
+
+def test_steps_beside_epochs_are_refused(tmp_path):
+    path = write_records(tmp_path / "train", 9)
+    with pytest.raises(ValueError, match="expected steps or epochs, got 20 steps and 2 epochs"):
+        made_pretraining.resolve(make_config(training={"epochs": 2.0}), path)
+    made_pretraining.resolve(make_config(training={"epochs": 2.0, "steps": 0}), path)
+
+
 def test_shards_without_records_among_others_are_taken_with_a_warning(unmasked, golden, tmp_path, caplog):
     whole = resolve(unmasked, golden)
     assert "no record" not in caplog.text
