@@ -142,6 +142,8 @@ def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_wo
     """
     work = WorkFolder(f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value for key, value in description.items()}, discard)
     with work:
+        if made := open_store(folder, description):  # by another process, between the look for a store and the lock
+            return made
         facts = VocabularyFacts.of(tokenizer.tokenizer.vocab)
         with StoreWriter(work, facts.token_type, description) as writer:
             replace = description["on_bad_text"] == "replace"

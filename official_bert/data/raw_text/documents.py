@@ -16,7 +16,9 @@ from official_bert.data.raw_text.scripts import WordCounter
 from official_bert.data.raw_text.sentence_splitting import split_sentences
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
-RAW = ((rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"), (rb'(\xef\xbb\xbf)?\s*\{\s*"[^"]{1,100}"\s*:', "JSON lines"))
+RAW = ((rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"), (rb'(\xef\xbb\xbf)?\s*\{\s*"[^"]{1,100}"\s*:', "JSON lines"),
+       (rb"\x1f\x8b|BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd", "a compressed file"), (rb"PAR1|ARROW1", "a table"))
+NO_TEXT = ((rb"PK\x03\x04", "a zip archive"), (rb"\xff\xfe|\xfe\xff", "UTF-16"))
 HEAD = 1 << 12  # bytes that tell it
 FORMATS = ("auto", "wikiextractor", "jsonl", "table", "text", "book", "documents")
 SAMPLE_LINES = 400  # read to detect the format of a file
@@ -48,10 +50,11 @@ def detect_format(lines: Iterable[str]) -> Format:
 
 
 def check_prepared(path: str, head: bytes) -> None:
-    """Raises ValueError if a file that begins with `head` is raw text of a format whose marks would be taken for words."""
-    found = next((name for pattern, name in RAW if re.match(pattern, head)), "")
-    if found:
+    """Raises ValueError if a file that begins with `head` is no plain text, or raw text whose marks would be taken for words."""
+    if found := next((name for pattern, name in RAW if re.match(pattern, head)), ""):
         raise ValueError(f"{path}: expected text with a sentence on each line, got {found}; tools/prepare_corpus.py makes such text of it")
+    if found := next((name for pattern, name in NO_TEXT if re.match(pattern, head)), ""):
+        raise ValueError(f"{path}: expected text in UTF-8 with a sentence on each line, got {found}")
 
 
 def read_documents(path: str, form: Format = "auto", text_key: str = "text",

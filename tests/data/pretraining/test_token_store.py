@@ -130,6 +130,14 @@ def test_a_store_is_found_again_and_refused_for_other_text(tmp_path, vocab_file,
         token_store.open_store(str(tmp_path / "store"), changed)
 
 
+def test_a_store_that_another_process_has_just_made_is_taken(tmp_path, vocab_file, tokenizer):
+    (tmp_path / "text").write_bytes(b"one line\n\nanother\n")
+    description = token_store.describe([str(tmp_path / "text")], vocab_file, True, "error", False)
+    told = [[], []]
+    made, taken = (token_store.build_store(str(tmp_path / "store"), description, tokenizer, progress=done.append) for done in told)
+    assert told[0] and not told[1] and taken.tokens.tolist() == made.tokens.tolist() and not (tmp_path / "store.work").exists()
+
+
 def test_a_damaged_store_is_refused(tmp_path, vocab_file, tokenizer):
     path = tmp_path / "text"
     path.write_text("It rained.\n\nNobody knew.\n")

@@ -1,5 +1,8 @@
+import bz2
 import contextlib
+import gzip
 import json
+import lzma
 
 import pytest
 
@@ -123,7 +126,13 @@ def test_sentences_end_by_the_rules_of_the_language():
 
 @pytest.mark.parametrize(("head", "told"), [
     (b'\n<doc id="1" url="u" title="t">\nA line.\n', "got WikiExtractor's output"), (b'\xef\xbb\xbf{"id": 1, "text": "A', "got JSON lines"),
-    (b"{ a set } was drawn .\n", ""), (b"A line.\n<doc id=", ""), (b"", "")])
+    (gzip.compress(b"A line."), "got a compressed file; tools/prepare_corpus.py"), (bz2.compress(b"A line."), "got a compressed file"),
+    (lzma.compress(b"A line."), "got a compressed file"), (b"{ a set } was drawn .\n", ""), (b"A line.\n<doc id=", ""), (b"", "")])
 def test_raw_text_is_told_from_prepared_text(head, told):
     with pytest.raises(ValueError, match=f"a: expected text with a sentence on each line, {told}") if told else contextlib.nullcontext():
         documents.check_prepared("a", head)
+
+
+def test_text_in_utf_16_is_refused_whatever_is_done_with_bad_text():
+    with pytest.raises(ValueError, match="a: expected text in UTF-8 with a sentence on each line, got UTF-16"):
+        documents.check_prepared("a", "A line.".encode("utf-16"))
