@@ -9,6 +9,7 @@ from typing import Any
 from official_bert.config import Config
 from official_bert.data.cache import file_digest
 from official_bert.files import absolute, exists, read_json, written_whole
+from official_bert.models.interchange.prefixes import prefixes_in
 from official_bert.training.phases import Phase
 
 DATA_FILE = "data.json"
@@ -47,6 +48,8 @@ def changes(origin: Mapping[str, Any], output_dir: str) -> list[str]:
     before = _recorded(output_dir)
     found = [_describe(key, before[key], value) for key, value in origin.items()
              if key != ORDER and before.get(key, value) != value and not (key == START and _may_be_moved(before[key], value))]
+    if START in origin and prefixes_in(output_dir) and before and not {START, "init_checkpoint"} & before.keys():
+        found.append("first weights of its own, without --init_checkpoint")
     return found + _other_division(before, origin)
 
 

@@ -108,6 +108,16 @@ def test_another_initial_checkpoint_is_refused_and_the_same_one_has_several_name
     origins.check_unchanged({"train": "a", origins.START: "moved/bert"}, "run")
 
 
+def test_an_initial_checkpoint_comes_too_late_for_a_run_that_began_without_one(tmp_path):
+    origins.write({"train_content": []}, str(tmp_path))
+    origins.check_unchanged({origins.START: "there"}, str(tmp_path))  # killed before its first checkpoint
+    (tmp_path / "ckpt-8.index").touch()
+    with pytest.raises(ValueError, match="holds a run with first weights of its own, without --init_checkpoint; give another folder"):
+        origins.check_unchanged({origins.START: "there"}, str(tmp_path))
+    origins.write({"init_checkpoint": "as an earlier version recorded it"}, str(tmp_path))
+    origins.check_unchanged({origins.START: "there"}, str(tmp_path))
+
+
 def test_what_is_held_out_is_recorded_anew(tmp_path):
     origins.write(PART | {"init_checkpoint": "there"}, str(tmp_path))
     origins.write(FILE, str(tmp_path))
