@@ -206,6 +206,7 @@ def main(_) -> None:
     documents = read_documents(FLAGS.input_file)
     sentences = [line for document in documents for line in document]
     fill = official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, top_k=GUESSES)
+    assert fill.config is not None  # only an exported model has none, and that was refused
     tokenizer = FullTokenizer(fill.config.tokenizer.vocab_file, fill.config.tokenizer.do_lower_case)
     encoder = official_bert.load_encoder(FLAGS.model, return_layers=True)
     pieces = [tokenizer.tokenize(line) for line in sentences]

@@ -19,7 +19,7 @@ def end_on_signals(message: str = "no output was written") -> None:
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    raised, swallowed = threading.Event(), threading.Event()
+    raised, swallowed, main_thread = threading.Event(), threading.Event(), threading.get_ident()
 
     def stop(number: int, _) -> None:
         if raised.is_set():  # a second signal must not interrupt the clean-up
@@ -45,7 +45,7 @@ def end_on_signals(message: str = "no output was written") -> None:
             time.sleep(0.01)  # until the main thread has left the hook
             swallowed.clear()
             raised.clear()
-            signal.pthread_kill(threading.main_thread().ident, number)  # a true signal: it ends a sleep too
+            signal.pthread_kill(main_thread, number)  # a true signal: it ends a sleep too
         with contextlib.suppress(OSError):
             print(_text(number, message), file=sys.stderr, flush=True)
         os._exit(1)
