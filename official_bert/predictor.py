@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.config import Config, load_config
+from official_bert.config import Config, build, load_config
 from official_bert.models.encoder import BertEncoder
 from official_bert.serving.loading import exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
@@ -82,9 +82,13 @@ class Predictor:
 
         Raises ValueError, with the row's number, if a row lacks an input.
         """
+        if batch_size < 1:
+            raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
         for number, row in enumerate(rows, 1):
             if missing := [name for name in self.inputs if name not in row]:
                 raise ValueError(f"row {number}: expected {' and '.join(self.inputs)}, {' and '.join(missing)} is missing")
+            for name in self.inputs:
+                _check_text(row[name], f"row {number}: {name}")
         answers: list[dict[str, Any]] = [{} for _ in rows]
         for chosen in self._batches(rows, batch_size):
             outputs = self._model(**{name: [rows[index][name] for index in chosen] for name in self.inputs})
@@ -125,7 +129,17 @@ def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptio
     known = [field.name for field in dataclasses.fields(options)]
     if unknown := [name for name in choices if name not in known]:
         raise ValueError(f"{unknown[0]}: expected one of {', '.join(known)}")
-    return dataclasses.replace(options, **choices)
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} | choices
+    return build(ServingOptions, given, "options")
+
+
+def _check_text(value: Any, where: str) -> None:
+    """Raises ValueError for a text, or one of several, with half a character, which other programs leave behind."""
+    for text in value if isinstance(value, (list, tuple)) else [value]:
+        try:
+            str(text).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{where}: expected a text, got a lone surrogate, half a character, at place {error.start}") from None
 
 
 def served_classes(task: str, where: str = "config.task") -> tuple[type[ServedModel], ...]:

@@ -17,7 +17,7 @@ flags.DEFINE_string("checkpoint", None, "A training run's output folder (its bes
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if it is not beside --checkpoint.")
 flags.DEFINE_bool("do_lower_case", None, "Whether text is lower-cased; by default decided by the files beside the checkpoint.")
 flags.DEFINE_string("output", None, "Folder of the exported model, such as models/NAME.", required=True)
-flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest existing version.")
+flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest existing version.", 0, 10**18 - 1)
 flags.DEFINE_enum("head", "", ["", "embeddings"], "The model's output; empty: the answers of its task.")
 flags.DEFINE_enum("pooling", None, ["cls", "mean"], "Embeddings: the vector of [CLS], or the mean over all tokens; by default as a "
                   "retrieval run was trained, or the mean.")

@@ -153,6 +153,15 @@ def test_an_encoder_alone_is_not_asked_for_words(written, golden, tmp_path):
         official_bert.Predictor(written("ours", "pretraining"), top_kk=1)
 
 
+@pytest.mark.parametrize(("choices", "message"), [
+    ({"head": "embedding"}, r"options.head: expected one of \['', 'embeddings'\], got 'embedding'"),
+    ({"head": "embeddings", "pooling": "max"}, "options.pooling: expected 'cls' or 'mean' .*, got 'max'"),
+    ({"threshold": 7}, "--threshold: expected a probability from 0 to 1, got 7"), ({"top_k": 0}, "--top_k: expected at least 1, got 0")])
+def test_options_with_wrong_values_are_refused(choices, message):
+    with pytest.raises(ValueError, match=message):
+        official_bert.Predictor("nowhere", **choices)
+
+
 def test_a_run_that_lacks_weights_is_refused_in_a_line(written, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(written("ours", ""), folder)
@@ -206,8 +215,11 @@ def test_what_is_no_text_is_named(exported):
     assert predictor([]) == []
     for wrong, message in ((["a", None], "row 2: expected text, got None"), ([3.5], "row 1: expected text, got 3.5"),
                            (["a", ("a", "b")], "row 2: expected text, got 2 values"), ([{"txt": "a"}], "row 1: text: expected a text, "),
-                           ([{"text": float("nan")}], "row 1: text: expected a text, got nan"), (None, "expected a list of texts")):
+                           ([{"text": float("nan")}], "row 1: text: expected a text, got nan"), (None, "expected a list of texts"),
+                           (["a", "b\ud800"], "row 2: text: expected a text, got a lone surrogate, half a character, at place 1")):
         with pytest.raises(ValueError, match=message):
             predictor(wrong)
+    with pytest.raises(ValueError, match="batch_size: expected at least 1, got -1"):
+        predictor(["a"], batch_size=-1)
     with pytest.raises(ValueError, match="is an exported model, which has its own"):
         official_bert.Predictor(exported, vocab_file="vocab.txt")

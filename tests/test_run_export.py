@@ -56,6 +56,8 @@ def test_a_mistake_gives_one_line_and_writes_nothing(run_folder, tmp_path):
     assert finished.returncode == 1
     assert finished.stderr.strip().split("\n")[-1].startswith("error: --max_seq_length: expected 3 to 32")
     assert "Traceback" not in finished.stderr
+    finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--version=-1")  # a folder that no server reads
+    assert finished.returncode == 1 and "version" in finished.stderr.splitlines()[0]
     assert not (tmp_path / "x").exists()
 
 

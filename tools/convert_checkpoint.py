@@ -61,7 +61,7 @@ def read_source(formats, stored_models):
 def with_labels(model, labels):
     """The model with these names of its classes."""
     classes = len(model.weights[f"{model.head}/output_bias"]) if model.head in ("classifier", "tagger") else 0
-    if len(set(labels)) != classes:
+    if len(set(labels)) != classes or len(labels) != classes or not all(labels):
         raise ValueError(f"--labels: expected {classes} different names, for {model.origin} has so many classes, got {', '.join(labels)}")
     return dataclasses.replace(model, labels=labels)
 
@@ -112,6 +112,22 @@ def largest_differences(formats, source, folder: str) -> dict[str, float]:
     return {name: float(np.abs(before[name] - after[name]).max()) for name in before if name in after}
 
 
+def facts_without_place(formats, source) -> list[tuple[str, str]]:
+    """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again."""
+    found = []
+    if FLAGS.to == "tf1" and source.labels:
+        found.append(("names of classes", ", ".join(source.labels)))
+    if FLAGS.to == "tf1" and source.kind == "multi_label":
+        found.append(("the kind of answer", "several labels (without it the model is taken to give one label)"))
+    if FLAGS.to != "ours" and source.kind == "multi_label" and source.threshold not in (None, 0.5):
+        found.append(("the threshold of the labels", str(source.threshold)))
+    if FLAGS.to != "ours" and source.sentence_task == "sop":
+        found.append(("the sentence task", "sop (its head for sentences tells their order)"))
+    if FLAGS.to == "tf1" and source.do_lower_case is False and formats.read(FLAGS.output).do_lower_case is None:
+        found.append(("the casing", "text is not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
+    return found
+
+
 def main(_) -> None:
     """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
     from official_bert.models.interchange import formats, stored_models
@@ -131,12 +147,8 @@ def main(_) -> None:
             raise ValueError(f"--output={FLAGS.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
     if left_out:
         print(f"left out, because the model's class in this format has no place for it: {', '.join(left_out)}")
-    if FLAGS.to == "tf1" and source.labels:
-        print(f"left out, for this format has no place for names of classes: {', '.join(source.labels)}")
-    if FLAGS.to != "ours" and source.kind == "multi_label" and source.threshold not in (None, 0.5):
-        print(f"left out, for this format has no place for the threshold of the labels: {source.threshold}")
-    if FLAGS.to != "ours" and source.sentence_task == "sop":
-        print("left out, for this format has no place for the sentence task: sop (its head for sentences tells their order)")
+    for what, value in facts_without_place(formats, source):
+        print(f"left out, for this format has no place for {what}: {value}")
     if source.vocab is None:
         print("no vocabulary was found; --vocab_file gives it")
     print(f"{FLAGS.output}: {len(source.weights) - len(left_out)} weights; largest difference {worst:.2e}")

@@ -61,6 +61,14 @@ class ServingOptions:
     tokens_at_once: int | None = _read_by("question answering, taggers and classifiers in windows")  # in one group of rows
     bounded: bool = True  # False: texts of files at hand, which may be as long as memory allows, whatever the defaults are
 
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name == "threshold" and value is not None and not 0.0 <= value <= 1.0:
+                raise ValueError(f"--threshold: expected a probability from 0 to 1, got {value}")
+            if field.name in ("top_k", "max_positions", "max_choices", "max_windows", "tokens_at_once") and value is not None and value < 1:
+                raise ValueError(f"--{field.name}: expected at least 1, got {value}")
+
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
         """Returns the values of those options `names` that are given; ValueError if an option is given that `reader` does not read.
 

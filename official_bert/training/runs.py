@@ -8,7 +8,7 @@ from typing import Any
 from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, load_config, merge
 from official_bert.copies import original_paths
 from official_bert.files import exists, folder_of, is_folder, make_folder, written_whole
-from official_bert.models.interchange import casing, formats, ours
+from official_bert.models.interchange import casing, classes, formats, ours
 from official_bert.models.interchange.prefixes import answering_folder, local_checkpoint, newest_whole
 from official_bert.reports.sections import Section
 from official_bert.text.vocab import load_vocab
@@ -91,7 +91,10 @@ def with_classes_of(config: Config, init_checkpoint: str) -> Config:
     stored = formats.as_head(stored, "tagger") if config.task == "ner" and stored.head == "classifier" else stored
     if stored.head not in ("classifier", "tagger"):
         return config
-    return dataclasses.replace(config, options=merge(ours.class_options(stored), config.options))
+    found = ours.class_options(stored)
+    if (columns := config.options.get("label_columns")) and not classes.named(found.get("labels", ())):
+        found |= {"labels": list(columns)}  # the columns name what the checkpoint does not
+    return dataclasses.replace(config, options=merge(found, config.options))
 
 
 def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[str], None] = print) -> Config:

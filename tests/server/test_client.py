@@ -352,6 +352,12 @@ def test_asynchronous_clients_give_the_same_answers_and_can_be_cancelled(server,
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("row", ["abc", b"abc", {"text": "abc"}])
+def test_a_single_row_is_not_taken_for_a_list_of_its_letters_or_names(connect, row):
+    with connect() as client, pytest.raises(ValueError, match="rows: expected a list of rows, got a single one"):
+        client.predict(row)
+
+
 def test_a_closed_client_says_so_and_may_be_closed_twice(server):
     client = RestClient(server.url, "demo")
     client.predict(["a"])

@@ -119,6 +119,17 @@ def test_the_sentence_task_stays_with_our_checkpoints_and_others_say_that_they_c
     assert "left out, for this format has no place for the sentence task: sop" in said
 
 
+def test_casing_and_kind_that_tf1_cannot_hold_are_told(convert, tmp_path):
+    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label")  # cased, without capitals
+    formats.write(stored, "hugging_face", str(tmp_path / "theirs"))
+    said = convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / "there")
+    assert "no place for the kind of answer: several labels" in said and "no place for the casing: text is not lower-cased" in said
+    said = convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / "toy_cased_L-2")
+    assert "no place for the kind" in said and "for the casing" not in said
+    with pytest.raises(ValueError, match="--labels: expected 3 different names, .*, got a, , b"):
+        convert(to="ours", input=tmp_path / "theirs", output=tmp_path / "named", labels="a,,b")
+
+
 def test_models_that_differ_are_not_written(convert, tool, google, tmp_path, monkeypatch):
     from official_bert.models.interchange import hugging_face
 

@@ -48,14 +48,15 @@ def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[s
         return _without_head(stored), [f"its head is not used: it was trained as {stored.kind}, the task is {task.kind}"]
     if not task.labels or len(task.labels) != len(stored.weights[f"{stored.head}/output_bias"]) or not stored.labels:
         return stored, []
-    if not named(stored.labels):
+    order = places(stored.labels, task.labels)  # also of LABEL_n: they may be the labels of the data
+    if not named(stored.labels) and order is None:
         return stored, [f"its classes have no names: taken in the task's order {', '.join(task.labels)}"]
-    order = places(stored.labels, task.labels)
     if order is None:
         return _without_head(stored), [f"its head is not used: its classes are {_shown(stored.labels)}, those of the task are "
                                        f"{_shown(task.labels)} (tools/convert_checkpoint.py --labels names them anew)"]
     if order == list(range(len(order))):
-        return stored, []
+        unnamed = "its classes have no names but LABEL_0, LABEL_1, ...: options.labels gives them others, in the order of its outputs"
+        return stored, [] if named(stored.labels) else [unnamed]
     weights = dict(stored.weights)
     for name, weight in stored.weights.items():
         if name.startswith((*HEADS, "crf/")):

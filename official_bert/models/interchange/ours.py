@@ -1,6 +1,7 @@
 """Our own checkpoints, read and written, and `.keras` files, read."""
 
 import os
+import re
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,7 @@ MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
 TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
          "span": "squad"}
+HAS_PLACE = re.compile(r"O$|[BIESLU]-.")  # tags of entities; without any, as in parts of speech, each tag stands for itself
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
 HEAD_FOR_SENTENCES = "next_sentence/output_bias"
 TABLE = NameTable([])  # names are the same on both sides
@@ -155,6 +157,8 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
     labels = stored_models.class_names(stored)
     if stored.head == "classifier" and (stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")):
         return {"kind": "regression"}
+    if stored.head == "tagger" and not any(HAS_PLACE.match(label) for label in labels):
+        return {"labels": labels, "scheme": "plain"}
     if stored.kind != "multi_label":
         return {"labels": labels}
     return {"labels": labels, "kind": "multi_label"} | ({} if stored.threshold is None else {"threshold": stored.threshold})

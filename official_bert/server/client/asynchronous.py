@@ -54,8 +54,10 @@ class AsyncModelClient(abc.ABC):
         """Returns the outputs of each row by name, in the order of the rows.
 
         A row is a mapping of inputs, or the value itself if the signature has one input; bytes are binary data. Raises
-        ServingError with the server's status if a batch fails for good.
+        ServingError with the server's status if a batch fails for good, ValueError for a single row that is in no list.
         """
+        if isinstance(rows, (str, bytes, Mapping)):
+            raise ValueError(f"rows: expected a list of rows, got a single one: {rows!r:.60}")
         rows = list(rows)
         batches = [rows[start:start + self.batch_size] for start in range(0, len(rows), self.batch_size)]
         waiting = [asyncio.ensure_future(self._predict_in_turn(batch, signature)) for batch in batches]

@@ -52,7 +52,9 @@ class ServedTagger(ServedWindows):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.pretokenized, self.plain, self.lines = tuple(labels), pretokenized, plain, lines
         self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
-        self.types = sorted(set(labels) if plain else {label.partition("-")[2] for label in labels if label != "O"})
+        # Published taggers may have types without prefixes: O, PER, LOC. Beside prefixes, such labels (X, [PAD]) mean nothing.
+        self._prefixed = any(_has_prefix(label) for label in labels)
+        self.types = sorted({kind for prefix, kind in map(self._parts, labels) if prefix != OUTSIDE})
         tokens = list(tokenizer.vocab)
         self._continues = tf.constant([token.startswith("##") for token in tokens])
         self._special = tf.constant([token in ("[PAD]", "[CLS]", "[SEP]") for token in tokens])
@@ -207,12 +209,17 @@ class ServedTagger(ServedWindows):
 
     def _tag_tables(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns each label's prefix, as a number, and the index of its type."""
+        parts = [self._parts(label) for label in self.labels]
+        return (np.array([prefix for prefix, _ in parts], np.int32),
+                np.array([len(self.types) if prefix == OUTSIDE else self.types.index(kind) for prefix, kind in parts], np.int32))
+
+    def _parts(self, label: str) -> tuple[int, str]:
+        """Returns a label's prefix, as a number, and its type."""
         if self.plain:
-            return np.full(len(self.labels), SINGLE, np.int32), np.array([self.types.index(label) for label in self.labels], np.int32)
-        parts = [label.partition("-") for label in self.labels]
-        return (np.array([PREFIX_CODES.get(prefix, OUTSIDE) for prefix, _, _ in parts], np.int32),
-                np.array([self.types.index(kind) if prefix != "O" else len(self.types) for prefix, _, kind in parts],
-                         np.int32))
+            return SINGLE, label
+        if _has_prefix(label):
+            return PREFIX_CODES[label[0]], label[2:]
+        return (OUTSIDE, "") if self._prefixed or label == "O" else (INSIDE, label)
 
 
 class ServedFeatureTagger(ServedTagger):
@@ -244,6 +251,11 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
         chain = zip(CHAIN, model.crf.scores()) if task.options.crf else ()
         return crf.best_path(logits, real, task.scores({"logits": logits, **dict(chain)}))[0]
     return decode
+
+
+def _has_prefix(label: str) -> bool:
+    """Tells whether a label is a type behind B-, I-, E-, S-, L- or U-."""
+    return label[1:2] == "-" and len(label) > 2 and PREFIX_CODES.get(label[0], OUTSIDE) != OUTSIDE
 
 
 def _by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

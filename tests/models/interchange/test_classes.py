@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from made_checkpoints import SMALL, stored_small
 
-from official_bert.config import load_config, save_config
+from official_bert.config import Config, load_config, save_config
 from official_bert.models import checkpoints
 from official_bert.models.classifier import Classifier
-from official_bert.models.interchange import classes, formats
+from official_bert.models.interchange import classes, formats, ours
 from official_bert.models.interchange.classes import Classes
+from official_bert.training.runs import with_classes_of
 
 NLI = Classes(("contradiction", "entailment", "neutral"), "classifier")
 
@@ -41,6 +42,32 @@ def test_weights_follow_their_classes(tmp_path):
     assert "41 of 41" in said and "its classes ENTAILMENT, NEUTRAL, CONTRADICTION were put into the task's order" in said
     for name in ("classifier/output_weights", "classifier/output_bias"):
         np.testing.assert_array_equal(checkpoints.named_weights(made)[name], model.weights[name][[2, 0, 1]])
+
+
+def test_labels_of_the_data_that_are_called_label_n_find_their_outputs():
+    stored = dataclasses.replace(stored_small("classifier"), labels=("LABEL_0", "LABEL_2", "LABEL_1"))
+    found, remarks = classes.in_order_of(stored, Classes(("LABEL_0", "LABEL_1", "LABEL_2"), "classifier"))
+    np.testing.assert_array_equal(found.weights["classifier/output_bias"], stored.weights["classifier/output_bias"][[0, 2, 1]])
+    assert ["put into the task's order" in remark for remark in remarks] == [True]
+    _, remarks = classes.in_order_of(stored, Classes(stored.labels, "classifier"))
+    assert ["options.labels gives them others" in remark for remark in remarks] == [True]
+
+
+@pytest.mark.parametrize(("labels", "scheme"), [
+    (["NOUN", "VERB", "ADJ", "X", "Y"], "plain"), ([], "plain"), (["O", "PER", "LOC", "ORG", "MISC"], None),
+    (["B-a", "I-a", "B-b", "I-b", "[PAD]"], None)])
+def test_tags_without_places_stand_for_themselves(labels, scheme):
+    options = ours.class_options(dataclasses.replace(stored_small("tagger"), labels=labels))
+    assert options.get("scheme") == scheme and options["labels"] == (labels or [f"LABEL_{number}" for number in range(5)])
+
+
+def test_columns_name_the_labels_that_a_checkpoint_does_not(tmp_path):
+    formats.write(dataclasses.replace(stored_small("classifier"), kind="multi_label"), "hugging_face", str(tmp_path / "none"))
+    formats.write(dataclasses.replace(stored_small("classifier"), kind="multi_label", labels=["p", "q", "r"]), "hugging_face",
+                  str(tmp_path / "own"))
+    asked = Config(task="classification", model=SMALL, options={"kind": "multi_label", "label_columns": ["r", "q", "p"]})
+    assert with_classes_of(asked, str(tmp_path / "none")).options["labels"] == ["r", "q", "p"]
+    assert with_classes_of(asked, str(tmp_path / "own")).options["labels"] == ["p", "q", "r"]
 
 
 def test_transitions_of_a_crf_follow_too():

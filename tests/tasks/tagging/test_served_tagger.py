@@ -70,6 +70,14 @@ def rows_of(found, index):
     return [(kind.decode(), start, end, text.decode()) for kind, start, end, text in zip(*columns) if kind]
 
 
+@pytest.mark.parametrize(("labels", "kinds"), [
+    (("PER", "O", "LOC", "B_X", "I_X"), ["PER", "LOC", "I_X"]), (("B-PER", "I-PER", "X", "[PAD]", "B-"), ["PER"])])
+def test_published_labels_without_prefixes_are_types_unless_others_have_prefixes(model, graph_tokenizer, labels, kinds):
+    tagger = make_tagger(model, graph_tokenizer, labels)
+    found = tagger._entities(tf.constant([0, 0, 1, 2, 4, 1] if "O" in labels else [0, 1, 2, 3, 4, 2]), tf.constant([0, 6]))
+    assert [tagger.types[kind] for kind in found.kind.numpy()] == kinds
+
+
 TEXTS = ["The surveyor met Señora Núñez , near Brno .", "", "Nobody", "中国 price e\u0301t",
          "the youngest apprentice borrowed the greenhouse thermometer while it rained in Brno and St. Anne 's parish " * 3]
 
