@@ -129,7 +129,7 @@ def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptio
     known = [field.name for field in dataclasses.fields(options)]
     if unknown := [name for name in choices if name not in known]:
         raise ValueError(f"{unknown[0]}: expected one of {', '.join(known)}")
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} | choices
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} | dict(choices)
     return build(ServingOptions, given, "options")
 
 

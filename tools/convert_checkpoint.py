@@ -124,7 +124,7 @@ def facts_without_place(formats, source) -> list[tuple[str, str]]:
     if FLAGS.to != "ours" and source.sentence_task == "sop":
         found.append(("the sentence task", "sop (its head for sentences tells their order)"))
     if FLAGS.to == "tf1" and source.do_lower_case is False and formats.read(FLAGS.output).do_lower_case is None:
-        found.append(("the casing", "text is not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
+        found.append(("the casing", "not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
     return found
 
 
@@ -147,8 +147,8 @@ def main(_) -> None:
             raise ValueError(f"--output={FLAGS.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
     if left_out:
         print(f"left out, because the model's class in this format has no place for it: {', '.join(left_out)}")
-    for what, value in facts_without_place(formats, source):
-        print(f"left out, for this format has no place for {what}: {value}")
+    for what, fact in facts_without_place(formats, source):
+        print(f"left out, for this format has no place for {what}: {fact}")
     if source.vocab is None:
         print("no vocabulary was found; --vocab_file gives it")
     print(f"{FLAGS.output}: {len(source.weights) - len(left_out)} weights; largest difference {worst:.2e}")

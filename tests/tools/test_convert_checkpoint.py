@@ -123,7 +123,7 @@ def test_casing_and_kind_that_tf1_cannot_hold_are_told(convert, tmp_path):
     stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label")  # cased, without capitals
     formats.write(stored, "hugging_face", str(tmp_path / "theirs"))
     said = convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / "there")
-    assert "no place for the kind of answer: several labels" in said and "no place for the casing: text is not lower-cased" in said
+    assert "no place for the kind of answer: several labels" in said and "no place for the casing: not lower-cased" in said
     said = convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / "toy_cased_L-2")
     assert "no place for the kind" in said and "for the casing" not in said
     with pytest.raises(ValueError, match="--labels: expected 3 different names, .*, got a, , b"):
