@@ -153,6 +153,25 @@ def test_an_encoder_alone_is_not_asked_for_words(written, golden, tmp_path):
         official_bert.Predictor(written("ours", "pretraining"), top_kk=1)
 
 
+def pooling_of(path, **choices):
+    return make_served_model(*restore_for_inference(str(path)), ServingOptions(head="embeddings", **choices)).pooling
+
+
+def test_vectors_are_pooled_as_the_folder_of_sentence_transformers_says(tmp_path, caplog):
+    stored = formats.dataclasses.replace(small(""), pooling="cls")
+    formats.write(stored, "hugging_face", str(tmp_path / "theirs"))
+    no_pooler = {name: weight for name, weight in stored.weights.items() if not name.startswith("pooler/")}
+    formats.write(formats.dataclasses.replace(formats.read(str(tmp_path / "theirs")), weights=no_pooler), "ours", str(tmp_path / "ours"))
+    assert pooling_of(tmp_path / "theirs") == pooling_of(tmp_path / "ours") == formats.read(str(tmp_path / "ours")).pooling == "cls"
+    assert pooling_of(tmp_path / "theirs", pooling="mean") == "mean" and "not computed here" not in caplog.text
+    (tmp_path / "theirs/1_Pooling/config.json").write_text(json.dumps({"pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}))
+    assert pooling_of(tmp_path / "theirs") == "mean"
+    assert "its way to make a vector of a text (modules.json) is not computed here" in caplog.text
+    (tmp_path / "theirs/modules.json").write_text('{"idx": 0}')
+    with pytest.raises(ValueError, match="modules.json: expected a list of modules"):
+        formats.read(str(tmp_path / "theirs"))
+
+
 @pytest.mark.parametrize(("choices", "message"), [
     ({"head": "embedding"}, r"options.head: expected one of \['', 'embeddings'\], got 'embedding'"),
     ({"head": "embeddings", "pooling": "max"}, "options.pooling: expected 'cls' or 'mean' .*, got 'max'"),

@@ -10,15 +10,19 @@ appears only if the largest difference is at most 1e-5; otherwise the command fa
 from official_bert.command_line import run_main
 
 import dataclasses
+import os
 import re
 
 import numpy as np
 from absl import flags
 
-from official_bert.config import ModelConfig, build, read_bert_config
+from official_bert.config import ModelConfig, build, load_config, read_bert_config
 from official_bert.files import require_new_folder, written_folder
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
+# Options of runs that no format has a place for: how texts are read, and which answer is given.
+CHANGE_ANSWERS = ("max_seq_length", "truncate", "doc_stride", "document_context", "max_query_length", "max_answer_length", "n_best_size",
+                  "version_2_with_negative", "null_score_diff_threshold")
 LARGEST = 1e-5  # difference between the outputs of the two models
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("from", "", ["", *FORMATS], "The format of --input; by default detected from the files.")
@@ -112,6 +116,23 @@ def largest_differences(formats, source, folder: str) -> dict[str, float]:
     return {name: float(np.abs(before[name] - after[name]).max()) for name in before if name in after}
 
 
+def options_of_run(source) -> dict[str, str | int | float]:
+    """Returns the options by which the run at --input, if it is one, reads texts and chooses answers: those that readers will not guess."""
+    from official_bert.models.interchange import ours
+    from official_bert.tasks.loading import MODULES, load_task, run_folder
+    folder = run_folder(FLAGS.input)
+    config = load_config(os.path.join(folder, "config.yaml")) if folder else None
+    if config is None or config.task not in MODULES or config.task == "pretraining":
+        return {}
+    options = load_task(config).options
+    usual = {field.name: field.default for field in dataclasses.fields(options) if field.name in CHANGE_ANSWERS}
+    usual["max_seq_length"] = ours.config_of(source).options["max_seq_length"]
+    found = {key: value for key in usual if (value := getattr(options, key)) != usual[key]}
+    if found.get("truncate") != "windows" and "truncate" in usual:
+        found.pop("doc_stride", None)
+    return found | ({"pairs": "two texts a row (--pairs)"} if getattr(options, "pairs", False) else {})
+
+
 def facts_without_place(formats, source) -> list[tuple[str, str]]:
     """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again."""
     found = []
@@ -123,6 +144,10 @@ def facts_without_place(formats, source) -> list[tuple[str, str]]:
         found.append(("the threshold of the labels", str(source.threshold)))
     if FLAGS.to != "ours" and source.sentence_task == "sop":
         found.append(("the sentence task", "sop (its head for sentences tells their order)"))
+    if FLAGS.to in ("tf1", "keras_hub") and source.pooling:
+        found.append(("the pooling of embeddings", f"--pooling={source.pooling}"))
+    if options := options_of_run(source):
+        found.append(("options of the run that change its answers", ", ".join(f"{key}: {value}" for key, value in options.items())))
     if FLAGS.to == "tf1" and source.do_lower_case is False and formats.read(FLAGS.output).do_lower_case is None:
         found.append(("the casing", "not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
     return found

@@ -232,7 +232,8 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
     Raises ValueError for an encoder alone if its task's answers are asked for, and as `ServedModel.make` does.
     """
     if options.head == "embeddings" and (task.head != "embeddings" or isinstance(model, BertEncoder)):
-        return ServedEmbeddings.make(task, getattr(model, "encoder", model), options)
+        own = {"pooling": task.options.pooling} if task.head == "embeddings" else {}
+        return ServedEmbeddings.make(task, getattr(model, "encoder", model), options, **own)
     if isinstance(model, BertEncoder):
         raise ValueError("--head: this checkpoint is an encoder without a head: expected --head=embeddings")
     return task.served(model, options)

@@ -127,7 +127,7 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
         found = ours.weight_names(prefix)
         model = task.build_model()
         if missing := sorted(set(checkpoints.named_weights(model)) - set(found)):
-            if task.config.task != ours.TASKS[""]:
+            if task.config.task not in (ours.TASKS[""], ours.VECTORS):
                 raise ValueError(f"{prefix}: expected every weight of task {task.config.task}, missing: {', '.join(missing[:6])}")
             return formats.make_model(_answering(formats.read(prefix)))
         checkpoints.weights_checkpoint(model).read(prefix).assert_existing_objects_matched().expect_partial()
@@ -140,6 +140,9 @@ def _answering(stored: StoredModel) -> StoredModel:
     """Returns the model without unused weights: those that are not BERT's, and a next-sentence head without a masked-LM head."""
     if stored.unknown:
         logging.warning("%s: not used: %s", stored.origin, ", ".join(stored.unknown[:6]))
+    if stored.pooling == "other":
+        logging.warning("%s: its way to make a vector of a text (modules.json) is not computed here; --pooling chooses cls or mean",
+                        stored.origin)
     alone = not stored.head or (stored.head == "pretraining" and "masked_lm/output_bias" not in stored.weights)
     return formats.encoder_of(stored) if alone else dataclasses.replace(stored, unknown=())
 

@@ -13,7 +13,7 @@ from absl import flags
 from commands import imported_tool, run_here
 from made_checkpoints import stored_small
 
-from official_bert.config import Config
+from official_bert.config import Config, load_config, save_config
 from official_bert.models.interchange import formats
 from official_bert.training import runs
 
@@ -128,6 +128,15 @@ def test_casing_and_kind_that_tf1_cannot_hold_are_told(convert, tmp_path):
     assert "no place for the kind" in said and "for the casing" not in said
     with pytest.raises(ValueError, match="--labels: expected 3 different names, .*, got a, , b"):
         convert(to="ours", input=tmp_path / "theirs", output=tmp_path / "named", labels="a,,b")
+
+
+def test_options_of_a_run_that_change_its_answers_are_told(convert, tmp_path):
+    formats.write(dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c")), "ours", str(tmp_path / "run"))
+    path, options = tmp_path / "run/config.yaml", {"truncate": "windows", "doc_stride": 4, "max_seq_length": 8}
+    config = load_config(str(path))
+    save_config(dataclasses.replace(config, options=config.options | options), str(path))
+    said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
+    assert "options of the run that change its answers: max_seq_length: 8, truncate: windows, doc_stride: 4\n" in said
 
 
 def test_models_that_differ_are_not_written(convert, tool, google, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
 from official_bert.models.interchange import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange import stored_models, torch_pickle
+from official_bert.models.interchange import sentence_transformers, stored_models, torch_pickle
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
 from official_bert.models.interchange.stored_models import Head, Kind, StoredModel
 
@@ -89,6 +89,7 @@ def read(folder: str) -> StoredModel:
     return StoredModel(origin=f"{NAME} {folder} ({architecture or 'BERT'})", weights=weights, table=TABLE, config=config,
                        head=head, unknown=unknown, notes=notes, vocab=tokenizers.read_vocab(folder),
                        do_lower_case=tokenizers.read_do_lower_case(folder),
+                       pooling="" if head else sentence_transformers.read_pooling(folder),
                        labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
                        kind=_read_kind(values, path, len(weights["classifier/output_bias"])) if head == "classifier" else "")
 
@@ -193,6 +194,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     stored_models.write_vocab(stored, folder)
     if stored.vocab is not None:
         tokenizers.write(stored, config.max_position_embeddings, folder)
+    if stored.pooling in ("cls", "mean") and not stored.head:
+        sentence_transformers.write_pooling(stored.pooling, config.hidden_size, folder)
     return left_out
 
 

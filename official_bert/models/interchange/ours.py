@@ -28,6 +28,7 @@ MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
 TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
          "span": "squad"}
+VECTORS = "retrieval"  # the task of encoders that say how they make a vector of a text
 HAS_PLACE = re.compile(r"O$|[BIESLU]-.")  # tags of entities; without any, as in parts of speech, each tag stands for itself
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
 HEAD_FOR_SENTENCES = "next_sentence/output_bias"
@@ -67,6 +68,7 @@ def read(prefix: str) -> StoredModel:
         return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=stored_models.read_vocab(folder))
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
                        head="choice" if config.task == TASKS["choice"] else head,
+                       pooling=config.options.get("pooling", "mean") if config.task == VECTORS and not head else "",
                        labels=[str(label) for label in config.options.get("labels") or ()],
                        kind=_kind_of(config, weights) if head == "classifier" else "", threshold=_threshold_of(config, prefix),
                        objective=_objective_of(config) if head == "pretraining" else "", vocab=(vocab := stored_models.read_vocab(folder)),
@@ -139,7 +141,8 @@ def config_of(stored: StoredModel) -> Config:
     longest = model.max_position_embeddings
     options = class_options(stored) | {"max_seq_length": min(WINDOWS.get(stored.head, longest), longest)}
     tokenizer = TokenizerConfig(do_lower_case=casing.is_lower_case(stored) is not False)
-    return Config(task=TASKS[stored.head], model=model, tokenizer=tokenizer, options=options)
+    makes_vectors = not stored.head and stored.pooling in ("cls", "mean")
+    return Config(task=VECTORS if makes_vectors else TASKS[stored.head], model=model, tokenizer=tokenizer, options=options)
 
 
 def class_options(stored: StoredModel) -> dict[str, Any]:
@@ -153,7 +156,7 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
             sentences = {"sentence_task": "none"}
         return sentences | ({"objective": stored.objective} if stored.objective == "next_token" else {})
     if stored.head not in ("classifier", "tagger"):
-        return {}
+        return {"pooling": stored.pooling} if not stored.head and stored.pooling in ("cls", "mean") else {}
     labels = stored_models.class_names(stored)
     if stored.head == "classifier" and (stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")):
         return {"kind": "regression"}

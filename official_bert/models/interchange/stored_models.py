@@ -16,6 +16,7 @@ from official_bert.text.vocab import read_entries
 Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span"]
 Kind = Literal["", "classifier", "multi_label", "regression"]
 Objective = Literal["", "masked_lm", "next_token"]
+StoredPooling = Literal["", "cls", "mean", "other"]
 VOCAB_FILE, BERT_CONFIG_FILE = "vocab.txt", "bert_config.json"
 # Prefixes of the weights of each head.
 HEAD_PREFIXES: Mapping[str, str] = {"masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier",
@@ -38,6 +39,7 @@ class StoredModel:
     threshold: float | str | Sequence[float] | None = None  # of several labels: the option of the run; None if the files do not say
     objective: Objective = ""  # of a pre-trained model's head for words; "" if the files do not say
     sentence_task: str = ""  # that a pre-trained model's head for sentences learned: nsp or sop; "" if the files do not say
+    pooling: StoredPooling = ""  # of an encoder's rows to a vector of the text; "": the files do not say; "other": not computed here
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
 
@@ -97,8 +99,8 @@ def read_mapping(path: str) -> dict:
     return values
 
 
-def write_mapping(values: Mapping[str, Any], path: str) -> None:
-    """Writes a mapping as JSON."""
+def write_mapping(values: Mapping[str, Any] | Sequence[Any], path: str) -> None:
+    """Writes a mapping, or a list, as JSON."""
     with open(path, "w", encoding="utf-8") as file:
         json.dump(values, file, indent=2, ensure_ascii=False)
         file.write("\n")
