@@ -88,6 +88,8 @@ def _models():
         raise ValueError("expected either --model_base_path or --model_config_file")
     if FLAGS.model_config_file and not exists(FLAGS.model_config_file):
         raise ValueError(f"--model_config_file={FLAGS.model_config_file}: no such file")
+    if not FLAGS.model_config_file and (not FLAGS.model_name or set("/:") & set(FLAGS.model_name)):
+        raise ValueError(f"--model_name: expected a name without / and :, which addresses of REST have around it, got {FLAGS.model_name!r}")
     models = read_models(FLAGS.model_config_file) if FLAGS.model_config_file else [
         ServedModelConfig(name=FLAGS.model_name, base_path=FLAGS.model_base_path)]
     for model in models:  # checked now, before the seconds that TensorFlow takes to start

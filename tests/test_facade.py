@@ -153,6 +153,13 @@ def test_an_encoder_alone_is_not_asked_for_words(written, golden, tmp_path):
         official_bert.Predictor(written("ours", "pretraining"), top_kk=1)
 
 
+def test_added_tokens_of_a_folder_are_told(tmp_path, caplog):
+    formats.write(small(""), "hugging_face", str(tmp_path / "added"))
+    (tmp_path / "added/added_tokens.json").write_text(json.dumps({"[E1]": 20, "a": 5, "[MASK]": 4}))
+    restore_for_inference(str(tmp_path / "added"))
+    assert "its added tokens ([E1]) are cut into pieces here" in caplog.text
+
+
 def pooling_of(path, **choices):
     return make_served_model(*restore_for_inference(str(path)), ServingOptions(head="embeddings", **choices)).pooling
 

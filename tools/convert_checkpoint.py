@@ -158,7 +158,7 @@ def main(_) -> None:
     from official_bert.models.interchange import formats, stored_models
     require_new_folder(FLAGS.output, "--output")
     source = read_source(formats, stored_models)
-    print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes]))
+    print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes, *source.warnings]))
     stored_models.require_config(source)
     stored_models.check_vocabulary_rows(source)
     with written_folder(FLAGS.output) as unchecked:

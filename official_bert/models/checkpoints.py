@@ -67,7 +67,7 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None) 
         variables[name].assign(weight.reshape(variables[name].shape))
     return Initialization(
         origin=found.origin, taken=len(taken), new=tuple(sorted(set(variables) - set(taken))),
-        unused=(*sorted(set(found.weights) - set(taken)), *found.unknown), notes=(*found.notes, *remarks),
+        unused=(*sorted(set(found.weights) - set(taken)), *found.unknown), notes=(*found.notes, *found.warnings, *remarks),
         differences=_differences(model, found))
 
 

@@ -40,10 +40,13 @@ class ExportOptions:
 def export(served: ServedModel, config: Config, options: ExportOptions) -> list[str]:
     """Writes both SavedModels of a model; returns a line about each, with the ops that are not TensorFlow's own.
 
-    Raises ValueError for a version that exists and for too few choices, OSError for a folder that cannot be written.
+    Raises ValueError for a version that exists, too few choices and labels that are no lines, OSError for a folder that cannot be written.
     """
     if (choices := served.longest.get("choices", options.num_choices)) < options.num_choices:
         raise ValueError(f"--max_choices: expected at least {options.num_choices}, which the signature of Examples has, got {choices}")
+    if wrong := [label for label in served.labels if not label or "\n" in label or "\r" in label]:
+        raise ValueError(f"labels: expected names of one line, for labels.txt, got {wrong[0]!r}; options.labels, or "
+                         "tools/convert_checkpoint.py --labels, gives others")
     version = options.version or next_version(options.output)
     targets = {form: os.path.join(options.output, form, str(version)) for form in FORMS}
     if existing := [path for path in targets.values() if exists(path)]:

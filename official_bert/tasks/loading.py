@@ -140,9 +140,8 @@ def _answering(stored: StoredModel) -> StoredModel:
     """Returns the model without unused weights: those that are not BERT's, and a next-sentence head without a masked-LM head."""
     if stored.unknown:
         logging.warning("%s: not used: %s", stored.origin, ", ".join(stored.unknown[:6]))
-    if stored.pooling == "other":
-        logging.warning("%s: its way to make a vector of a text (modules.json) is not computed here; --pooling chooses cls or mean",
-                        stored.origin)
+    for warning in stored.warnings:
+        logging.warning("%s: %s", stored.origin, warning)
     alone = not stored.head or (stored.head == "pretraining" and "masked_lm/output_bias" not in stored.weights)
     return formats.encoder_of(stored) if alone else dataclasses.replace(stored, unknown=())
 

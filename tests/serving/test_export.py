@@ -11,6 +11,7 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import example_signature, export, warmup
 from official_bert.serving.loading import latest_version, load_exported
 from official_bert.tasks.pretraining.served import ServedFillMask
+from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,17 @@ def test_an_export_that_fails_leaves_nothing(served, config, tmp_path, monkeypat
     with pytest.raises(OSError, match="no space"):
         export.export(served, config, export.ExportOptions(output=str(tmp_path / "model")))
     assert os.listdir(tmp_path / "model") == []
+
+
+@pytest.mark.parametrize("label", ["", "two\nlines", "two\rlines"])
+def test_labels_that_would_not_come_back_from_labels_txt_are_refused(classifier, graph_tokenizer, config, tmp_path, label):
+    served = ServedClassifier(classifier(2), graph_tokenizer, 32, labels=["one", label])
+    with pytest.raises(ValueError, match="labels: expected names of one line"):
+        export.export(served, config, export.ExportOptions(output=str(tmp_path / "x")))
+    assert not os.listdir(tmp_path)
+    if not label:
+        with pytest.raises(ValueError, match="got '', which stands for no label in answers"):
+            ServedMultiLabel(classifier(2), graph_tokenizer, 32, labels=["one", label])
 
 
 def test_a_folder_without_models_is_named(tmp_path):

@@ -86,10 +86,11 @@ def read(folder: str) -> StoredModel:
     config = build(ModelConfig, model_values(values, path), path)
     if config.hidden_act == "gelu_erf":
         notes.append("hidden_act gelu is Hugging Face's, the erf form: gelu_erf here")
+    vocab, pooling = tokenizers.read_vocab(folder), "" if head else sentence_transformers.read_pooling(folder)
+    warnings = [*sentence_transformers.remarks(pooling), *tokenizers.remarks(folder, vocab)]
     return StoredModel(origin=f"{NAME} {folder} ({architecture or 'BERT'})", weights=weights, table=TABLE, config=config,
-                       head=head, unknown=unknown, notes=notes, vocab=tokenizers.read_vocab(folder),
+                       head=head, unknown=unknown, notes=notes, vocab=vocab, pooling=pooling, warnings=warnings,
                        do_lower_case=tokenizers.read_do_lower_case(folder),
-                       pooling="" if head else sentence_transformers.read_pooling(folder),
                        labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
                        kind=_read_kind(values, path, len(weights["classifier/output_bias"])) if head == "classifier" else "")
 

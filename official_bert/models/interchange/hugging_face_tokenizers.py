@@ -1,13 +1,15 @@
 """Reads and writes the tokenizer's files of a Hugging Face folder: vocabulary and casing. Other tokenizers are refused."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import StoredModel
 
 TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE = "tokenizer_config.json", "tokenizer.json", "config.json"
+ADDED_FILE = "added_tokens.json"
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast")
 # Switches of their tokenizer that change the tokens, with their values for BERT of 2018.
 SWITCHES: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None),
@@ -23,6 +25,20 @@ def read_vocab(folder: str) -> list[str] | None:
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"{path}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got something else")
     return sorted(ids, key=ids.__getitem__)
+
+
+def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
+    """Returns a warning about tokens that were added to the tokenizer and that no text is given here."""
+    path, fast_path = (os.path.join(folder, name) for name in (ADDED_FILE, FAST_TOKENIZER_FILE))
+    added = list(stored_models.read_mapping(path)) if os.path.exists(path) else []
+    if os.path.exists(fast_path):
+        entries = stored_models.read_mapping(fast_path).get("added_tokens") or []
+        added += [str(entry.get("content")) for entry in entries if isinstance(entry, dict)]
+    known = set(vocab or ())
+    lost = [token for token in dict.fromkeys(added) if token not in SPECIAL and not (token in known and token.isalnum())]
+    if not lost:
+        return []
+    return [f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are cut into pieces here, as other text"]
 
 
 def read_do_lower_case(folder: str) -> bool | None:

@@ -55,7 +55,10 @@ def read(folder: str) -> StoredModel:
         raise ValueError(f"{folder}: keras-hub cannot read this preset: {str(error).strip().splitlines()[0]}") from None
     heads, labels, kind = _read_heads(os.path.join(folder, HEADS_FILE))
     own_head = [TASK_WEIGHTS_FILE] if os.path.exists(os.path.join(folder, TASK_WEIGHTS_FILE)) else []
-    return dataclasses.replace(from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head), kind=kind)
+    notes = []
+    if tokenizer is not None and tokenizer.lowercase and not tokenizer.strip_accents:
+        notes.append("its tokenizer keeps accents (strip_accents); here they go with lower-casing, as in 2018")
+    return dataclasses.replace(from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head), kind=kind, notes=notes)
 
 
 def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.tokenizers.BertTokenizer | None = None,

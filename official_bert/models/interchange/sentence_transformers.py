@@ -36,6 +36,13 @@ def read_pooling(folder: str) -> StoredPooling:
     return "cls" if modes == ["cls"] else "mean" if modes == ["mean"] else "other"
 
 
+def remarks(pooling: StoredPooling) -> list[str]:
+    """Returns a warning about a pooling that is not computed here."""
+    if pooling != "other":
+        return []
+    return [f"its way to make a vector of a text ({MODULES_FILE}) is not computed here; --pooling chooses cls or mean"]
+
+
 def write_pooling(pooling: StoredPooling, width: int, folder: str) -> None:
     """Writes the files by which sentence-transformers makes vectors of `width` numbers as we do."""
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{PREFIX}Transformer"},

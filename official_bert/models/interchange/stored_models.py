@@ -42,6 +42,7 @@ class StoredModel:
     pooling: StoredPooling = ""  # of an encoder's rows to a vector of the text; "": the files do not say; "other": not computed here
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
+    warnings: Sequence[str] = ()  # what the files say and is not done here: answers differ from those of the model's own library
 
 
 def head_of(weights: Mapping[str, Any], where: str) -> Head:

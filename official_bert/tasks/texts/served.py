@@ -84,6 +84,8 @@ class ServedMultiLabel(ServedClassifier):
 
     def __init__(self, *arguments, threshold: float | Sequence[float] = 0.5, **settings):
         super().__init__(*arguments, **settings)
+        if "" in self.labels:
+            raise ValueError("config.options.labels: expected a name for each label, got '', which stands for no label in answers")
         self.threshold = threshold
 
     def answer_logits(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:

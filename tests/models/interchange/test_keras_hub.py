@@ -60,6 +60,15 @@ def test_heads_of_ours_lie_beside_the_preset(tmp_path):
     np.testing.assert_array_equal(again.weights["classifier/output_weights"], model.weights["classifier/output_weights"])
 
 
+def test_a_tokenizer_that_keeps_accents_is_told(tmp_path):
+    formats.write(dataclasses.replace(stored_small(""), do_lower_case=True), "keras_hub", str(tmp_path / "preset"))
+    assert not formats.read(str(tmp_path / "preset")).notes
+    path = tmp_path / "preset/tokenizer.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"config": values["config"] | {"strip_accents": False}}))
+    assert "keeps accents" in formats.read(str(tmp_path / "preset")).notes[0]
+
+
 def test_what_the_backbone_cannot_compute_and_other_presets_are_refused(tmp_path):
     with pytest.raises(ValueError, match="BertBackbone has no hidden_act 'gelu_erf'"):
         formats.write(stored_small("", hidden_act="gelu_erf"), "keras_hub", str(tmp_path / "out"))
