@@ -49,7 +49,10 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
                          "tools/convert_checkpoint.py --labels, gives others")
     version = options.version or next_version(options.output)
     targets = {form: os.path.join(options.output, form, str(version)) for form in FORMS}
-    if existing := [path for path in targets.values() if exists(path)]:
+    # TF Serving reads 01 as 1 too.
+    spelled = [os.path.join(options.output, form, name) for form in FORMS
+               for number, name in list_versions(os.path.join(options.output, form)).items() if number == version]
+    if existing := [*spelled, *(path for path in targets.values() if exists(path))]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
     make_folder(options.output)
     weights = weights_in(options.precision, served.model)

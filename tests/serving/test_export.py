@@ -78,6 +78,9 @@ def test_the_next_version_is_one_above_the_highest_and_an_existing_one_is_kept(s
     assert export.next_version(str(tmp_path)) == 10
     with pytest.raises(ValueError, match=r"text/7: version 7 exists; give --version a higher one"):
         export.export(served, config, export.ExportOptions(output=str(tmp_path), version=7))
+    (tmp_path / "ids/008").mkdir()
+    with pytest.raises(ValueError, match=r"ids/008: version 8 exists"):
+        export.export(served, config, export.ExportOptions(output=str(tmp_path), version=8))
 
 
 def test_an_export_that_fails_leaves_nothing(served, config, tmp_path, monkeypatch):

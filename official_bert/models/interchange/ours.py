@@ -23,6 +23,8 @@ from official_bert.models.tagger import Tagger
 
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
 CONFIG_FILE, TUNED_FILE = "config.yaml", "tuned.json"
+NO_CLASSES = ("the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is given "
+              "(convert_checkpoint --labels names them; a run's folder holds both)")
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
 MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)  # what a .keras file may hold
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
@@ -117,6 +119,7 @@ def read_keras(path: str) -> StoredModel:
     return StoredModel(origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**known),
                        head="choice" if isinstance(model, ChoiceClassifier) else head,
                        objective="next_token" if predicts_next else "", vocab=stored_models.read_vocab(os.path.dirname(path)),
+                       warnings=[NO_CLASSES] if head == "classifier" and weights["classifier/output_bias"].size > 1 else [],
                        notes=["the file does not hold the objective; a left-to-right model is taken to predict the next token"]
                        if predicts_next else [])
 

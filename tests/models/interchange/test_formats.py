@@ -64,6 +64,9 @@ def test_a_keras_file_is_read(tmp_path):
     again = formats.read(str(tmp_path / "model.keras"))
     assert again.head == "choice" and again.config == SMALL
     np.testing.assert_array_equal(again.weights["classifier/output_weights"], model.classifier.output_weights.numpy())
+    assert not again.warnings
+    Classifier.make(SMALL, {"num_classes": 3}).save(tmp_path / "model.keras")
+    assert "nor whether a text has several" in formats.read(str(tmp_path / "model.keras")).warnings[0]
 
 
 def rewrite_tf1(source, target, change):
