@@ -3,6 +3,7 @@
 import glob
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from official_bert.config import Config
@@ -14,6 +15,8 @@ from official_bert.training.trainer import Trainer
 FLOAT32 = 4  # bytes
 BACKWARD = 0.25  # of the activations; fits the measured peaks on a CPU (docs/benchmarks/training.md)
 USUAL_LENGTH = 128  # tokens of a row, for tasks that do not say it
+SAMPLE = 500  # rows in which [UNK] is counted
+MOST_UNKNOWN = 0.05  # a larger share of the tokens is told
 
 
 def announce(trainer: Trainer, config: Config) -> list[str]:
@@ -71,6 +74,18 @@ def cut_lines(resolved: Resolved, config: Config) -> list[str]:
     """Says how many rows were cut; [] if none were."""
     found = [f"{cut:,} of {rows:,} {kind if ' ' in kind else f'{kind} rows'}" for kind, (cut, rows) in cut_rows(resolved).items() if cut]
     return [f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(found)}; the model does not see the rest"] * bool(found)
+
+
+def unknown_lines(resolved: Resolved) -> list[str]:
+    """Says that many tokens of the training rows are [UNK]: texts of another language or casing than the vocabulary; [] if few are."""
+    rows = getattr(resolved.train, "examples", ())
+    chosen = [rows[number] for number in np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)]
+    ids = [np.ravel(row["input_ids"])[np.ravel(row["input_mask"]) > 0] for row in chosen if "input_ids" in row]
+    unknown = np.mean(np.concatenate(ids) == resolved.task.tokenizer.vocab.get("[UNK]", -1)) if ids else 0.0
+    if unknown <= MOST_UNKNOWN:
+        return []
+    return [f"warning: {unknown:.0%} of the tokens of the training rows are [UNK], words that {resolved.task.config.tokenizer.vocab_file} "
+            "cannot spell: is it a vocabulary of this language, and of its casing?"]
 
 
 def devices(strategy: tf.distribute.Strategy) -> str:

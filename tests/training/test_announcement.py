@@ -97,3 +97,15 @@ def test_the_choices_and_the_texts_of_rows_that_were_cut_are_counted(tmp_path):
     config = make_finetuning("retrieval", options={"max_seq_length": 14, "group_size": 2}, training={"eval_batch_size": 2})
     found = resolve(config, Steps(train=False), eval_file=tmp_path / "pairs.tsv")
     assert announcement.cut_lines(found, config) == ["cut to 14 tokens: 1 of 4 evaluation texts; the model does not see the rest"]
+
+
+def test_texts_that_the_vocabulary_cannot_spell_are_told(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sat", "it"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    for name, text in (("spelled", "it sat"), ("strange", "the dog it")):  # [CLS] [UNK] [UNK] it [SEP]: 40 %
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + f"{text},a\n{text},b\n" * 3)
+        config = make_finetuning("classification", options={"max_seq_length": 8}, tokenizer={"vocab_file": str(tmp_path / "vocab.txt")},
+                                 model={"vocab_size": 7})
+        found = resolve(config, Steps(evaluate=False), train_file=tmp_path / f"{name}.csv")
+        lines = announcement.unknown_lines(found)
+        assert [line[:61] for line in lines] == ["warning: 40% of the tokens of the training rows are [UNK], wo"] * (name == "strange")
