@@ -6,10 +6,10 @@ from typing import Any
 
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.text.vocab import SPECIAL_TOKENS
 
 TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE = "tokenizer_config.json", "tokenizer.json", "config.json"
 ADDED_FILE = "added_tokens.json"
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast")
 # Switches of their tokenizer that change the tokens, with their values for BERT of 2018.
 SWITCHES: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None),
@@ -35,7 +35,7 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
         entries = stored_models.read_mapping(fast_path).get("added_tokens") or []
         added += [str(entry.get("content")) for entry in entries if isinstance(entry, dict)]
     known = set(vocab or ())
-    lost = [token for token in dict.fromkeys(added) if token not in SPECIAL and not (token in known and token.isalnum())]
+    lost = [token for token in dict.fromkeys(added) if token not in SPECIAL_TOKENS and not (token in known and token.isalnum())]
     if not lost:
         return []
     return [f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are cut into pieces here, as other text"]
