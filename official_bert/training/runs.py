@@ -105,7 +105,7 @@ def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[st
     if stored.objective not in ("", options.get("objective", "masked_lm")):
         report(f"{stored.origin}: its objective, {stored.objective}, is evaluated")
         options = merge(options, {"objective": stored.objective})
-    if "next_sentence/output_bias" not in stored.weights and options.get("sentence_task") != "none":
+    if ours.HEAD_FOR_SENTENCES not in stored.weights and options.get("sentence_task") != "none":
         report(f"{stored.origin}: it has no head for sentences; only words are evaluated")
         options = merge(options, {"sentence_task": "none"})
     elif stored.sentence_task not in ("", options.get("sentence_task", "nsp")) and options.get("sentence_loss", True):

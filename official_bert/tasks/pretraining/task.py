@@ -260,9 +260,9 @@ class Task(TaskBase):
 
 def _warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> None:
     """Warns of files to evaluate on that are training files or copies of them: 2018's script evaluated so by default."""
-    sizes = [(path, size_of(path)) for path in train]
-    shared = [path for path in held_out if any(path == other or (size == size_of(path) and _begin_alike(path, other))
-                                               for other, size in sizes)]
+    sizes = {path: size_of(path) for path in {*train, *held_out}} if train else {}
+    shared = [path for path in held_out if any(path == other or (sizes[path] == sizes[other] and _begin_alike(path, other))
+                                               for other in train)]
     if shared:
         logging.warning("%d of %d files of evaluation records are training records, the first is %s: what is measured there says nothing "
                         "about other text", len(shared), len(held_out), shared[0])
