@@ -107,8 +107,8 @@ def _search(config: Config, files, placement, steps) -> None:
     metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
     grid: search.Grid = {**(search.PAPER_GRID if FLAGS.grid else {}), **search.parse_vary(FLAGS.vary)}
     settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
-    for setting in settings:
-        load_task(search.with_setting(config, setting))  # refuses values that the task does not take
+    for setting in settings:  # refuses, before the first of them trains, what needs no data to be wrong
+        load_task(search.with_setting(config, setting)).check(steps)
     outcomes, best = search.search(config, settings, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin, folds=FLAGS.folds)
     print("\n".join(search.describe(outcomes, metric, FLAGS.folds)))
     print(f"  {best}")

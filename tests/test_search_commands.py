@@ -37,11 +37,14 @@ def command(tmp_path_factory, golden):
     (["--random=2", "--vary=optimizer.learning_rat=uniform(1,2)"], "unknown keys ['learning_rat']"),
     (["--random=2", "--vary=training.batch_size=uniform(1,2)"], "config.training.batch_size: expected int, got 1."),
     (["--random=-1"], "flag --random"),
+    (["--vary=options.max_seq_length=16,128"], "config.options.max_seq_length: expected at most the model's 64 positions"),
+    (["--vary=training.batch_size=16,20", "--set=training.accumulation_steps=8"], "times 8 accumulation steps = 8, got 20"),
     (["--set=training.freeze=layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
     (["--set=optimizer.layer_decay=1.5"], "config.optimizer.layer_decay: expected a factor above 0, at most 1, got 1.5")])
 def test_what_cannot_be_is_refused_in_one_line(command, arguments, said):
     done = command(*arguments)
     assert done.returncode == 1 and said in done.stderr + done.stdout and "Traceback" not in done.stderr, done.stderr
+    assert "step 1/" not in done.stdout  # nothing was trained before it was seen
 
 
 @pytest.mark.slow

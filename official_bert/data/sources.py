@@ -23,6 +23,27 @@ T = TypeVar("T")
 ParseFunction = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
+class BatchSource(Protocol):
+    """A deterministic sequence of global batches: batch `i` is a function of the seed and `i` alone.
+
+    So a resumed run needs one integer, and more replicas or workers learn exactly the same. Every batch has the global batch
+    size in rows and a key `example_weights`, float32 [B]: 0 for rows that fill up an epoch's last batch.
+    """
+
+    batches_per_epoch: int
+    batch_size: int
+
+    @property
+    def content(self) -> list:
+        """What the data is made of, as JSON types: equal for the same files or examples."""
+
+    def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
+        """Batches start, start + 1, ... as dicts of tensors; only block `shard` of `num_shards` of their rows."""
+
+    def explain(self, message: str) -> str | None:
+        """Names the data that caused TensorFlow's error while reading; None if the data did not cause it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RowGroups:
     """Which records share a row of a batch: row r has the records `members[starts[r]:starts[r + 1]]`; `counts` are the rows by file."""

@@ -41,6 +41,14 @@ def unreached_rate(config: Config, steps: int) -> list[str]:
             f"the learning rate does not reach {config.optimizer.learning_rate:g}"]
 
 
+def unmeasured(first: Resolved) -> list[str]:
+    """Says that a run has no data for the evaluations that its configuration asks for."""
+    every = first.task.config.training.eval_every
+    if not every or first.held_out is not None:
+        return []
+    return [f"no evaluation data: training.eval_every = {every} has no effect"]
+
+
 def best_checkpoint(phases: Sequence[Phase]) -> str:
     """Says what decides which checkpoint is the best, and which one answers; "" for a run of which neither is asked."""
     first = phases[0].resolved

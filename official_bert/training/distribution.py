@@ -10,8 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import STRATEGIES
-from official_bert.data.sources import ExampleSource
-from official_bert.training.task import BatchSource
+from official_bert.data.sources import BatchSource, ExampleSource
 
 WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
                tf.errors.DeadlineExceededError)

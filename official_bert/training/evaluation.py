@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.copies import WorkingFolder, local_copy
+from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
 from official_bert.models.interchange.prefixes import prefixes_in, step_of
 from official_bert.training import checkpointing, distribution, guards, origins
@@ -19,7 +20,7 @@ from official_bert.training.checkpointing import EVAL_LOG_FILE, BestCheckpoint, 
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import task_at, total_steps
 from official_bert.training.run_log import BOARD_FOLDER, Watcher
-from official_bert.training.task import BatchSource, DataFiles, Predictions, Resolved, Steps, TaskBase
+from official_bert.training.task import DataFiles, Predictions, Resolved, Steps, TaskBase
 from official_bert.training.trainer import Trainer, real_rows
 
 POLL_SECONDS = 2.0

@@ -20,7 +20,7 @@ from official_bert.files import absolute
 from official_bert.models import checkpoints, parts
 from official_bert.models.interchange.prefixes import step_of
 from official_bert.training import checkpointing, distribution, guards, origins
-from official_bert.training.announcement import announce, best_checkpoint, cut_lines, unknown_lines
+from official_bert.training.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
 from official_bert.training.checkpointing import CHECKPOINT, BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import Phase, evaluation_steps, plan
@@ -111,7 +111,7 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
         raise ValueError("config.training.reinitialize_layers: expected --init_checkpoint beside it; without one, all weights are new")
     else:
         report(f"fresh: weights are random (seed {config.seed})")
-    for line in (*first.notes, *announce(trainer, config), *cut_lines(first, config), *unknown_lines(first)):
+    for line in (*first.notes, *announce(trainer, config), *unmeasured(first), *cut_lines(first, config), *unknown_lines(first)):
         report(line)
     chief = distribution.is_chief(strategy)
     if chief:

@@ -8,7 +8,8 @@ import itertools
 from collections.abc import Iterable
 
 from official_bert.config import Config, PhaseConfig, TrainingConfig, merge
-from official_bert.training.task import BatchSource, DataFiles, Resolved, Steps, TaskBase
+from official_bert.data.sources import BatchSource
+from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, load_config, merge
 from official_bert.copies import original_paths
+from official_bert.data.sources import BatchSource
 from official_bert.files import exists, folder_of, is_folder, make_folder, written_whole
 from official_bert.models.interchange import casing, classes, formats, ours
 from official_bert.models.interchange.prefixes import answering_folder, local_checkpoint, newest_whole
@@ -18,7 +19,6 @@ from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, LOG_F
 from official_bert.training.distribution import Placement, is_first_worker, set_precision
 from official_bert.training.task import (
     TRAIN_AND_EVALUATE,
-    BatchSource,
     ConstantAnswers,
     DataFiles,
     Examined,

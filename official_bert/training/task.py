@@ -16,6 +16,7 @@ from absl import logging
 
 from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
+from official_bert.data.sources import BatchSource
 from official_bert.data.tables import Rows, Source, digest
 from official_bert.files import is_file
 from official_bert.models.first_weights import draw_first_weights
@@ -23,6 +24,7 @@ from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
 from official_bert.reports.sections import Section
 from official_bert.text.tokenization import FullTokenizer
+from official_bert.training.distribution import check_batch
 
 Batch = Mapping[str, tf.Tensor]
 Outputs = Mapping[str, tf.Tensor]
@@ -79,27 +81,6 @@ class Steps:
 
 
 TRAIN_AND_EVALUATE = Steps()
-
-
-class BatchSource(Protocol):
-    """A deterministic sequence of global batches: batch `i` is a function of the seed and `i` alone.
-
-    So a resumed run needs one integer, and more replicas or workers learn exactly the same. Every batch has the global batch
-    size in rows and a key `example_weights`, float32 [B]: 0 for rows that fill up an epoch's last batch.
-    """
-
-    batches_per_epoch: int
-    batch_size: int
-
-    @property
-    def content(self) -> list:
-        """What the data is made of, as JSON types: equal for the same files or examples."""
-
-    def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
-        """Batches start, start + 1, ... as dicts of tensors; only block `shard` of `num_shards` of their rows."""
-
-    def explain(self, message: str) -> str | None:
-        """Names the data that caused TensorFlow's error while reading; None if the data did not cause it."""
 
 
 class HeldOut(Protocol):
@@ -206,12 +187,24 @@ class TaskBase(abc.ABC):
         """Gives a built model its first weights, the same under every strategy."""
         draw_first_weights(model, self.config.seed)
 
+    def check(self, steps: Steps) -> None:
+        """Refuses lengths and batches that `steps` cannot use; it needs neither files nor a model, but the strategy's scope.
+
+        Raises ValueError for more tokens than the model has positions, and for a batch that replicas and micro-batches cannot share.
+        """
+        settings, strategy = self.config.training, tf.distribute.get_strategy()
+        check_length(self.options.max_seq_length, self.config.model)
+        if steps.train:
+            check_batch("batch_size", settings.batch_size, strategy, settings.accumulation_steps)
+        check_batch("eval_batch_size", settings.eval_batch_size, strategy)
+
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:
         """Opens and checks the files of all `steps`, finds the labels, builds the model unless it is given, makes the batches.
 
         In this order; call it within the strategy's scope. Raises ValueError if a step lacks its data, but training may lack
         evaluation data unless it is `compared`.
         """
+        self.check(steps)
         resolved = self.read(files, steps, model)
         if steps.evaluate and (steps.compared or not steps.train) and resolved.held_out is None:
             raise ValueError(f"task {self.config.task}: no evaluation data given")

@@ -7,10 +7,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints
 from official_bert.training import distribution
 from official_bert.training.step import FIRST_SCALE, State, Step
-from official_bert.training.task import BatchSource, TaskBase
+from official_bert.training.task import TaskBase
 
 # A TPU then compiles for the exact shapes of a batch and does not pad it to bounds of its own.
 EXACT_SHAPES = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
@@ -39,13 +40,7 @@ class Trainer:
         self.enter(task)
 
     def enter(self, task: TaskBase) -> None:
-        """Makes the step functions for a task's batches, at the start and for every further phase.
-
-        Raises ValueError if a global batch cannot be divided among replicas and micro-batches.
-        """
-        settings = task.config.training
-        distribution.check_batch("batch_size", settings.batch_size, self.strategy, settings.accumulation_steps)
-        distribution.check_batch("eval_batch_size", settings.eval_batch_size, self.strategy)
+        """Makes the step functions for a task's batches, at the start and for every further phase."""
         self.step = Step(task, self.model, task.config, self.total_steps, self.strategy.num_replicas_in_sync)
         self.run_steps = tf.function(self._run_steps)
         # Batches bucketed by length have a few shapes: one graph for all.

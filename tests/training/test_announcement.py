@@ -1,5 +1,6 @@
 """What a run says about itself at its start."""
 
+import dataclasses
 import json
 
 import pytest
@@ -12,7 +13,7 @@ from official_bert.config import Config, OptimizerConfig, build, load_config
 from official_bert.tasks.loading import load_task
 from official_bert.training import announcement, distribution
 from official_bert.training.distribution import Placement, make_strategy
-from official_bert.training.task import Steps
+from official_bert.training.task import Resolved, Steps
 from official_bert.training.trainer import Trainer
 
 
@@ -72,6 +73,13 @@ def test_a_warm_up_that_is_longer_than_the_training_is_told():
     [told] = announcement.unreached_rate(Config(optimizer=OptimizerConfig(warmup_steps=500)), 499)
     assert "than the training of 499: the learning rate does not reach 0.0001" in told
     assert announcement.unreached_rate(Config(optimizer=OptimizerConfig(warmup_steps=500)), 500) == []
+
+
+def test_evaluations_without_data_are_told():
+    task = load_task(make_config(training={"eval_every": 250}))
+    first = Resolved(task=task, model=task.build_model())
+    assert announcement.unmeasured(first) == ["no evaluation data: training.eval_every = 250 has no effect"]
+    assert announcement.unmeasured(dataclasses.replace(first, task=load_task(make_config()))) == []
 
 
 @pytest.mark.parametrize("tf32", [True, False])

@@ -7,7 +7,7 @@ from typing import Literal
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import build, check_length, merge
+from official_bert.config import build, merge
 from official_bert.data import file_sets, record_origins, records
 from official_bert.data.pretraining.dynamic_masking import Batch, DynamicMasking, of_this_schema
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
@@ -170,7 +170,6 @@ class Task(TaskBase):
 
     def _source(self, given: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
         """Opens the files whose records have this run's (or phase's) lengths."""
-        check_length(self.options.max_seq_length, self.config.model)
         if isinstance(patterns, Rows):
             raise ValueError(f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows")
         files = find_files(patterns)

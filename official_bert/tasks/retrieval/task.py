@@ -17,7 +17,6 @@ from absl import logging
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from official_bert.config import check_length
 from official_bert.data import labelled_texts, splits, tables
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.sources import ExampleSource
@@ -31,7 +30,7 @@ from official_bert.serving.served_model import ServedEmbeddings
 from official_bert.tasks.retrieval import metrics
 from official_bert.training import losses
 from official_bert.training.distribution import check_batch
-from official_bert.training.task import DataFiles, Predictions, Resolved, Steps, TaskBase
+from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
 TEXTS = 2  # of a row
 FILES = {name: tuple(f"{name}{suffix}" for suffix in tables.SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
@@ -126,10 +125,8 @@ class Task(TaskBase):
     def read(self, files, steps, model):
         """Reads the pairs to train on, bucketed by length and ordered by (seed, epoch), pairs held out and pairs to compare.
 
-        Raises ValueError for batches that are not whole groups on each replica, and if nearly all pairs held out are training pairs.
+        Raises ValueError if nearly all pairs held out are training pairs.
         """
-        check_length(self.options.max_seq_length, self.config.model)
-        self._check_groups(steps)
         splits.check_eval_file(self.options, files.eval_file)
         eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not self.options.folds else ""
         train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
@@ -160,8 +157,9 @@ class Task(TaskBase):
         strata = [0] * len(both) if data.targets is None else splits.bins(data.targets)
         return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, data.path)
 
-    def _check_groups(self, steps: Steps) -> None:
-        """Raises ValueError if a replica's part of a batch, or a micro-batch of it, would cut a group."""
+    def check(self, steps):
+        """Also refuses batches whose part for a replica, or a micro-batch of it, would cut a group."""
+        super().check(steps)
         settings, options = self.config.training, self.options
         wanted = {"batch_size": (steps.train and options.train_on == "pairs", settings.accumulation_steps),
                   "eval_batch_size": (steps.evaluate and not options.score_column, 1)}

@@ -69,7 +69,6 @@ class Task(TaskBase):
 
     def build_model(self):
         """Builds the encoder with a start and an end vector."""
-        check_length(self.options.max_seq_length, self.config.model)
         return SpanPredictor.make(self.config.model, recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
@@ -99,7 +98,6 @@ class Task(TaskBase):
 
         The questions to answer are those of `predict_file`, else those of evaluation; without gold answers nothing is evaluated.
         """
-        check_length(self.options.max_seq_length, self.config.model)
         splits.check_eval_file(self.options, files.eval_file)
         read = functools.cache(read_squad)
         eval_path = "" if self.options.folds else files.path(files.eval_file, [self._published(1)])

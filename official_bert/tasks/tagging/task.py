@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import check_length, check_rate
+from official_bert.config import check_rate
 from official_bert.data import splits
 from official_bert.data.label_weights import Weights, check_smoothing, check_weights, class_weights, describe
 from official_bert.data.labelled_texts import SAME_SHARE
@@ -90,7 +90,6 @@ class Task(TaskBase):
         options, model = self.options, self.config.model
         if not options.labels:
             raise ValueError("config.options.labels: expected the tags; there is no training data to find them in")
-        check_length(options.max_seq_length, model)
         crf_settings = {"boundary_scores": options.boundary_scores, "crf_rate": options.crf_rate}
         settings = {"num_tags": len(options.labels), "dropout": options.dropout}
         if options.features:

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from official_bert.config import check_length, check_rate
+from official_bert.config import check_rate
 from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource, incomplete
@@ -151,7 +151,6 @@ class TextClassification(TaskBase):
 
         Raises ValueError if nearly all rows held out are training rows.
         """
-        check_length(self.options.max_seq_length, self.config.model)
         task, train, held_out, notes = self._read_labelled(files, steps)
         tests = task.read_tests(files) if steps.predict else []
         model = model or task.build_model()

@@ -225,7 +225,7 @@ def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
     with pytest.raises(ValueError, match=r"expected training data: --train_file, or one of train\.txt, "):
         resolve(golden, {})
     with pytest.raises(ValueError, match="max_seq_length: expected at most the model's 64 positions"):
-        make_task(golden, max_seq_length=65, labels=["O"]).build_model()
+        resolve(golden, files, max_seq_length=65)
     with pytest.raises(ValueError, match=r"options\.labels: expected the tags"):
         make_task(golden).build_model()
     with pytest.raises(ValueError, match=r"feature_layers: expected 0 \(all\) to 2, the encoder's layers, got 3"):
