@@ -96,6 +96,14 @@ def define_configuration() -> None:
     flags.DEFINE_string("bert_config_file", None, "2018: the model's JSON; model.* of the configuration.")
 
 
+def define_no_answer() -> None:
+    """Defines the flags that decide when a served model of question answering answers with ""."""
+    flags.DEFINE_bool("no_answer", None, "Question answering: whether a question may have no answer, as in SQuAD 2.0; by default as in "
+                      "training. A published checkpoint does not say it.")
+    flags.DEFINE_float("null_score_diff_threshold", None, "Question answering: no answer is given where its score exceeds that of the "
+                       "best answer by more than this; by default as in training, or 0.")
+
+
 def define_resume() -> None:
     """--allow_changed_data."""
     flags.DEFINE_bool("allow_changed_data", False, "Go on with a run although its data or vocabulary are others than at its beginning.")

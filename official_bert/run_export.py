@@ -10,6 +10,8 @@ from official_bert.command_line import run_main
 
 from absl import flags
 
+from official_bert import command_line
+
 FLAGS = flags.FLAGS
 flags.DEFINE_string("checkpoint", None, "A training run's output folder (its best checkpoint, if training.answer_with says so, or its "
                     "newest), one checkpoint in it (folder/ckpt-1000), or a checkpoint of any format that --init_checkpoint takes: TF 1, "
@@ -34,6 +36,7 @@ flags.DEFINE_integer("max_windows", None, "Question answering and taggers: the m
                      lower_bound=1)
 flags.DEFINE_integer("tokens_at_once", None, "Question answering and taggers: the most tokens (of windows) that go through the model at "
                      "once, which limits memory (default 4096).", lower_bound=1)
+command_line.define_no_answer()
 flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of products in the exported graph, for CPUs with instructions "
                   "for it. bfloat16: all weights of the encoder. int8: the encoder's products with weights. Answers are float32.")
 flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests; TF Serving runs at most the largest of "
@@ -54,7 +57,8 @@ def main(_) -> None:
     options = ServingOptions(
         head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k, pooling=FLAGS.pooling, threshold=FLAGS.threshold,
         pretokenized=FLAGS.pretokenized, pairs=FLAGS.pairs, max_positions=FLAGS.max_positions, max_choices=FLAGS.max_choices,
-        max_windows=FLAGS.max_windows, tokens_at_once=FLAGS.tokens_at_once)
+        max_windows=FLAGS.max_windows, tokens_at_once=FLAGS.tokens_at_once, no_answer=FLAGS.no_answer,
+        null_score_diff_threshold=FLAGS.null_score_diff_threshold)
     with policy_of(FLAGS.precision):
         task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)

@@ -17,6 +17,7 @@ from typing import Any
 from absl import flags, logging
 from tqdm import tqdm
 
+from official_bert import command_line
 from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
@@ -33,6 +34,7 @@ flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines
 flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
 flags.DEFINE_integer("top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
                      "own.", lower_bound=1)
+command_line.define_no_answer()
 
 TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
 
@@ -48,7 +50,8 @@ def main(arguments: list[str]) -> None:
     task = "glue" if dataset_name(FLAGS.task) else FLAGS.task
     wanted = served_classes(task, "--task")
     head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
-    options = ServingOptions(head=head, top_k=FLAGS.top_k, pairs=FLAGS.pairs)
+    options = ServingOptions(head=head, top_k=FLAGS.top_k, pairs=FLAGS.pairs, no_answer=FLAGS.no_answer,
+                             null_score_diff_threshold=FLAGS.null_score_diff_threshold)
     predictor = Predictor(FLAGS.model, options, FLAGS.vocab_file, FLAGS.do_lower_case)
     if wanted and not class_that_gives(predictor.outputs, wanted):
         raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(predictor.outputs)}")

@@ -59,6 +59,8 @@ class ServingOptions:
     max_choices: int | None = _read_by("choice models", limit=True)  # choices of a text
     max_windows: int | None = _read_by("question answering, taggers and classifiers in windows", limit=True)  # windows over a text
     tokens_at_once: int | None = _read_by("question answering, taggers and classifiers in windows")  # in one group of rows
+    no_answer: bool | None = _read_by("question answering")  # whether "" may be an answer; as trained
+    null_score_diff_threshold: float | None = _read_by("question answering")  # how much less likely than "" an answer may be; as trained
     bounded: bool = True  # False: texts of files at hand, which may be as long as memory allows, whatever the defaults are
 
     def __post_init__(self):

@@ -182,6 +182,8 @@ def test_an_export_in_a_smaller_precision_answers_nearly_the_same(make, name, pr
 
 @pytest.mark.parametrize(("name", "options", "told"), [
     ("squad", {"top_k": 3}, "--top_k: read by fill-mask models alone, got a model that gives answer, start, end, score, null_score"),
+    ("glue", {"no_answer": True}, "--no_answer: read by question answering alone, got a model that gives label"),
+    ("squad", {"no_answer": False, "null_score_diff_threshold": 2.0}, "--null_score_diff_threshold: expected --no_answer beside it"),
     ("glue", {"pooling": "mean"}, r"--pooling: read by embeddings \(--head=embeddings\) alone, got a model that gives label"),
     ("glue", {"threshold": 0.0}, "--threshold: read by classifiers of several labels alone, got a model that gives label"),
     ("glue regression", {"pretokenized": False}, "--pretokenized: read by taggers alone, got a model that gives score"),
@@ -198,6 +200,13 @@ def test_an_option_that_the_head_reads_is_used(make):
     all_labels, none = (function_of(make_served_model(task, model, ServingOptions(threshold=threshold)))(**texts)["labels"]
                         for threshold in (0.0, 1.0))
     assert all_labels.shape == (len(rows), 3) and none.shape == (len(rows), 0)
+    task, model, rows = make("squad")  # trained with a threshold of 1.0
+    texts = {name: [row[name] for row in rows if row["context"].strip()] for name in ("question", "context")}
+    as_trained, always, never = (function_of(make_served_model(task, model, ServingOptions(**options)))(**texts) for options in (
+        {}, {"no_answer": False}, {"null_score_diff_threshold": -1e6}))
+    odds = as_trained["null_score"] - as_trained["score"]
+    assert [text == b"" for text in as_trained["answer"]] == (odds > 1.0).tolist()
+    assert all(always["answer"]) and not any(never["answer"])
 
 
 ENTITY = {"entities": ["Brno", ""], "types": ["LOC", ""], "starts": [3, 0], "ends": [7, 0], "scores": [0.5, 0.0]}

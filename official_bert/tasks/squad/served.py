@@ -33,6 +33,7 @@ class ServedSpans(ServedWindows):
 
     text_inputs = text_specs("question", "context")
     outputs = ("answer", "start", "end", "score", "null_score", "truncated")
+    reads = (*ServedWindows.reads, "no_answer", "null_score_diff_threshold")
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *,
                  max_query_length: int = 64, max_answer_length: int = 30, n_best_size: int = 20,
