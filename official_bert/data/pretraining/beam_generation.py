@@ -27,6 +27,7 @@ from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import RowEncoder
 from official_bert.data.pretraining.token_store import TokenStore
+from official_bert.data.raw_text.documents import HEAD, check_prepared
 from official_bert.files import BadText, open_bytes, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
@@ -86,8 +87,10 @@ class ReadDocuments(beam.DoFn):
 
     def _tokenize(self, path: str, folder: str) -> TokenStore:
         copy = os.path.join(folder, "text")
-        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as source, open(copy, "wb") as file:
+        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as source, open(copy, "w+b") as file:
             shutil.copyfileobj(source, file, 1 << 20)
+            file.seek(0)
+            check_prepared(path, file.read(HEAD))
         with self.text.vocab_file() as vocab_file:
             description = token_store.describe([copy], vocab_file, self.text.do_lower_case, self.text.on_bad_text, True)
         try:

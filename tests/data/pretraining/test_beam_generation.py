@@ -91,6 +91,13 @@ def test_files_without_a_token_are_refused(tmp_path, golden):
                                  True, "error", InstanceConfig(), 7, False, IN_PROCESS)
 
 
+def test_raw_text_is_refused_as_on_one_machine(tmp_path, golden):
+    (tmp_path / "text").write_text('<doc id="1" title="Brno">\nIt rained.\n</doc>\n')
+    with pytest.raises(ValueError, match="text: expected text with a sentence on each line, got .*prepare_corpus"):
+        beam_generation.generate([str(tmp_path / "text")], [str(tmp_path / "out")], str(golden / "vocab_uncased.txt"),
+                                 True, "error", InstanceConfig(), 7, False, IN_PROCESS)
+
+
 def test_a_pattern_without_a_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no file matches"):
         beam_generation.match_files(f"{tmp_path}/*.txt")
