@@ -102,6 +102,7 @@ def result(row, values, **more):
 def test_tables_have_means_intervals_and_the_papers_numbers(tmp_path):
     lines = [result("baseline", [0.70, 0.72, 0.74]), result("no_nsp", [0.5]),
              result("whole_word", [0.5]) | {"tasks": {"wnut17": {"metric": "f1", "values": [18.0, 18.0]}}},  # our NER's F1 is in percent
+             result("baseline_at_half", [0.4], steps=3000),  # nothing was measured at its step
              result("left_to_right", [0.6, 0.6], objective="next_token", held_out={}), result("baseline", [0.1], scale="base")]
     (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     done = run_here(str(REPORT), f"--results={tmp_path}/results.jsonl", f"--output_dir={tmp_path}/out")
@@ -110,6 +111,8 @@ def test_tables_have_means_intervals_and_the_papers_numbers(tmp_path):
     # By hand: the standard deviation is 0.02, t(0.975, 2) is 4.303, so the half-width is 4.303 * 0.02 / sqrt(3) = 0.0497.
     assert "| baseline | 6,000 | 5.000 | 5.250 | 72.0 ± 5.0 | 84.4 | 88.4 | 86.7 | 92.7 | 88.5 |" in table
     assert "| no_nsp | 6,000 | 5.000 | 5.250 | 50.0 | 83.9 |" in table
+    assert "| row | steps | own held-out loss | held-out MLM loss | SST-2, accuracy | WNUT-17, F1 |" in table
+    assert "| baseline_at_half | 3,000 |  | 5.250 | 40.0 |" in table
     assert "| whole_word | 6,000 | 5.000 | 5.250 |  | 18.0 ± 0.0 |" in table
     assert "| left_to_right | 6,000 | 5.000 (next token) |  | 60.0 ± 0.0 |" in table
     assert "12 layers of 768, 12 heads | 3.99" in table and "### masking (table 8)" in table

@@ -24,6 +24,8 @@ from absl import flags
 from official_bert.files import make_folder, read_lines, written_beside, written_whole
 from official_bert.tasks.pretraining.ablations import Plan
 
+METRICS = {"f1": "F1", "spearman": "Spearman"}
+WITHOUT_PRETRAINING = "random_weights"  # the row that the others are to beat
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = flags.FLAGS
 flags.DEFINE_string("results", None, "The JSON lines of tools/run_ablations.py.", required=True)
@@ -73,14 +75,19 @@ def table_of(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], pape
     tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
     shown = [name for name in paper["rows"] if name in rows]
     theirs = [f"paper: {column}" for column in paper["columns"]] if shown else []
-    head = ["row", "steps", "own held-out loss", "held-out MLM loss", *(f"{task}, {plan.tasks[task].metric}" for task in tasks), *theirs]
+    head = ["row", "steps", "own held-out loss", "held-out MLM loss", *(_heading(task, plan) for task in tasks), *theirs]
     return [head, *([results[name]["title"], *_losses(results[name]), *(_cell(results[name], task, plan) for task in tasks),
                      *(map(str, paper["rows"].get(name, [""] * len(theirs))) if theirs else [])] for name in rows)]
 
 
+def _heading(task: str, plan: Plan) -> str:
+    return f"{plan.tasks[task].title}, {METRICS.get(plan.tasks[task].metric, plan.tasks[task].metric)}"
+
+
 def _losses(row: Mapping[str, Any]) -> list[str]:
     """Steps, the loss on held-out records of the row's own kind, the loss of masked words on those of the baseline."""
-    own = f"{row['curve'][-1][1]:.3f}{' (next token)' if row.get('objective') == 'next_token' else ''}" if row.get("curve") else ""
+    last, loss = (row.get("curve") or [(None, 0.0)])[-1]  # a curve may end before the share of the steps that a row has
+    own = f"{loss:.3f}{' (next token)' if row.get('objective') == 'next_token' else ''}" if last and last == row["steps"] else ""
     return [f"{row['steps']:,}" if "steps" in row else "0", own, f"{row['held_out']['mlm_loss']:.3f}" if row["held_out"] else ""]
 
 
@@ -125,8 +132,10 @@ def write_tables(plan: Plan, results: Mapping[str, dict], papers: Mapping[str, A
 
 def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
     """Draws the held-out losses of the pre-trainings; those of next tokens are dashed, for they measure another thing."""
+    import matplotlib
     from matplotlib import pyplot
-    figure, axes = pyplot.subplots(figsize=(9, 6))
+    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
+    axes.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
     for name, row in results.items():
         if row.get("curve") and plan.rows[name].at_share == 1 and not plan.rows[name].pretrained:
             axes.plot(*zip(*row["curve"]), label=row["title"], linestyle="--" if row["objective"] == "next_token" else "-", linewidth=1.2)
@@ -137,23 +146,30 @@ def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
 
 
 def draw_suite(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any], path: str) -> None:
-    """Draws a panel of bars for each task: ours with their intervals; the paper's numbers, if it has any, as diamonds."""
+    """Draws a panel of bars for each task: ours with their intervals, the mean without pre-training as a line, the paper's as diamonds."""
     from matplotlib import pyplot
     rows = [name for name in suite if name in results]
     tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
-    figure, panels = pyplot.subplots(1, len(tasks), figsize=(3.2 * len(tasks) + 2, 0.5 * len(rows) + 1.6), sharey=True, squeeze=False)
+    figure, panels = pyplot.subplots(1, len(tasks), figsize=(3.2 * len(tasks) + 2, 0.5 * len(rows) + 1.6), sharey=True, squeeze=False,
+                                     layout="constrained")
     for axes, task in zip(panels[0], tasks):
         found = {name: estimate_of(results[name], task, plan) for name in rows if task in results[name]["tasks"]}
         places = [rows.index(name) for name in found]
         axes.barh(places, [100 * one.mean for one in found.values()], color="steelblue",
                   xerr=[0.0 if math.isnan(one.half_width) else 100 * one.half_width for one in found.values()])
         theirs = _paper_values(rows, task, paper)
-        axes.plot(list(theirs.values()), [rows.index(name) for name in theirs], "D", color="darkorange", label="paper, BERT-base")
-        axes.set(title=f"{task}, {plan.tasks[task].metric}", yticks=range(len(rows)), yticklabels=[results[name]["title"] for name in rows])
-        low = min([100 * one.mean for one in found.values()] + list(theirs.values()))
-        axes.set_xlim(max(0.0, low - 15), 100.0)
         if theirs:
-            axes.legend(fontsize=7)
+            axes.plot(list(theirs.values()), [rows.index(name) for name in theirs], "D", color="darkorange",
+                      label="paper, BERT-base (NER: CoNLL-2003)")
+        axes.set(title=_heading(task, plan), yticks=range(len(rows)), yticklabels=[results[name]["title"] for name in rows])
+        low = [100 * one.mean for one in found.values()] + list(theirs.values())
+        if task in results.get(WITHOUT_PRETRAINING, {}).get("tasks", {}):
+            low.append(100 * estimate_of(results[WITHOUT_PRETRAINING], task, plan).mean)
+            axes.axvline(low[-1], color="gray", linestyle=":", label="random weights")
+        axes.set_xlim(max(0.0, min(low) - 15), 100.0)
+    shown = {label: line for axes in panels[0] for line, label in zip(*axes.get_legend_handles_labels())}
+    if shown:
+        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=2, fontsize=8)
     panels[0][0].invert_yaxis()
     _save(figure, path)
 
@@ -167,7 +183,6 @@ def _paper_values(rows: Sequence[str], task: str, paper: Mapping[str, Any]) -> d
 
 
 def _save(figure: Any, path: str) -> None:
-    figure.tight_layout()
     with written_beside(path) as temporary:
         figure.savefig(temporary, dpi=90, format="png")
 

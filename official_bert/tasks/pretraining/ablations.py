@@ -31,6 +31,7 @@ class Scale:
 class TaskEntry:
     """A task of fine-tuning."""
 
+    title: str
     data: str
     metric: str
     config: dict
