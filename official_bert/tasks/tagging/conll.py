@@ -1,6 +1,7 @@
 """Words with tags in columns (CoNLL 2003 and similar files), the schemes of chunk tags, and legal sequences of tags."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ FILE = "file of words and tags"
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
 WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows
+SPACES = " \t\r\n"  # others, such as a no-break space, belong to words
 # B begins a chunk, I continues it, E ends it, S is a chunk of one word; L and U are BILOU's names of E and S.
 PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
 
@@ -30,7 +32,7 @@ class Columns:
 
     def split(self, line: str) -> list[str]:
         """Splits a line, without its end, into columns."""
-        return line.split(self.separator.replace("\\t", "\t")) if self.separator else line.split()
+        return line.split(_spelled(self.separator)) if self.separator else re.split(f"[{SPACES}]+", line.strip(SPACES))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,7 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     tags: list[str] = []
     first, document = 1, 0
     for number, line in enumerate([*read_lines(path, FILE), ""], 1):
-        if line.strip() and not line.startswith(DOCUMENT_START):
+        if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
             cells = columns.split(line)
             words.append(_cell(cells, columns.word, "word", f"{path}:{number}"))
             if with_tags:
@@ -112,7 +114,7 @@ def has_tags(path: Source, columns: Columns) -> bool:
     """Whether the first line with a word also has a column for its tag, or the first row its tags."""
     if isinstance(path, Rows):
         return any(key in path.values[0] for key in TAG_KEYS)
-    lines = (line for line in read_lines(path, FILE) if line.strip() and not line.startswith(DOCUMENT_START))
+    lines = (line for line in read_lines(path, FILE) if line.strip(SPACES) and not line.startswith(DOCUMENT_START))
     cells = next(map(columns.split, lines), [])
     return len(cells) > 1 and -len(cells) <= columns.tag < len(cells)
 
@@ -121,7 +123,7 @@ def _cell(cells: Sequence[str], column: int, name: str, where: str) -> str:
     """Returns one column of a line; word and tag may not be the same column."""
     if not -len(cells) <= column < len(cells) or (name == "tag" and len(cells) < 2):
         raise ValueError(f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}")
-    if not (cell := cells[column].strip()):
+    if not (cell := cells[column].strip(SPACES)):
         raise ValueError(f"{where}: column {column} ({name}) is empty: {' '.join(cells)[:80]!r}")
     return cell
 
@@ -136,17 +138,27 @@ def _checked_tag(tag: str, where: str, plain: bool) -> str:
 
 
 def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]], separator: str = "\t") -> None:
-    """Writes words, gold tags if there are any, and predicted tags for conlleval. Documents keep their -DOCSTART-."""
-    separator = separator or "\t"
+    """Writes words, gold tags if there are any, and predicted tags for conlleval. Documents keep their -DOCSTART-.
+
+    A word of a row may hold line ends, tabs or the separator: each is written as `_`, so that a word stays a line.
+    """
+    separator = _spelled(separator) or "\t"
+    no_cell = re.compile(f"[\r\n\t]|{re.escape(separator)}")
     with written_whole(path) as file:
         before = 0
         for sentence, tags in zip(sentences, predicted, strict=True):
             if sentence.document != before:
                 file.write(f"{separator.join([DOCUMENT_START] + [OUTSIDE] * (1 + bool(sentence.tags)))}\n\n")
             before = sentence.document
-            cells = [sentence.words, sentence.tags, tags] if sentence.tags else [sentence.words, tags]
+            words = [no_cell.sub("_", word) for word in sentence.words]
+            cells = [words, sentence.tags, tags] if sentence.tags else [words, tags]
             file.writelines(separator.join(row) + "\n" for row in zip(*cells, strict=True))
             file.write("\n")
+
+
+def _spelled(separator: str) -> str:
+    r"""Returns a separator, in which `\t` may stand for a tab."""
+    return separator.replace("\\t", "\t")
 
 
 def read_chunks(tags: Sequence[str]) -> list[Chunk]:

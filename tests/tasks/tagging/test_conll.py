@@ -39,6 +39,12 @@ def test_lines_of_spaces_and_tabs_end_sentences_and_odd_line_ends_are_words(tmp_
     assert [s.words for s in conll.read_sentences(path, Columns(separator="\t"))] == [("a",), ("x\u2028y", "b")]
 
 
+def test_spaces_of_unicode_are_words_or_parts_of_them(tmp_path):
+    path = write(tmp_path, "\u00a0 NN B-NP O\nz.\u00a0B. NN\tB-NP O\n\n \u3000 NN B-NP B-X \n")
+    assert [(s.words, s.tags) for s in conll.read_sentences(path)] == [(("\u00a0", "z.\u00a0B."), ("O", "O")), (("\u3000",), ("B-X",))]
+    assert conll.has_tags(path, Columns(tag=3))
+
+
 @pytest.mark.parametrize(("text", "columns", "wanted"), [
     ("a O\nb\n", Columns(), r":2: column -1 \(tag\) is missing, the line has 1: 'b'"),
     ("a O\nb O\n", Columns(tag=2), r":1: column 2 \(tag\) is missing, the line has 2"),
@@ -71,6 +77,15 @@ def test_predictions_are_written_beside_the_gold_tags_and_read_again(tmp_path):
     assert (tmp_path / "out.conll").read_text() == "a O O\nb B-X B-X\n\n-DOCSTART- O O\n\nc O B-Y\n\n"
     again = conll.read_sentences(path)
     assert [s.tags for s in again] == [("O", "B-X"), ("B-Y",)] and [s.document for s in again] == [0, 1]
+
+
+@pytest.mark.parametrize(("separator", "text"), [("\\t", "a\tO\tO\n_\tO\tO\nb c_d|\tB-X\tO\n\n"), ("|", "a|O|O\n_|O|O\nb c_d_|B-X|O\n\n")])
+def test_predictions_have_a_line_for_each_word_and_the_separator_of_the_files(tmp_path, separator, text):
+    sentence = conll.Sentence(("a", "\n", "b c\td|"), ("O", "O", "B-X"), 1, 0)
+    conll.write_columns(str(tmp_path / "out.conll"), [sentence], [["O", "O", "O"]], separator)
+    assert (tmp_path / "out.conll").read_text() == text
+    again = conll.read_sentences(str(tmp_path / "out.conll"), Columns(separator=separator))
+    assert [s.tags for s in again] == [("O", "O", "O")]
 
 
 def test_schemes_of_a_worked_example():
