@@ -33,6 +33,7 @@ from official_bert.training.distribution import check_batch
 from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
 TEXTS = 2  # of a row
+TWO_COLUMNS = "config.options.text_column, text_pair_column: expected two columns"
 FILES = {name: tuple(f"{name}{suffix}" for suffix in tables.SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
 
 
@@ -65,9 +66,8 @@ class Options(SplitOptions):
             raise ValueError(f"config.options.score_range: expected lowest and highest score, got {list(self.score_range)}")
         if self.train_on == "scores" and not self.score_column:
             raise ValueError("config.options.train_on: scores: expected options.score_column beside it")
-        if not (self.text_column and self.text_pair_column) or self.text_column == self.text_pair_column:
-            raise ValueError("config.options.text_column, text_pair_column: expected two columns, "
-                             f"got {self.text_column!r} and {self.text_pair_column!r}")
+        if not (self.text_column and self.text_pair_column):
+            raise ValueError(f"{TWO_COLUMNS}, got {self.text_column!r} and {self.text_pair_column!r}")
 
 
 class Task(TaskBase):
@@ -158,9 +158,14 @@ class Task(TaskBase):
         return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, data.path)
 
     def check(self, steps):
-        """Also refuses batches whose part for a replica, or a micro-batch of it, would cut a group."""
+        """Also refuses batches whose part for a replica, or a micro-batch of it, would cut a group, and one column for both texts.
+
+        Raw texts have vectors by themselves, those of the second column too.
+        """
         super().check(steps)
         settings, options = self.config.training, self.options
+        if options.text_column == options.text_pair_column:
+            raise ValueError(f"{TWO_COLUMNS}, got {options.text_column!r} twice")
         wanted = {"batch_size": (steps.train and options.train_on == "pairs", settings.accumulation_steps),
                   "eval_batch_size": (steps.evaluate and not options.score_column, 1)}
         for key, (used, micro_batches) in wanted.items():

@@ -13,6 +13,7 @@ from commands import run_here
 from made_finetuning import ROOT, make_config, resolve
 
 from official_bert.config import load_config, to_dict
+from official_bert.input_files import read_file
 from official_bert.models.encoder import INPUTS
 from official_bert.predictor import Predictor
 from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
@@ -76,7 +77,7 @@ def test_the_vectors_of_training_are_those_that_are_served(pooling, tmp_path, gr
     ({}, {"temperature": 0.0}, "temperature: expected a positive number"),
     ({}, {"train_on": "scores"}, "expected options.score_column beside it"),
     ({}, {"score_range": [5.0, 0.0]}, "expected lowest and highest score"),
-    ({}, {"text_pair_column": "text"}, "expected two columns, got 'text' and 'text'")])
+    ({}, {"text_pair_column": "text"}, "expected two columns, got 'text' twice")])
 def test_groups_that_would_be_cut_and_wrong_options_are_refused(tmp_path, training, options, told):
     path = write_pairs(tmp_path / "train.tsv", [("air", "water"), ("king", "war")])
     with pytest.raises(ValueError, match=told):
@@ -95,6 +96,14 @@ def test_files_are_checked_row_by_row(tmp_path):
         resolve(config_of(score_column="score"), train_file=good, eval_file=scored)
     with pytest.raises(ValueError, match=r"train\.tsv: expected a column 'score'"):
         resolve(config_of(score_column="score", train_on="scores"), train_file=good)
+
+
+def test_texts_of_both_columns_can_be_asked(tmp_path):
+    (tmp_path / "answers.csv").write_text("id,answer\n7,water\n")
+    config = config_of(text_column="question", text_pair_column="answer")
+    for keep, more in (((), {}), (("id",), {"id": "7"})):
+        found = read_file(str(tmp_path / "answers.csv"), ("text",), config, ["options.text_column=answer"], keep)
+        assert found == [more | {"text": "water"}]
 
 
 def test_scores_are_scaled_to_cosines_and_correlated(tmp_path):
