@@ -5,17 +5,19 @@ from collections.abc import Collection
 import numpy as np
 
 from official_bert.files import BadText, read_lines
+from official_bert.text.tokenization import BasicTokenizer
 
 
 def read_vectors(path: str, wanted: Collection[str], lower: bool = False, on_bad_text: BadText = "error") -> dict[str, np.ndarray]:
     """Reads the vectors of the `wanted` words that are in a file, float64 [W] each; word2vec's first line (words, numbers) may be there.
 
-    The file may be packed (`.gz`). With `lower`, words are lower-cased first; of several the first one counts, which is the most
-    frequent in the published files.
+    The file may be packed (`.gz`). With `lower`, words first lose capitals and accents, as a lower-cased vocabulary's have; of several
+    the first one counts, which is the most frequent in the published files.
+
     Raises ValueError, naming the line, for a line with fewer numbers than the first, or with something else.
     """
     found: dict[str, np.ndarray] = {}
-    width = 0
+    width, lower_casing = 0, BasicTokenizer(do_lower_case=True)
     for number, line in enumerate(read_lines(path, "file of word vectors", on_bad_text=on_bad_text, unzip=True), 1):
         parts = line.rstrip().replace("\t", " ").split(" ")
         if parts == [""] or (number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts)):
@@ -24,7 +26,8 @@ def read_vectors(path: str, wanted: Collection[str], lower: bool = False, on_bad
         if width < 2 or len(parts) <= width:
             raise ValueError(f"{path}:{number}: expected a word and {max(width, 2)} numbers, got {line.strip()[:60]!r}")
         word = " ".join(parts[:-width])  # a few published words have spaces in them
-        word = word.lower() if lower else word
+        if lower:
+            word = word.lower() if word.isascii() else lower_casing.normalise(word).strip()
         if word in wanted and word not in found:
             found[word] = _numbers(parts[-width:], f"{path}:{number}")
     if not width:

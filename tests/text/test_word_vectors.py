@@ -21,6 +21,13 @@ def test_the_published_forms_are_read(tmp_path):
     assert read_vectors(word2vec, {"the"})["the"].tolist() == [4.0, 5.0, 6.0]
 
 
+def test_words_lose_the_accents_that_a_lower_cased_vocabulary_lacks(tmp_path):
+    path = write(tmp_path / "vectors.txt", "\u00dcber 1 2\nuber 3 4\ncafe\u0301 5 6\n\u4e2d 7 8\nO'Neil 9 0\n")
+    wanted = {"uber": [1.0, 2.0], "cafe": [5.0, 6.0], "\u4e2d": [7.0, 8.0], "o'neil": [9.0, 0.0]}
+    assert {word: vector.tolist() for word, vector in read_vectors(path, wanted, lower=True).items()} == wanted
+    assert sorted(read_vectors(path, {"\u00dcber", "uber"})) == ["uber", "\u00dcber"]
+
+
 def test_packed_files_are_read_and_broken_ones_refused(tmp_path):
     packed = gzip.compress(b"the 1 2 3\nof 4 5 6\n" * 100)
     (tmp_path / "vectors.txt.gz").write_bytes(gzip.compress("the 1 2\nété 4 5\n".encode()))
