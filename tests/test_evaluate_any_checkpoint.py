@@ -1,16 +1,23 @@
-"""`run_pretraining --mode=eval --init_checkpoint` measures a checkpoint of any format."""
+"""`run_pretraining --mode=eval --init_checkpoint` measures a checkpoint of any format; so does fine-tuning without training."""
 
+import dataclasses
 import math
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from commands import run_here
 from made_checkpoints import stored_small
+from made_finetuning import make_config
 from made_pretraining import write_records
 
+from official_bert.config import save_config
+from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
+from official_bert.tasks.loading import load_task
+from official_bert.training import evaluation
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "ours")
 
@@ -79,3 +86,21 @@ def test_a_folder_with_more_words_is_measured(tmp_path, records):
     assert after["nsp_loss"] == pytest.approx(before["nsp_loss"], abs=2e-4)
     # A new word's logit is the mean of its pieces' logits, so its probability is at most that of the most probable piece.
     assert 0 < after["mlm_loss"] - before["mlm_loss"] < math.log(3)
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("squad", {"max_seq_length": 48, "max_query_length": 8}), ("ner", {"labels": ["O", "B-X", "I-X"]}), ("retrieval", {})])
+def test_answers_that_do_not_use_the_pooler_need_none(tmp_path, name, options):
+    task = load_task(make_config(name, options=options))
+    model, other = task.build_model(), task.build_model()
+    save_config(task.config, str(tmp_path / "config.yaml"))
+    checkpoints.weights_checkpoint(model).write(str(tmp_path / "ckpt-1"))
+    stored = formats.read(str(tmp_path))
+    without = {name: weight for name, weight in stored.weights.items() if not name.startswith("pooler/")}
+    assert len(without) == len(stored.weights) - 2
+    formats.write(dataclasses.replace(stored, weights=without), "hugging_face", str(tmp_path / "hf"))
+    evaluation.take_all(task, other, str(tmp_path / "hf"))
+    wanted = checkpoints.named_weights(model)
+    for weight, value in checkpoints.named_weights(other).items():
+        if not weight.startswith("pooler/"):
+            np.testing.assert_array_equal(value, wanted[weight])

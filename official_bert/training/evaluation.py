@@ -87,8 +87,9 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
     Raises ValueError if one is missing, or if the checkpoint's classes are not the task's.
     """
     found = checkpoints.initialize_from(model, path, task.classes)
-    # Without a head for sentences, nothing depends on the pooler.
-    unneeded = "pooler/" if getattr(model, "next_sentence", model) is None else ()
+    # Tags, spans, embeddings, and words without a head for sentences do not depend on the pooler, and Hugging Face's files lack it.
+    without_pooler = task.head in ("tagger", "span", "embeddings") or getattr(model, "next_sentence", model) is None
+    unneeded = "pooler/" if without_pooler else ()
     if [name for name in found.new if not name.startswith(unneeded)]:
         raise ValueError(f"--init_checkpoint={found.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
     if found.notes:
