@@ -55,29 +55,33 @@ def main(_) -> None:
     from official_bert.tasks.squad import languages
     from official_bert.training.distribution import Placement, is_first_worker
     files = find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else []
-    languages.check(files)
     placement = Placement(**command_line.placement_values(FLAGS))
     if FLAGS.do_train:
-        train(placement)
+        train(placement, files)
     if FLAGS.do_predict and is_first_worker(placement):
         predict()
     if files and is_first_worker(placement):
         trained, model = _trained(FLAGS.output_dir)
-        rows = languages.evaluate(_as_asked(trained), model, files, FLAGS.output_dir, logging.warning)
+        task = _as_asked(trained)
+        task.check_same_rows(trained, FLAGS.output_dir)
+        languages.check(files, task.options.version_2_with_negative)
+        rows = languages.evaluate(task, model, files, FLAGS.output_dir, logging.warning)
         print(languages.table(rows), end="")
         print("\n".join(languages.write(rows, FLAGS.output_dir)))
 
 
-def train(placement) -> None:
-    """Fine-tunes into --output_dir, or continues the run there."""
+def train(placement, eval_files: list[str]) -> None:
+    """Fine-tunes into --output_dir, or continues the run there; first checks what is measured afterwards."""
     from official_bert.tasks.loading import load_task
-    from official_bert.tasks.squad import metrics, reading
+    from official_bert.tasks.squad import languages, metrics, reading
     from official_bert.training import loop
     from official_bert.training.task import DataFiles, Steps
     config = _config()
     task = load_task(config)
+    version_2 = task.options.version_2_with_negative
+    languages.check(eval_files, version_2)
     if FLAGS.do_predict:  # measures them after training
-        asked, version_2 = reading.read_squad(FLAGS.predict_file).articles, task.options.version_2_with_negative
+        asked = reading.read_squad(FLAGS.predict_file).articles
         if metrics.has_gold_answers(asked, version_2):
             metrics.check_answers(asked, version_2, FLAGS.predict_file)
     files = DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
@@ -122,7 +126,7 @@ def _as_asked(trained):
     from official_bert.tasks.loading import load_task
     _check_task(trained.config)
     config = to_dict(trained.config)
-    flagged = nest({key: value for key, value in given_flags(FLAGS).items() if key != "tokenizer.vocab_file"})
+    flagged = nest({key: value for key, value in given_flags(FLAGS).items() if value != ""})
     for values in (flagged, *map(parse_override, _overrides())):
         config = merge(config, values)
     return load_task(build(Config, config))
@@ -131,11 +135,20 @@ def _as_asked(trained):
 def _with_stored_threshold(questions):
     """Returns questions that nobody has answered, with the threshold for no answer that was tuned for the weights that answer."""
     from official_bert.models.interchange.prefixes import answering_folder
-    from official_bert.training import checkpointing
-    tuned = questions.task.with_tuned(checkpointing.read_tuned(answering_folder(FLAGS.output_dir)))
+    from official_bert.training import checkpointing, runs
+    found = checkpointing.read_tuned(answering_folder(FLAGS.output_dir))
+    if not found and not _begun(FLAGS.output_dir):
+        found = runs.tuned_for(FLAGS.init_checkpoint)
+    tuned = questions.task.with_tuned(found)
     if tuned is not questions.task:
         print(f"null_score_diff_threshold {tuned.options.null_score_diff_threshold:.4f}, tuned in evaluation")
     return dataclasses.replace(questions, task=tuned)
+
+
+def _begun(folder: str) -> bool:
+    """Tells whether a folder has a run."""
+    from official_bert.training.checkpointing import CONFIG_FILE
+    return exists(os.path.join(folder, CONFIG_FILE))
 
 
 def _stored(folder: str) -> Config:
@@ -149,18 +162,17 @@ def _stored(folder: str) -> Config:
 
 def _trained(folder: str):
     """Returns the task and the model of a run's folder or, as 2018 allows, of a fine-tuned --init_checkpoint of any format."""
-    from official_bert.models.checkpoints import initialize_from
     from official_bert.tasks.loading import load_task, restore_for_inference, run_folder
     from official_bert.training.checkpointing import CONFIG_FILE
-    begun = exists(os.path.join(folder, CONFIG_FILE)) or FLAGS.ensemble or FLAGS.do_train
-    if begun or not FLAGS.init_checkpoint:
+    from official_bert.training.evaluation import take_all
+    if _begun(folder) or FLAGS.ensemble or FLAGS.do_train or not FLAGS.init_checkpoint:
         if run_folder(folder) is None:
             raise ValueError(f"{folder}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
         _, model = restore_for_inference(folder)
         return load_task(_stored(folder)), model
     task = load_task(_config())
     model = task.build_model()
-    print(initialize_from(model, FLAGS.init_checkpoint).describe())
+    take_all(task, model, FLAGS.init_checkpoint)
     return task, model
 
 
@@ -172,6 +184,7 @@ def _config() -> Config:
                          defaults=AS_IN_2018 if FLAGS.config else merge(FINE_TUNING, AS_IN_2018), report=print,
                          checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
     _check_task(config)
+    runs.require_vocabulary(config)
     return config
 
 

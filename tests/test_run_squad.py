@@ -9,6 +9,7 @@ from made_finetuning import make_config
 
 from official_bert.config import save_config
 from official_bert.models.checkpoints import weights_checkpoint
+from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task
 from official_bert.training import checkpointing
 
@@ -127,13 +128,14 @@ def test_questions_to_answer_are_read_before_training_begins(files, tmp_path, fl
     assert done.returncode == 1 and "'context' is missing" in done.stderr and "fresh:" not in done.stdout
 
 
-def test_questions_that_lack_answers_beside_answered_ones_are_named_before_training_begins(files, tmp_path):
+@pytest.mark.parametrize("flags", [("--do_predict", "--predict_file"), ("--eval_files",)])
+def test_questions_that_lack_answers_beside_answered_ones_are_named_before_training_begins(files, tmp_path, flags):
     values = json.loads((files / "dev.json").read_text())
     values["data"][0]["paragraphs"][7]["qas"][0]["answers"] = []
-    (tmp_path / "dev.json").write_text(json.dumps(values))
-    done = run(*train_flags(files, tmp_path / "run", "--do_predict", f"--predict_file={tmp_path}/dev.json"))
+    (tmp_path / "dev.en.json").write_text(json.dumps(values))
+    done = run(*train_flags(files, tmp_path / "run", *flags[:-1], f"{flags[-1]}={tmp_path}/dev.en.json"))
     assert done.returncode == 1 and "fresh:" not in done.stdout
-    assert f"{tmp_path}/dev.json: question 'q7': expected gold answers to evaluate against, got none" in done.stderr
+    assert f"{tmp_path}/dev.en.json: question 'q7': expected gold answers to evaluate against, got none" in done.stderr
 
 
 def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answers(files, tmp_path):
@@ -157,6 +159,33 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
     assert done.returncode == 0, done.stderr
     assert checkpointing.read_tuned(str(best)) == {"null_score_diff_threshold": float(results(tmp_path)["best_f1_threshold"])}
     assert checkpointing.read_tuned(str(tmp_path)) == {"null_score_diff_threshold": 111.0}
+
+
+def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_and_another_one_not_at_all(files, tmp_path):
+    config = make_config("squad", options={"max_seq_length": 48, "doc_stride": 16, "max_query_length": 8, "version_2_with_negative": True})
+    first, new, model = tmp_path / "first", tmp_path / "new", load_task(config).build_model()
+    first.mkdir()
+    save_config(config, str(first / "config.yaml"))
+    weights_checkpoint(model).write(str(first / "ckpt-1"))
+    checkpointing.write_tuned({"null_score_diff_threshold": -222.0}, str(first))
+    dev, vocab = write_questions(tmp_path / "dev.en.json", 4, 5), (files / "vocab.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "test.jsonl").write_text(json.dumps({"question": "Who?", "context": "Anne is a pilot."}) + "\n")
+    asked = ("--max_seq_length=48", "--max_query_length=8", "--version_2_with_negative", f"--output_dir={new}", "--do_predict",
+             f"--predict_file={tmp_path}/test.jsonl")
+    done = run(*asked, f"--init_checkpoint={first}")
+    assert done.returncode == 1 and "error: --vocab_file: expected the vocabulary of the checkpoint" in done.stderr
+    (first / "vocab.txt").write_text("".join(vocab))
+    done = run(*asked, f"--init_checkpoint={first}")
+    assert done.returncode == 0 and "null_score_diff_threshold -222.0000, tuned in evaluation" in done.stdout, done.stderr
+    assert json.loads((new / "predictions.json").read_text()) == {"0": ""}
+    formats.write(formats.encoder_of(formats.read(str(first))), "hugging_face", str(tmp_path / "encoder"))
+    done = run(*asked, f"--init_checkpoint={tmp_path}/encoder", f"--vocab_file={files}/vocab.txt")
+    assert done.returncode == 1 and "span/" in done.stderr and "expected a fine-tuned checkpoint" in done.stderr, done.stdout
+    done = run(f"--output_dir={first}", f"--eval_files={dev}", "--do_lower_case=False")
+    assert done.returncode == 1 and f"{first}: its vocabulary or casing is not that of the questions" in done.stderr
+    (tmp_path / "vocab.txt").write_text("".join(sorted(vocab)))
+    done = run(f"--output_dir={first}", "--do_predict", f"--predict_file={dev}", f"--vocab_file={tmp_path}/vocab.txt")
+    assert done.returncode == 1 and f"{first}: its vocabulary or casing is not that of the questions" in done.stderr
 
 
 @pytest.mark.parametrize(("arguments", "wanted"), [

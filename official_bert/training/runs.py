@@ -163,7 +163,7 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
         metrics, resolved = trained.metrics, trained.resolved
         examined.append((resolved, trained.predictions))
     elif steps.evaluate:
-        task = task.measured_with(_tuned(trained_weights(output_dir, init_checkpoint, best)))
+        task = task.measured_with(tuned_for(trained_weights(output_dir, init_checkpoint, best)))
         elsewhere = "" if own_folder(output_dir, best) else trained_weights(output_dir, init_checkpoint)
         metrics = evaluation.evaluate(task, files, output_dir, placement, elsewhere, report, best, lambda *found: examined.append(found))
     if first and steps.evaluate and metrics:
@@ -174,7 +174,7 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
         weights = trained_weights(output_dir, init_checkpoint, best)
         report(original_paths(f"answers come from {weights}"))
         asked = resolved.task if resolved else task
-        tuned = asked.with_tuned(_tuned(weights))
+        tuned = asked.with_tuned(tuned_for(weights))
         if changed := differences(asked.config.options, tuned.config.options):
             report(f"tuned in evaluation: {'; '.join(one.describe() for one in changed)}")
         resolved = resolved if resolved and not changed else resolve_answers(tuned, files)
@@ -229,7 +229,7 @@ def trained_weights(output_dir: str, init_checkpoint: str, best: bool = False) -
     return init_checkpoint
 
 
-def _tuned(weights: str) -> dict[str, float]:
+def tuned_for(weights: str) -> dict[str, float]:
     """Reads the options that were tuned for the weights at a path: a run's folder, or a checkpoint in one."""
     return checkpointing.read_tuned(answering_folder(weights) if is_folder(weights) else folder_of(weights))
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from official_bert.files import written_whole
-from official_bert.tasks.squad.metrics import questions_of
+from official_bert.tasks.squad.metrics import check_answers, questions_of
 from official_bert.tasks.squad.mlqa import mlqa_metrics
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.squad.task import Questions, Task
@@ -54,16 +54,23 @@ def language_of(path: str) -> str:
     return found[0]
 
 
-def check(paths: Sequence[str]) -> None:
+def check(paths: Sequence[str], version_2: bool) -> None:
     """Raises ValueError for a file that cannot be read, without gold answers, without a language in its name; for equal names."""
-    names = [os.path.basename(path) for path in paths]
+    names = [predictions_file(path) for path in paths]
     if len(set(names)) < len(names):
         raise ValueError(f"--eval_files: expected files of different names, got {', '.join(paths)}")
     for path in paths:
         language_of(path)
-        for row in questions_of(read_squad(path).articles):
+        articles = read_squad(path).articles
+        for row in questions_of(articles):
             if "answers" not in row:
                 raise ValueError(f"{path}: question {row['id']!r}: expected gold answers to measure against, got none")
+        check_answers(articles, version_2, path)
+
+
+def predictions_file(path: str) -> str:
+    """Returns the name of the file for the answers to a file's questions."""
+    return f"predictions_{os.path.basename(path).partition('.json')[0]}.json"
 
 
 def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: str, warn: Callable[[str], None]) -> list[Scores]:
@@ -76,8 +83,7 @@ def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: s
             warn(f"{path}: {line}")
         rows = evaluation.predict(task, model, questions.source)
         answers = {key: value.prediction for key, value in questions.decode(rows).items()}
-        name = os.path.basename(path).partition(".json")[0]
-        with written_whole(os.path.join(output_dir, f"predictions_{name}.json")) as file:
+        with written_whole(os.path.join(output_dir, predictions_file(path))) as file:
             json.dump(answers, file, indent=4, ensure_ascii=False)
             file.write("\n")
         measured, language = questions.evaluate(rows), language_of(path)

@@ -199,8 +199,8 @@ class Task(TaskBase):
         """Raises ValueError if another run's model cannot answer this task's rows."""
         check_length(self.options.max_seq_length, other.config.model, f"{where}: max_seq_length")
         if self.tokenizer.vocab != other.tokenizer.vocab or self.tokenizer.do_lower_case != other.tokenizer.do_lower_case:
-            raise ValueError(f"{where}: its vocabulary is not that of {self.config.tokenizer.vocab_file}: the logits of other "
-                             "tokens cannot be averaged")
+            raise ValueError(f"{where}: its vocabulary or casing is not that of the questions: {self.config.tokenizer.vocab_file} with "
+                             f"do_lower_case {str(self.tokenizer.do_lower_case).lower()}")
 
     def _published(self, index: int) -> str:
         return FILES["2.0" if self.options.version_2_with_negative else "1.1"][index]

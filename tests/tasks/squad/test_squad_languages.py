@@ -53,4 +53,15 @@ def test_rows_without_gold_answers_are_refused(tmp_path):
     path = tmp_path / "xquad.de.jsonl"
     path.write_text(json.dumps({"question": "Wer?", "context": "Ada sitzt."}) + "\n")
     with pytest.raises(ValueError, match=r"xquad\.de\.jsonl: question '0': expected gold answers to measure against, got none"):
-        languages.check([str(path)])
+        languages.check([str(path)], version_2=False)
+
+
+def test_questions_that_the_script_cannot_measure_and_answers_that_would_replace_each_other_are_refused(tmp_path):
+    path = tmp_path / "xquad.de.jsonl"
+    path.write_text(json.dumps({"question": "Wer?", "context": "Ada sitzt.", "answers": []}) + "\n")
+    with pytest.raises(ValueError, match=r"xquad\.de\.jsonl: question '0': .*got none; .* read with version_2_with_negative"):
+        languages.check([str(path)], version_2=False)
+    languages.check([str(path)], version_2=True)
+    (tmp_path / "xquad.de.json").write_text(f"[{path.read_text()}]")
+    with pytest.raises(ValueError, match="--eval_files: expected files of different names"):
+        languages.check([str(path), str(tmp_path / "xquad.de.json")], version_2=True)
