@@ -183,6 +183,6 @@ def _of_datasets(data: Any, name: str) -> list[dict]:
         if key in names and isinstance(value, int):
             return names[key][value] if value >= 0 else None
         if key in names_within and value is not None:
-            return [names_within[key][number] for number in value]
+            return [None if number is None or number < 0 else names_within[key][number] for number in value]
         return value
     return [{key: readable(key, value) for key, value in row.items()} for row in data]

@@ -139,6 +139,8 @@ def test_numbers_of_classes_become_names():
                   ner_tags=Sequences(Names(["O", "B-PER"])))
     (sentence,) = read_sentences(as_source(split, "train"))
     assert sentence.words == ("Anna", "sings") and sentence.tags == ("B-PER", "O")
+    split[0]["ner_tags"] = [-1, None]
+    assert as_source(split, "test").values[0]["ner_tags"] == [None, None]
 
 
 def test_a_split_of_the_library_itself():

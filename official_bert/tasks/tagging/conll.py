@@ -101,8 +101,10 @@ def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns) -> Sen
 
 def _named(tag: Any, where: str, names: Sequence[str]) -> str:
     """Returns a row's tag, or the name of a tag that is given as a number, as the `datasets` library stores it."""
-    if type(tag) is not int:
-        return str(tag)
+    if isinstance(tag, str) and tag:
+        return tag
+    if type(tag) is not int and not isinstance(tag, np.integer):
+        raise ValueError(f"{where}: expected tags that are texts or whole numbers, got {tag!r}")
     if not names:
         raise ValueError(f"{where}: expected options.labels, the names of the tags from 0 on, beside tags that are numbers, got {tag}")
     if not 0 <= tag < len(names):

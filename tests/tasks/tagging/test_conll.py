@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.metrics.sequence_labeling import get_entities
 
+from official_bert.data.tables import Rows
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Chunk, Columns
 
@@ -37,6 +38,15 @@ def test_four_columns_of_conll_2003_with_documents_bom_and_crlf(tmp_path):
 def test_lines_of_spaces_and_tabs_end_sentences_and_odd_line_ends_are_words(tmp_path):
     path = write(tmp_path, "a\tO\n\t\nx\u2028y\tO\nb\tO\n \n\n")
     assert [s.words for s in conll.read_sentences(path, Columns(separator="\t"))] == [("a",), ("x\u2028y", "b")]
+
+
+@pytest.mark.parametrize("tag", [None, "", 3.0, True])
+def test_a_tag_that_a_row_lacks_is_no_tag_of_its_own(tag):
+    rows = Rows("test", [{"tokens": ["a"], "tags": ["NN"]}, {"tokens": ["b", "c"], "tags": ["NN", tag]}])
+    told, columns = [], Columns(plain=True)
+    with pytest.raises(ValueError, match=r"test\[row 1\]: expected tags that are texts or whole numbers, got "):
+        conll.read_sentences(rows, columns)
+    assert [s.tags for s in conll.read_to_tag(rows, columns, told.append)] == [(), ()] and "read without gold tags" in told[0]
 
 
 def test_spaces_of_unicode_are_words_or_parts_of_them(tmp_path):
