@@ -50,6 +50,8 @@ def main(_) -> None:
         raise ValueError("--do_train: expected --train_file")
     if FLAGS.do_predict and not FLAGS.predict_file:
         raise ValueError("--do_predict: expected --predict_file")
+    if FLAGS.ensemble and not FLAGS.do_predict:
+        raise ValueError("--ensemble: expected --do_predict beside it")
     if FLAGS.eval_files and FLAGS.ensemble:
         raise ValueError("--eval_files: expected no --ensemble beside it")
     from official_bert.tasks.squad import languages
@@ -124,12 +126,13 @@ def predict() -> None:
 def _as_asked(trained):
     """Returns the task of a trained model with the options of the command line."""
     from official_bert.tasks.loading import load_task
-    _check_task(trained.config)
     config = to_dict(trained.config)
     flagged = nest({key: value for key, value in given_flags(FLAGS).items() if value != ""})
     for values in (flagged, *map(parse_override, _overrides())):
         config = merge(config, values)
-    return load_task(build(Config, config))
+    asked = build(Config, config)
+    _check_task(asked)
+    return load_task(asked)
 
 
 def _with_stored_threshold(questions):
@@ -196,6 +199,8 @@ def _overrides() -> list[str]:
 def _check_task(config: Config) -> None:
     if config.task != "squad":
         raise ValueError(f"config.task: expected squad, got {config.task!r}")
+    if config.options.get("null_score_diff_threshold") and not config.options.get("version_2_with_negative"):
+        raise ValueError("--null_score_diff_threshold: expected --version_2_with_negative beside it: without it, every question is answered")
 
 
 if __name__ == "__main__":

@@ -191,6 +191,9 @@ def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_a
 @pytest.mark.parametrize(("arguments", "wanted"), [
     ((), "error: expected --do_train, --do_predict or both, got neither"),
     (("--do_train",), "error: --do_train: expected --train_file"),
+    (("--do_train", "--train_file=x.json", "--ensemble=a,b"), "error: --ensemble: expected --do_predict beside it"),
+    (("--do_train", "--train_file=x.json", "--null_score_diff_threshold=-1"),
+     "error: --null_score_diff_threshold: expected --version_2_with_negative beside it"),
     (("--do_predict", "--predict_file=none.json"), "expected the output folder of a training run, got none"),
 ])
 def test_mistakes_are_told_in_one_line(tmp_path, arguments, wanted):
