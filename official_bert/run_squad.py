@@ -200,7 +200,7 @@ def _check_task(config: Config) -> None:
     if config.task != "squad":
         raise ValueError(f"config.task: expected squad, got {config.task!r}")
     if config.options.get("null_score_diff_threshold") and not config.options.get("version_2_with_negative"):
-        raise ValueError("--null_score_diff_threshold: expected --version_2_with_negative beside it: without it, every question is answered")
+        raise ValueError("--null_score_diff_threshold: expected --version_2_with_negative beside it, else every question is answered")
 
 
 if __name__ == "__main__":
