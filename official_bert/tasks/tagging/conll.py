@@ -74,7 +74,11 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
             cells = columns.split(line)
             words.append(_cell(cells, columns.word, "word", f"{path}:{number}"))
             if with_tags:
-                tags.append(_checked_tag(_cell(cells, columns.tag, "tag", f"{path}:{number}"), f"{path}:{number}", columns.plain))
+                tag = _cell(cells, columns.tag, "tag", f"{path}:{number}")
+                if (columns.word - columns.tag) % len(cells) == 0:
+                    raise ValueError(f"{path}:{number}: expected words and tags in two columns, got {columns.word} and {columns.tag}, "
+                                     f"which are one of the line's {len(cells)}: {tag[:80]!r}")
+                tags.append(_checked_tag(tag, f"{path}:{number}", columns.plain))
             continue
         if words:
             sentences.append(Sentence(tuple(words), tuple(tags), first, document))
@@ -122,7 +126,7 @@ def has_tags(path: Source, columns: Columns) -> bool:
 
 
 def _cell(cells: Sequence[str], column: int, name: str, where: str) -> str:
-    """Returns one column of a line; word and tag may not be the same column."""
+    """Returns one column of a line; a line of a single column has no tag."""
     if not -len(cells) <= column < len(cells) or (name == "tag" and len(cells) < 2):
         raise ValueError(f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}")
     if not (cell := cells[column].strip(SPACES)):

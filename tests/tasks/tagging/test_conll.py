@@ -61,6 +61,8 @@ def test_spaces_of_unicode_are_words_or_parts_of_them(tmp_path):
     ("a O\n\nb B_PER\n", Columns(), r":3: expected a tag such as O, B-PER or I-PER, got 'B_PER'"),
     ("a X-PER\n", Columns(), r":1: expected a tag .* got 'X-PER'"),
     ("a\t\tO\n", Columns(tag=1, separator="\t"), r":1: column 1 \(tag\) is empty"),
+    ("a O\n", Columns(word=-1), r":1: expected words and tags in two columns, got -1 and -1, .* one of the line's 2: 'O'"),
+    ("DT the\n", Columns(word=1, plain=True), r":1: expected words and tags in two columns, got 1 and -1"),
     ("\n \n", Columns(), r"no sentence in this file"),
 ])
 def test_bad_lines_are_named(tmp_path, text, columns, wanted):
