@@ -14,6 +14,7 @@ from absl import logging
 from official_bert.copies import WorkingFolder, local_copy
 from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
+from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.interchange.prefixes import prefixes_in, step_of
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import EVAL_LOG_FILE, BestCheckpoint, CheckpointFolder
@@ -88,7 +89,8 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
     """
     found = checkpoints.initialize_from(model, path, task.classes)
     # Tags, spans, embeddings, and words without a head for sentences do not depend on the pooler, and Hugging Face's files lack it.
-    without_pooler = task.head in ("tagger", "span", "embeddings") or getattr(model, "next_sentence", model) is None
+    without_pooler = (task.head in ("tagger", "span") or isinstance(model, BiEncoder) or
+                      getattr(model, "next_sentence", model) is None)
     unneeded = "pooler/" if without_pooler else ()
     if [name for name in found.new if not name.startswith(unneeded)]:
         raise ValueError(f"--init_checkpoint={found.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
