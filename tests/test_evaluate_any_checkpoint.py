@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import pathlib
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from commands import run_here
 from made_checkpoints import stored_small
-from made_finetuning import make_config
+from made_finetuning import VOCAB, make_config
 from made_pretraining import write_records
 
 from official_bert.config import save_config
@@ -104,3 +105,12 @@ def test_answers_that_do_not_use_the_pooler_need_none(tmp_path, name, options):
     for weight, value in checkpoints.named_weights(other).items():
         if not weight.startswith("pooler/"):
             np.testing.assert_array_equal(value, wanted[weight])
+
+
+def test_a_vocabulary_with_more_words_than_the_model_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text(pathlib.Path(VOCAB).read_text(encoding="utf-8") + "zyx\n", encoding="utf-8")
+    model, tokenizer = stored_small("span"), {"vocab_file": str(tmp_path / "vocab.txt")}
+    formats.write(model, "hugging_face", str(tmp_path / "hf"))
+    task = load_task(make_config("squad", options={"max_seq_length": 12, "max_query_length": 4}, tokenizer=tokenizer))
+    with pytest.raises(ValueError, match=r"vocab\.txt: expected at most model\.vocab_size = 3000 entries, got 3001"):
+        evaluation.take_all(task, task.build_model(), str(tmp_path / "hf"))

@@ -16,6 +16,7 @@ from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.interchange.prefixes import prefixes_in, step_of
+from official_bert.text.vocab import check_size, load_vocab
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import EVAL_LOG_FILE, BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
@@ -85,8 +86,10 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
 def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[str], None] = print) -> None:
     """Takes all weights of a model from a checkpoint of any format; reports what was assumed about it.
 
-    Raises ValueError if one is missing, or if the checkpoint's classes are not the task's.
+    Raises ValueError if one is missing, if the checkpoint's classes are not the task's, or if words of the vocabulary have no embedding.
     """
+    if vocab_file := task.config.tokenizer.vocab_file:
+        check_size(vocab_file, len(load_vocab(vocab_file)), task.config.model.vocab_size)
     found = checkpoints.initialize_from(model, path, task.classes)
     # Tags, spans, embeddings, and words without a head for sentences do not depend on the pooler, and Hugging Face's files lack it.
     without_pooler = (task.head in ("tagger", "span") or isinstance(model, BiEncoder) or
