@@ -113,7 +113,7 @@ def _named(tag: Any, where: str, names: Sequence[str]) -> str:
         raise ValueError(f"{where}: expected options.labels, the names of the tags from 0 on, beside tags that are numbers, got {tag}")
     if not 0 <= tag < len(names):
         raise ValueError(f"{where}: expected the number of one of the {len(names)} tags of options.labels, from 0, got {tag}")
-    return names[tag]
+    return names[int(tag)]
 
 
 def has_tags(path: Source, columns: Columns) -> bool:
