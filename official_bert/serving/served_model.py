@@ -9,6 +9,7 @@ B texts, S tokens, D hidden size.
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -68,6 +69,8 @@ class ServingOptions:
             value = getattr(self, field.name)
             if field.name == "threshold" and value is not None and not 0.0 <= value <= 1.0:
                 raise ValueError(f"--threshold: expected a probability from 0 to 1, got {value}")
+            if field.name == "null_score_diff_threshold" and value is not None and math.isnan(value):
+                raise ValueError("--null_score_diff_threshold: expected a number, got nan")
             if field.name in ("top_k", "max_positions", "max_choices", "max_windows", "tokens_at_once") and value is not None and value < 1:
                 raise ValueError(f"--{field.name}: expected at least 1, got {value}")
 
