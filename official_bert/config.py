@@ -52,7 +52,7 @@ class ModelConfig:
     bilstm_layers: int = 0  # BiLSTMs between the encoder and the heads, each as wide as the encoder (paper 5.1: on top of left-to-right)
 
     def __post_init__(self):
-        for key in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size",
+        for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
                     "max_position_embeddings", "type_vocab_size"):
             if getattr(self, key) < 1:
                 raise ValueError(f"model.{key}: expected at least 1, got {getattr(self, key)}")

@@ -53,6 +53,7 @@ def test_several_bases_are_laid_over_each_other_in_order(tmp_path):
     ("training: {xla: 1}", "config.training.xla: expected bool, got 1"),
     ("training: {precision: half}", "expected one of ['float32', 'bfloat16', 'float16'], got 'half'"),
     ("model: {hidden_size: 30, num_attention_heads: 4}", "multiple of num_attention_heads (4), got 30"),
+    ("model: {num_hidden_layers: -1}", "model.num_hidden_layers: expected at least 1, got -1"),
     ("seed: 1\nseed: 2", "run.yaml:2: duplicate key 'seed'"),
     ("model: [1]", "config.model: expected a mapping, got [1]"),
     ("base: nowhere.yaml", "nowhere.yaml: no such configuration file"),
