@@ -54,8 +54,8 @@ def main(_) -> None:
                          checkpoint=checkpoint, report=print,
                          defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
-    evaluates = FLAGS.mode == "eval" or not do_train
-    if not FLAGS.output_dir and not (evaluates and FLAGS.init_checkpoint and FLAGS.mode != "eval_continuous"):
+    evaluates = FLAGS.mode == "eval" or (FLAGS.mode == "train" and not do_train)
+    if not FLAGS.output_dir and not (evaluates and FLAGS.init_checkpoint):
         raise ValueError("--output_dir: expected the folder of a run")
     if not do_train and not FLAGS.do_eval:
         raise ValueError("--do_train and --do_eval: expected at least one of them")

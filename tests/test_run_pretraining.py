@@ -180,6 +180,11 @@ def test_the_folder_of_another_run_is_refused_with_the_keys(files, uninterrupted
     assert done.returncode == 1 and "optimizer.learning_rate: 0.0001 -> 0.5" in done.stderr
 
 
+def test_an_evaluation_beside_a_run_waits_for_its_first_checkpoint(files, tmp_path):
+    done = run(files, tmp_path / "none", "--mode=eval_continuous", "--do_eval", "--idle_seconds=0.1")
+    assert done.returncode == 1 and "no checkpoint came within 0 s" in done.stderr
+
+
 def test_a_command_line_of_2018_works(files, tmp_path):
     model = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
              "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu", "directionality": "bidi"}
