@@ -113,14 +113,14 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
 
 
 def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "") -> Trainer:
-    if output_dir:
-        checkpointing.check_same_run(task.config, output_dir, MEANING, task.Options)
+    changed = checkpointing.check_same_run(task.config, output_dir, MEANING, task.Options) if output_dir else []
+    frozen = next((one.before for one in changed if one.key == "training.freeze"), task.config.training.freeze)
     guards.check_vocabulary(task.config, output_dir, init_checkpoint)
     strategy = distribution.make_strategy(placement)
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
     with strategy.scope():
         model = task.build_model()
-        parts.freeze(model, task.config.training.freeze)  # its checkpoints have no moments of frozen weights
+        parts.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights
     return Trainer(task, model, strategy, max(total_steps(task.config), 1))
 
 

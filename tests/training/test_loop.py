@@ -135,6 +135,14 @@ def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_o
     assert list(followed) == [3, 6, 9] and followed == pytest.approx(own, abs=1e-6)
 
 
+def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(records, held_out, tmp_path):
+    training = {"steps": 1, "eval_batch_size": 8}
+    trained = loop.train(*given(make_config(training=training | {"freeze": "embeddings"}), records, held_out), str(tmp_path), Placement(),
+                         report=lambda _: None)
+    found = evaluation.evaluate(*given(make_config(training=training), records, held_out), str(tmp_path), Placement())
+    assert found["loss"] == pytest.approx(trained.metrics["loss"], abs=1e-6)
+
+
 @pytest.mark.slow
 def test_profiled_steps_leave_a_profile(records, tmp_path):
     config = make_config(training={"steps": 6})
