@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures
-from official_bert.training.phases import Phase, evaluation_steps
+from official_bert.training.phases import Phase, evaluation_steps, phase_config
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
 
@@ -20,12 +20,15 @@ MOST_UNKNOWN = 0.05  # a larger share of the tokens is told
 
 
 def announce(trainer: Trainer, config: Config) -> list[str]:
-    """Returns the lines: what runs where, the memory it takes on each device, and what is wrong with the machine."""
+    """Returns the lines: what runs where, the memory that it (its largest phase) takes on each device, what is wrong with the machine."""
     replicas = trainer.strategy.num_replicas_in_sync
     parameters = sum(weight.shape.num_elements() for weight in trainer.weights)
-    rows = config.training.batch_size // (replicas * config.training.accumulation_steps)
-    length = int(config.options.get("max_seq_length", USUAL_LENGTH))
-    memory = memory_of(config, parameters, rows, length)
+    found = []
+    for one in [phase_config(config, phase) for phase in config.phases] or [config]:
+        rows = one.training.batch_size // (replicas * one.training.accumulation_steps)
+        length = int(one.options.get("max_seq_length", USUAL_LENGTH))
+        found.append((memory_of(one, parameters, rows, length), rows, length))
+    memory, rows, length = max(found, key=lambda one: sum(one[0].values()))
     each = ", ".join(f"{name} {_size(count)}" for name, count in memory.items())
     return [f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}; {precision(config)}; "
             f"{parameters:,} trained parameters",

@@ -34,6 +34,14 @@ def test_devices_precision_parameters_and_memory_are_said():
                       "rows of 16 tokens")
 
 
+def test_the_memory_of_a_run_in_phases_is_that_of_its_largest_phase():
+    config = make_config(options={"max_seq_length": 8}, training={"steps": 0, "batch_size": 64},
+                         phases=[{"steps": 1, "batch_size": 4}, {"steps": 1, "batch_size": 8, "options": {"max_seq_length": 16}}])
+    task = load_task(config)
+    _, memory = announcement.announce(Trainer(task, task.build_model(), make_strategy(Placement()), 2), config)
+    assert memory.endswith("of 8 rows of 16 tokens")
+
+
 @pytest.mark.parametrize(("size", "rows", "length", "measured"), [
     ("tiny", 64, 128, 766), ("small", 16, 256, 1994), ("small", 32, 128, 1859), ("base", 4, 128, 2853), ("base", 8, 128, 3313),
     ("base", 1, 512, 2882)])
