@@ -48,6 +48,8 @@ class Options:
     def __post_init__(self):
         if self.max_instances_per_row < 1:
             raise ValueError(f"max_instances_per_row: expected at least 1, got {self.max_instances_per_row}")
+        if self.max_predictions_per_seq < 1 and self.objective == "masked_lm":
+            raise ValueError(f"max_predictions_per_seq: expected at least 1, got {self.max_predictions_per_seq}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +82,10 @@ class Task(TaskBase):
                              "(packed instances are told apart by attention, and stand for themselves by their [CLS]), got "
                              f"{self.options.objective}, {model.attention} and {model.bilstm_layers}")
         for number, phase in enumerate(self.config.phases):
-            for key in ("sentence_task", "sentence_loss", "objective"):
+            for key in ("sentence_task", "sentence_loss", "objective", "first_weights"):
                 if (other := phase.options.get(key, wanted := getattr(self.options, key))) != wanted:
                     raise ValueError(f"config.phases[{number}].options.{key}: expected that of the run, {wanted} "
-                                     f"(one model has one head for sentences, and one for words), got {other}")
+                                     f"(phases train one model, with one head for sentences and one for words), got {other}")
 
     @property
     def _sentence_task(self) -> str:
@@ -200,8 +202,8 @@ class Task(TaskBase):
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
             raise ValueError(f"{patterns}: expected records {wanted}")
         (kind,), table = kinds, _table(self.options, features[paths[0]])
-        if shuffle and kind != WITHOUT_MASKS and not self._is_next_token:
-            self._warn_of_unread_masking(paths)
+        if shuffle:
+            self._warn_of_unread_masking(() if kind == WITHOUT_MASKS else paths)
         masking = self._make_masking() if kind == WITHOUT_MASKS else None
         packer = None
         if self.options.pack and kind != PACKED:
@@ -221,9 +223,16 @@ class Task(TaskBase):
         raise ValueError(f"{path}: config.options.{key} is {getattr(self.options, key)}, but its records hold {held}")
 
     def _warn_of_unread_masking(self, paths: Sequence[str]) -> None:
-        """Warns if `options.masking` asks for other masks than those that the records hold, or than is known of them."""
-        asked = self.config.options.get("masking", {})
-        for path in paths:
+        """Warns of `options.masking` that is not read: with `next_token`, of spans with another strategy, or if it asks for other masks
+        than those that the records at `paths` hold, or than is known of them (no paths: records without masks).
+        """
+        asked, strategy = self.config.options.get("masking", {}), self.options.masking.strategy
+        of_spans = [key for key in asked if key.startswith("span_") and strategy != "span"]
+        if self._is_next_token and asked:
+            logging.warning("config.options.masking (%s) is not read: objective next_token masks nothing", ", ".join(asked))
+        elif of_spans and not paths:
+            logging.warning("config.options.masking (%s) is not read: its strategy is %s, not span", ", ".join(of_spans), strategy)
+        for path in () if self._is_next_token else paths:
             made = record_origins.read_origin(path).get("masking") or {}
             if unread := [key for key, value in asked.items() if made.get(key) != value]:
                 logging.warning("%s: its records have masks already, so config.options.masking (%s) is not read; records made with "

@@ -51,6 +51,13 @@ def test_a_phase_has_no_sentence_task_of_its_own():
         load_task(make_config(phases=phases, options={"sentence_task": "sop"}))
 
 
+def test_a_phase_has_no_first_weights_of_its_own():
+    with pytest.raises(ValueError, match=r"config.phases\[0\].options.first_weights: expected that of the run, random .* got neighbours"):
+        load_task(make_config(phases=[{"steps": 1, "options": {"first_weights": "neighbours"}}]))
+    options = {"first_weights": "neighbours"}
+    load_task(make_config(options=options, phases=[{"steps": 1, "options": options}]))
+
+
 @pytest.mark.slow
 def test_a_model_without_a_head_for_sentences_is_trained_restored_and_converted(tmp_path):
     path = write_records(tmp_path / "train", 64)

@@ -151,6 +151,22 @@ def test_options_say_how_records_without_masks_are_masked(unmasked, golden):
     assert {len(places) for places in found.values()} == {1}
 
 
+def test_masks_that_the_objective_or_the_strategy_leaves_out_are_warnings(unmasked, golden, caplog):
+    lengths, tiny = {"max_seq_length": S, "max_predictions_per_seq": P}, {"vocab_size": 3000, "hidden_size": 4, "num_attention_heads": 1}
+    left_to_right = tiny | {"num_hidden_layers": 1, "attention": "left_to_right"}
+    resolve(unmasked, golden, options=lengths | {"masking": {"strategy": "span", "span_longest": 3}})
+    resolve(unmasked, golden, options=lengths | {"masking": {"rate": 0.2, "span_longest": 3}})
+    resolve(unmasked, golden, model=left_to_right, options=lengths | {"objective": "next_token", "masking": {"rate": 0.2}})
+    assert [told for told in caplog.messages if "masking" in told] == [
+        "config.options.masking (span_longest) is not read: its strategy is token, not span",
+        "config.options.masking (rate) is not read: objective next_token masks nothing"]
+
+
+def test_masked_words_need_room_for_a_prediction(unmasked, golden):
+    with pytest.raises(ValueError, match="max_predictions_per_seq: expected at least 1, got 0"):
+        resolve(unmasked, golden, options={"max_seq_length": S, "max_predictions_per_seq": 0})
+
+
 def test_what_does_not_fit_is_refused(unmasked, golden, tmp_path):
     with pytest.raises(ValueError, match="--vocab_file"):
         resolve(unmasked, golden, tokenizer={})
