@@ -101,6 +101,14 @@ class OptimizerConfig:
     head_rate: float = 1.0  # of the rate, at which the task's head learns
 
     def __post_init__(self):
+        for key in ("learning_rate", "power", "end_learning_rate", "warmup_steps", "weight_decay_rate", "epsilon", "clip_norm"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise ValueError(f"config.optimizer.{key}: expected at least 0, got {getattr(self, key)}")
+        for key in ("beta_1", "beta_2"):
+            if not (0 < getattr(self, key) < 1 or (getattr(self, key) == 0 and self.name == "adamw")):
+                raise ValueError(f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got {getattr(self, key)}")
+        if not 0 <= self.warmup_proportion <= 1:
+            raise ValueError(f"config.optimizer.warmup_proportion: expected a share from 0 to 1, got {self.warmup_proportion}")
         if not 0.0 < self.layer_decay <= 1.0:
             raise ValueError(f"config.optimizer.layer_decay: expected a factor above 0, at most 1, got {self.layer_decay}")
         if not 0.0 < self.head_rate < float("inf"):
