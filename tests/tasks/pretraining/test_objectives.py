@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from made_pretraining import data_files, make_config, resolve, write_records
+from made_pretraining import data_files, make_config, resolve, weights_after_two_steps, write_records
 
 from official_bert.data.record_origins import write_origin
 from official_bert.models.encoder import weights_by_name
@@ -56,6 +56,16 @@ def test_a_phase_has_no_first_weights_of_its_own():
         load_task(make_config(phases=[{"steps": 1, "options": {"first_weights": "neighbours"}}]))
     options = {"first_weights": "neighbours"}
     load_task(make_config(options=options, phases=[{"steps": 1, "options": options}]))
+
+
+@pytest.mark.parametrize("rule", ["adamw", "lamb"])
+def test_a_pooler_that_nothing_reads_does_not_decay(tmp_path, rule):
+    config = make_config(options={"sentence_loss": False}, optimizer={"name": rule, "learning_rate": 0.1})
+    run = resolve(config, write_records(tmp_path / "train", 64))
+    after = weights_after_two_steps(run)
+    first = {name: np.random.default_rng(number).normal(0, 0.1, weight.shape).astype("float32")
+             for number, (name, weight) in enumerate(weights_by_name(run.model).items())}
+    assert {name for name, value in after.items() if np.array_equal(value, first[name])} == {"pooler/kernel", "pooler/bias"}
 
 
 @pytest.mark.slow
