@@ -101,7 +101,7 @@ def refuse_unread_options() -> None:
         for name in names:
             if is_chosen and FLAGS[name].present:
                 raise ValueError(f"--{name}: is not read with --{mode}={FLAGS[mode].value}; leave it out")
-    if FLAGS.do_whole_word_mask and FLAGS.masking != "token":
+    if FLAGS.do_whole_word_mask and FLAGS["masking"].present:
         raise ValueError(f"--do_whole_word_mask: expected no --masking beside it, got {FLAGS.masking}")
     if beam and FLAGS["order"].present and FLAGS.order != "sharded":
         raise ValueError(f"--order: expected sharded with --engine=beam, got {FLAGS.order}")
