@@ -166,9 +166,13 @@ def create_on_beam(config: InstanceConfig, outputs: list[str]) -> Account:
         from official_bert.data.pretraining import beam_generation
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
+    inputs = beam_generation.match_files(FLAGS.input_file)
+    read, written = (set(map(absolute, paths)) for paths in ([*inputs, FLAGS.vocab_file], [*outputs, *filter(None, [FLAGS.report_file])]))
+    if both := sorted(read & written):
+        raise ValueError(f"{both[0]}: this output is an input too; give another name")
     account, poor = beam_generation.generate(
-        beam_generation.match_files(FLAGS.input_file), outputs, FLAGS.vocab_file, FLAGS.do_lower_case,
-        FLAGS.on_bad_text, config, FLAGS.random_seed, FLAGS.gzip_compress, shlex.split(FLAGS.beam_options))
+        inputs, outputs, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.on_bad_text, config, FLAGS.random_seed, FLAGS.gzip_compress,
+        shlex.split(FLAGS.beam_options))
     warn(generator.label_warnings(config, poor, len(outputs)))
     warn_of_unknown_words(account["unknown"], account["tokens"])
     return account
