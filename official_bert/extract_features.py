@@ -35,12 +35,14 @@ LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 def main(_) -> None:
     """Reads, computes and writes part by part."""
     from official_bert.data import layer_output_files
+    from official_bert.data.long_work import preflight
     from official_bert.text.tokenization import FullTokenizer
     from official_bert.training import runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
     runs.require_vocabulary(config)
     lines = read_texts(FLAGS.input_file)
+    preflight.check_outputs([FLAGS.output_file], [FLAGS.input_file])
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
     length = config.options.get("max_seq_length", 128)
     check_length(length, config.model, "--max_seq_length", least=3)

@@ -41,12 +41,15 @@ TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
 
 def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
+    from official_bert.data.long_work import preflight
     from official_bert.input_files import read_file, read_rows
     from official_bert.predictor import Predictor, class_that_gives, served_classes
     from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.texts.glue_files import dataset_name
     from official_bert.training.distribution import check_backend
     check_backend()
+    if FLAGS.output_file and FLAGS.input_file:
+        preflight.check_outputs([FLAGS.output_file], [FLAGS.input_file])
     task = "glue" if dataset_name(FLAGS.task) else FLAGS.task
     wanted = served_classes(task, "--task")
     head: Any = "embeddings" if FLAGS.task == "embeddings" else ""

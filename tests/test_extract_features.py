@@ -72,3 +72,10 @@ def test_bytes_that_are_no_text_are_named(extract, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
     done, path = extract("bad.jsonl", source=tmp_path / "bad.txt")
     assert done.returncode == 1 and "bad.txt:2: not valid UTF-8 at byte 6 of the file (0xff)" in done.stderr and not path.exists()
+
+
+def test_the_texts_are_not_written_over(extract, tmp_path):
+    text = tmp_path / "lines.txt"
+    text.write_text("A line.\n")
+    done, _ = extract("none.jsonl", f"--output_file={tmp_path}/./lines.txt", source=text)
+    assert done.returncode == 1 and "lines.txt: this output is an input too" in done.stderr and text.read_text() == "A line.\n"

@@ -80,6 +80,7 @@ def test_the_command_reads_standard_input_and_writes_json_lines(folder, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "told"), [
     (("--model=/nowhere", "x"), "/nowhere"), (("--input_file=none.txt",), "none.txt: no such file"),
+    (("--input_file=none.txt", "--output_file=none.txt"), "none.txt: this output is an input too"),
     (("x", "--set=options.text_column=a"), "--set: expected --input_file with names of columns"),
     (("x", "--input_file=none.txt"), "--input_file=none.txt: expected no texts as arguments beside it, got 'x'"),
     (("--task=gleu", "x"), "--task: expected one of ["),
