@@ -216,7 +216,7 @@ class Run:
         return iter(distribution.distribute(phase.source, self.trainer.strategy, self._batch_number(phase, step)))
 
     def _batch_number(self, phase: Phase, step: int) -> int:
-        return phase.batch_number(step) + self.spikes.skipped(step)
+        return phase.batch_number(step) + self.spikes.skipped(step, 0 if phase.first_batch else phase.first)
 
     def _events(self, phase: Phase, step: int) -> None:
         """Logs, saves, stops or evaluates if that is due after `step` steps."""

@@ -37,9 +37,9 @@ class Spikes:
         self.means: dict[int, tuple[float, int]] = {int(key): (mean, count) for key, (mean, count) in stored.get("means", {}).items()}
         self.mean, self.count = self.means.get(step, (0.0, 0))
 
-    def skipped(self, step: int) -> int:
-        """Returns the number of batches skipped before the batch of the step that follows `step` steps."""
-        return sum(rewind.batches for rewind in self.rewinds if rewind.step <= step)
+    def skipped(self, step: int, since: int = 0) -> int:
+        """Returns the number of batches skipped before the batch of the step that follows `step` steps, in the data begun at `since`."""
+        return sum(rewind.batches for rewind in self.rewinds if since <= rewind.step <= step)
 
     @property
     def edges(self) -> list[int]:

@@ -46,8 +46,8 @@ def test_the_mean_and_the_rewinds_are_those_of_the_checkpoint_that_a_run_resumes
     assert not through.may_go_back_to(40) and through.may_go_back_to(39)
 
 
-def train(path, folder, **training):
-    config = make_config(training={"steps": 36, "log_every": 1, "save_every": 6, "keep_checkpoints": 9} | training)
+def train(path, folder, phases=(), **training):
+    config = make_config(training={"steps": 36, "log_every": 1, "save_every": 6, "keep_checkpoints": 9} | training, phases=list(phases))
     loop.train(load_task(config), data_files(path), str(folder), Placement(), report=lambda _: None)
 
 
@@ -98,6 +98,18 @@ def test_a_run_goes_back_behind_the_data_of_a_spike_and_a_kill_changes_nothing(t
     (tmp_path / "killed" / REWINDS_FILE).write_text((tmp_path / "whole" / REWINDS_FILE).read_text())
     train(path, tmp_path / "killed", rewind_on_spike=3.0)
     assert logged(tmp_path / "killed")[0] == losses
+
+
+def test_the_data_of_another_phase_begin_with_their_first_batch(tmp_path, monkeypatch):
+    paths = [write_records(tmp_path / f"{length}.tfrecord", 100, max_seq_length=length) for length in (12, 16)]
+    begins, distribute = [], loop.distribution.distribute
+    monkeypatch.setattr(loop.distribution, "distribute", lambda source, strategy, start: begins.append(start) or distribute(
+        source, strategy, start))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / REWINDS_FILE).write_text('{"rewinds": [{"step": 2, "batches": 3}]}')
+    short = {"max_seq_length": 12}
+    train(",".join(paths), tmp_path / "run", steps=0, phases=[{"steps": 3, "options": short}, {"steps": 1}, {"steps": 1, "options": short}])
+    assert begins == [0, 5, 0, 6]  # the third phase goes on in the records of the first
 
 
 @pytest.mark.slow
