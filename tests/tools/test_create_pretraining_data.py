@@ -163,16 +163,6 @@ def test_flags_that_cannot_be_used_are_refused(assert_refused, tmp_path, message
     assert_refused(message, *small(tmp_path, *changes))
 
 
-def test_beam_does_not_write_over_its_input(assert_refused, tmp_path):
-    pytest.importorskip("apache_beam", reason="requirements-beam.txt is not installed")
-    text = tmp_path / "text.txt"
-    text.write_bytes(b"One went.\nTwo came.\n\nThree ran.\nFour sat.\n")
-    for path, more in ((text, []), (tmp_path / "out", [f"--report_file={text}"])):
-        assert_refused("text.txt: this output is an input too", f"--input_file={text}", f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}",
-                       f"--output_file={path}", "--engine=beam", *more)
-    assert text.read_bytes().startswith(b"One went.")
-
-
 @pytest.mark.parametrize("message, text", [
     ("not one token", b""),
     ("not one token", b"\n \n\t\n"),

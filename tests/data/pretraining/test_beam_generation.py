@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from commands import run_here
 
 from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Generator, Scratch, poor_shards
@@ -101,3 +102,13 @@ def test_raw_text_is_refused_as_on_one_machine(tmp_path, golden):
 def test_a_pattern_without_a_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no file matches"):
         beam_generation.match_files(f"{tmp_path}/*.txt")
+
+
+def test_the_text_is_not_written_over(tmp_path, golden):
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"One went.\nTwo came.\n\nThree ran.\nFour sat.\n")
+    for path, more in ((text, []), (tmp_path / "out", [f"--report_file={text}"])):
+        done = run_here("tools/create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={golden / 'vocab_uncased.txt'}",
+                        f"--output_file={path}", "--engine=beam", *more)
+        assert done.returncode == 1 and "text.txt: this output is an input too" in done.stderr
+    assert text.read_bytes().startswith(b"One went.")
