@@ -13,7 +13,7 @@ from official_bert.models.interchange import casing, classes, formats, ours
 from official_bert.models.interchange.prefixes import answering_folder, local_checkpoint, newest_whole
 from official_bert.reports.sections import Section
 from official_bert.text.vocab import load_vocab
-from official_bert.training import checkpointing, evaluation, loop
+from official_bert.training import checkpointing, evaluation, loop, search
 from official_bert.training.announcement import cut_rows
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, LOG_FILE, METRIC_FILE, VOCAB_FILE
 from official_bert.training.distribution import Placement, is_first_worker, set_precision
@@ -154,6 +154,8 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
     if first and (constant := task.constant_answers(files, steps)):
         return _write_constant(constant, output_dir, report)
     metrics: dict[str, float] = {}
+    if steps.train and (kept := search.best_run(output_dir)):
+        raise ValueError(f"--output_dir={output_dir} holds a search, whose best run {kept} answers for it; give another folder")
     resolved = None
     examined: list[tuple[Resolved, Predictions]] = []
     if steps.train:

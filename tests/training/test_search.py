@@ -6,9 +6,12 @@ import math
 import pathlib
 
 import pytest
+from made_finetuning import GLUE, data_files, make_config
 
 from official_bert.config import Config
-from official_bert.training import search
+from official_bert.tasks.loading import load_task
+from official_bert.training import runs, search
+from official_bert.training.distribution import Placement
 from official_bert.training.guards import DivergedError
 
 
@@ -96,6 +99,13 @@ def test_another_search_in_the_folder_chooses_among_its_own_runs(tmp_path):
     run(tmp_path, Trained())
     assert with_checkpoints(tmp_path) == {"batch16-seed10", "batch32-seed11"}  # nothing was trained
     assert search.best_run(str(tmp_path)) == str(tmp_path / "batch16-seed10")
+
+
+def test_a_training_of_its_own_in_the_folder_of_a_search_is_refused(tmp_path):
+    run(tmp_path, Trained())  # run_predict, run_export and --nodo_train would answer with its best run
+    task = load_task(make_config("glue", options={"dataset": "mrpc"}))
+    with pytest.raises(ValueError, match=f"--output_dir={tmp_path} holds a search, whose best run {tmp_path}/batch16-seed10 answers"):
+        runs.run(task, data_files(data_dir=GLUE), str(tmp_path), Placement())
 
 
 def test_a_best_run_without_checkpoints_is_trained_again(tmp_path):
