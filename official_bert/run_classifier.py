@@ -46,7 +46,8 @@ def main(_) -> None:
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
     placement = Placement(**command_line.placement_values(FLAGS))
-    task, files = load_task(_config(dataset)), DataFiles(
+    config = _config(dataset)
+    task, files = load_task(config if steps.train else runs.with_vocabulary_of(config, FLAGS.output_dir)), DataFiles(
         data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
         allow_changed_data=FLAGS.allow_changed_data)
     best = task.config.training.answer_with == "best"

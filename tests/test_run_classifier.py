@@ -81,6 +81,17 @@ def test_evaluation_and_answers_come_from_the_same_checkpoint(files, tmp_path, f
     assert (np.loadtxt(tmp_path / "test_results.tsv", delimiter="\t").argmax(axis=1) == label).all()
 
 
+@pytest.mark.parametrize("step", ["--do_predict", "--do_eval"])
+def test_a_run_answers_with_its_own_casing(files, tmp_path, step):
+    task = load_task(load_config(bert_config_file=str(files / "bert_config.json"), overrides=[
+        "task=glue", "options.dataset=mrpc", f"tokenizer.vocab_file={files}/vocab.txt", "tokenizer.do_lower_case=false"]))
+    checkpointing.write_run_files(task.config, str(tmp_path))
+    Trainer(task, task.build_model(), tf.distribute.get_strategy(), 1).checkpoint.write(str(tmp_path / "ckpt-20"))
+    done = run(files, "--task_name=MRPC", step, f"--output_dir={tmp_path}")
+    assert done.returncode == 1 and f"--do_lower_case=true: text is not lower-cased for {tmp_path}" in done.stderr, done.stderr
+    assert not (tmp_path / "test_results.tsv").exists() and not (tmp_path / "eval_results.txt").exists()
+
+
 @pytest.mark.parametrize(("arguments", "told"), [
     (("--task_name=Jeopardy", "--do_eval=true"), "--task_name: expected one of"),
     (("--task_name=MRPC",), "expected at least one of --do_train, --do_eval and --do_predict")])
