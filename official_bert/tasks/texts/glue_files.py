@@ -109,12 +109,22 @@ class Reader:
                                      names=self.dataset.columns)) for end, file in files.items()]
 
     def tests(self, path: Source = "") -> list[TextSet]:
-        """Reads the sets to answer, named as their submissions; with MNLI also the diagnostic set, if it is beside it."""
-        files: dict[str, Source] = {next(iter(self.dataset.tests)): path} if path else self._find_all(self.dataset.tests)
+        """Reads the sets to answer, named as their submissions; with MNLI also the diagnostic set, if it is beside it.
+
+        A file with the name of a published set has the name of its submission; any other one that of the first.
+        """
+        files: dict[str, Source] = {self._submission(path): path} if path else self._find_all(self.dataset.tests)
         if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
             files["AX"] = diagnostic
         return [TextSet(name, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=False))
                 for name, file in files.items()]
+
+    def _submission(self, path: Source) -> str:
+        """The name of the submission of a file to answer."""
+        names = {file: name for name, file in self.dataset.tests.items()}
+        if self.dataset is DATASETS["mnli"]:
+            names |= dict.fromkeys(map(os.path.basename, DIAGNOSTIC), "AX")
+        return names.get(os.path.basename(str(path)), next(iter(self.dataset.tests)))
 
     def _diagnostic(self) -> str | None:
         beside = folder_of(normal(self.data_dir))
@@ -172,7 +182,7 @@ class Reader:
         """Returns numbers of labels, or scores."""
         if not self.dataset.labels:
             return labelled_texts.scores(table, label, self.dataset.low, self.dataset.high)
-        table.columns[label] = [self.dataset.renamed.get(value, value) for value in table.columns[label]]
+        table.columns[label] = [self.dataset.renamed.get(labelled_texts.label_text(value), value) for value in table.columns[label]]
         return labelled_texts.label_ids(table, label, self.dataset.labels, headless)
 
 

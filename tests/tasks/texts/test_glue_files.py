@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from official_bert.data.tables import Rows
 from official_bert.tasks.texts import glue_files
 from official_bert.tasks.texts.glue_files import DATASETS, Reader
 
@@ -58,6 +59,19 @@ def test_tests_are_named_after_the_files_to_hand_in(folder):
     test = Reader("cola", folder).tests()[0].data
     assert test.targets is None
     assert test.text == ["The clerk misfiled both of the letters.", "Both the of letters misfiled clerk."]
+
+
+@pytest.mark.parametrize(("file", "name"), [("MNLI/test_mismatched.tsv", "MNLI-mm"), ("MNLI/test_matched.tsv", "MNLI-m"),
+                                            ("diagnostic.tsv", "AX"), ("new.tsv", "MNLI-m")])
+def test_one_published_file_to_answer_has_the_name_of_its_own_submission(folder, tmp_path, file, name):
+    path = f"{folder}/{file}" if "/" in file else shutil.copy(f"{folder}/MNLI/test_matched.tsv", tmp_path / file)
+    assert [part.name for part in Reader("mnli", "").tests(str(path))] == [name]
+
+
+def test_a_list_in_the_place_of_a_label_is_told_with_its_row():
+    rows = Rows("train", [{"Quality": [1], "#1 String": "a", "#2 String": "b"}])
+    with pytest.raises(ValueError, match=r"train\[row 0\]: column 'Quality': expected one of \['0', '1'\], got \[1\]"):
+        Reader("mrpc", "").train(rows)
 
 
 @pytest.mark.parametrize(("name", "missing"), [("rte", "-1"), ("stsb", "-1.0")])
