@@ -53,9 +53,11 @@ class Options(LabelOptions):
         several = self.kind == "multi_label"
         wrong = {"class_weights": self.class_weights and (several or self.kind == "regression"),
                  "positive_weights": self.positive_weights and not several, "threshold": self.threshold != 0.5 and not several,
-                 "label_smoothing": self.label_smoothing and self.kind == "regression"}
+                 "label_smoothing": self.label_smoothing and self.kind == "regression",
+                 "labels": self.labels and self.kind == "regression",
+                 "label_separator": self.label_separator not in (",", "") and not several}
         if names := [name for name, is_wrong in wrong.items() if is_wrong]:
-            hint = "; several labels have positive_weights" if several else ""
+            hint = "; several labels have positive_weights" if names[0] == "class_weights" and several else ""
             raise ValueError(f"config.options.{names[0]}: has no meaning for kind: {self.kind}{hint}")
         given = () if isinstance(self.threshold, str) else np.atleast_1d(self.threshold)
         if not all(0.0 <= value <= 1.0 for value in given):
@@ -68,6 +70,8 @@ class Options(LabelOptions):
         checked_delimiter(self.delimiter)
         if self.score_range and (len(self.score_range) != 2 or self.score_range[0] >= self.score_range[1]):
             raise ValueError(f"config.options.score_range: expected lowest and highest score, got {list(self.score_range)}")
+        if self.score_range and self.kind != "regression":
+            raise ValueError(f"config.options.score_range: has no meaning for kind: {self.kind}")
         if unknown := sorted(set(self.metrics) - set(metrics.METRICS)):
             raise ValueError(f"config.options.metrics: unknown {unknown}; known: {sorted(metrics.METRICS)}")
         if wrong := sorted(set(self.metrics) - set(metrics.FITTING[self.kind])):
@@ -138,6 +142,8 @@ class Task(TextClassification):
         texts = [name for name in (options.text_column, options.text_pair_column) if name]
         labels = list(options.label_columns or [options.label_column]) if labelled else []
         several = options.kind == "multi_label" and not options.label_columns
+        if both := sorted({*texts} & {*labels}):
+            raise ValueError(f"config.options.text_column, label_column: expected different columns, got {both[0]!r} for text and label")
         table = read_table(path, [*texts, *labels], form=options.file_format, delimiter=options.delimiter)
         if labelled and (several or options.kind == "classifier"):
             labelled_texts.check_cells(table, options.label_column, several)

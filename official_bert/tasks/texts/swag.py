@@ -40,6 +40,10 @@ class Options(TextOptions):
         super().__post_init__()
         if self.truncate != "head":
             raise ValueError(f"config.options.truncate: a task of choices expects head, got {self.truncate}")
+        if self.choices_column and self.choice_columns != ENDINGS:
+            raise ValueError("config.options.choice_columns: expected none beside choices_column, whose lists hold the choices")
+        if len({*self.choice_columns}) < len(self.choice_columns):
+            raise ValueError(f"config.options.choice_columns: expected every column once, got {list(self.choice_columns)}")
         if not (self.choices_column or (self.begin_column and len(self.choice_columns) > 1)):
             raise ValueError("config.options.choices_column: expected a column of lists, or begin_column and two or more choice_columns")
 
@@ -91,6 +95,9 @@ class Task(TextClassification):
 
     def _read(self, path: Source, labelled: bool) -> LabelledTexts:
         options = self.options
+        if labelled and options.label_column in (options.text_column, *options.choice_parts):
+            raise ValueError("config.options.label_column: expected another column than those of the texts and choices, got "
+                             f"{options.label_column!r}")
         table = read_table(path, [options.text_column, *options.choice_parts, *([options.label_column] if labelled else [])])
         columns = (options.text_column, *(() if options.choices_column else options.choice_columns))
         table = labelled_texts.without_empty(table, columns, "keep", logging.warning)

@@ -102,6 +102,12 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
      r"config\.options\.label_columns: expected the names of the labels, \['b'\], got \['a', 'b'\]"),
     ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["x", "y"]}, r"the names of the labels, \['x', 'y'\], got"),
     ({"labels": ["1"]}, r"train\.tsv:3: column 'label': expected one of \['1'\], got '0'"),
+    ({"labels": ["0", "1"], "kind": "regression"}, "config.options.labels: has no meaning for kind: regression$"),
+    ({"score_range": [0.0, 1.0]}, "config.options.score_range: has no meaning for kind: classifier$"),
+    ({"score_range": [0.0, 1.0], "kind": "multi_label"}, "config.options.score_range: has no meaning for kind: multi_label$"),
+    ({"text_column": "label"}, "text_column, label_column: expected different columns, got 'label' for text and label"),
+    ({"kind": "multi_label", "label_columns": ["label", "text"]}, "expected different columns, got 'text' for text and label"),
+    ({"label_separator": ";"}, "config.options.label_separator: has no meaning for kind: classifier$"),
 ])
 def test_options_that_do_not_fit_the_file(tmp_path, options, said):
     train = written(tmp_path / "train.tsv", ["text\tlabel", "a\t1", "b\t0"])

@@ -114,6 +114,13 @@ def test_batches_have_the_shapes_that_a_fixed_length_promises():
         name: (tuple(value.shape), value.dtype) for name, value in spec.items()}
 
 
+@pytest.mark.parametrize("options", [{"language": "de"}, {"train_language": "en"}])
+def test_languages_are_those_of_xnli_alone(options):
+    assert fixture_task("xnli", **options).options.pairs
+    with pytest.raises(ValueError, match="config.options.language, train_language: expected xnli beside them, mnli has one language"):
+        fixture_task("mnli", **options)
+
+
 def test_a_length_beyond_the_positions_is_refused():
     with pytest.raises(ValueError, match="config.options.max_seq_length: expected at most the model's 64 positions"):
         resolve(make_config("glue", options={"dataset": "rte", "max_seq_length": 65}), data_dir=GLUE)

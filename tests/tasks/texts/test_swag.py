@@ -133,6 +133,16 @@ def test_wrong_lists_are_told_with_their_line(tmp_path, change, told):
         load_task(make_config("swag", options={"begin_column": ""}))
 
 
+@pytest.mark.parametrize(("options", "told"), [
+    (RACE | {"choice_columns": ["a", "b"]}, "choice_columns: expected none beside choices_column"),
+    ({"choice_columns": ["a", "a"]}, r"choice_columns: expected every column once, got \['a', 'a'\]"),
+    (RACE | {"label_column": "question"}, "label_column: expected another column than those of the texts and choices, got 'question'")])
+def test_columns_that_cannot_be_are_refused(tmp_path, options, told):
+    path = write_rows(tmp_path / "dev.jsonl", [row | {"question": "A"} for row in ROWS])
+    with pytest.raises(ValueError, match=f"config.options.{told}"):
+        resolve(make_config("swag", options=options), Steps(train=False), eval_file=path)
+
+
 @pytest.mark.slow
 def test_lists_of_choices_go_through_the_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
