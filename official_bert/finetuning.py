@@ -24,7 +24,7 @@ from official_bert.config import (
     may_change,
     to_dict,
 )
-from official_bert.data.tables import Rows, Source
+from official_bert.data.tables import Rows, Source, check_names_once
 from official_bert.models.interchange import casing
 from official_bert.predictor import Predictor
 from official_bert.tasks.loading import load_task, run_folder, task_class
@@ -150,6 +150,7 @@ def as_source(data: Any, name: str) -> Source:
     if hasattr(data, "column_names"):
         values = _of_datasets(data, name)
     elif hasattr(data, "iloc") and hasattr(data, "columns"):
+        check_names_once(name, list(map(str, data.columns)))
         cells = data.astype(object).where(data.notna(), None)
         values = [dict(zip(map(str, cells.columns), row)) for row in cells.itertuples(index=False, name=None)]
     elif isinstance(data, Sequence):
@@ -175,8 +176,9 @@ def _of_datasets(data: Any, name: str) -> list[dict]:
     """Returns the rows of a split of the `datasets` library; class numbers become names, -1 (no label) becomes None."""
     if isinstance(data.column_names, Mapping):
         raise ValueError(f"{name}: expected one split, got a dict of {', '.join(data.column_names)}")
-    names = {key: feature.names for key, feature in data.features.items() if hasattr(feature, "names")}
-    names_within = {key: feature.feature.names for key, feature in data.features.items()
+    features = data.features or {}  # a stream may not know them
+    names = {key: feature.names for key, feature in features.items() if hasattr(feature, "names")}
+    names_within = {key: feature.feature.names for key, feature in features.items()
                     if hasattr(getattr(feature, "feature", None), "names")}
 
     def readable(key: str, value: Any) -> Any:

@@ -104,6 +104,13 @@ def test_frames_hold_none_for_missing_cells_and_plain_numbers():
     assert as_source(frame, "train").values == [{"text": "a", "score": 1.5, "count": 1}, {"text": None, "score": None, "count": None}]
 
 
+def test_columns_of_one_name_in_a_frame_are_refused():
+    with pytest.raises(ValueError, match="train: column 'text' stands there 2 times"):
+        as_source(pandas.DataFrame([["right", "wrong", "a"]], columns=["text", "text", "label"]), "train")
+    with pytest.raises(ValueError, match="train: column '1' stands there 2 times"):
+        as_source(pandas.DataFrame([["a", "b"]], columns=[1, "1"]), "train")
+
+
 def test_arrays_and_tuples_within_rows_are_lists():
     frame = pandas.DataFrame({"text": ["a"], "label": [np.array(["x", "y"], object)]})
     for rows in (frame, [{"text": "a", "label": np.array(["x", "y"])}], [{"text": "a", "label": ("x", "y")}]):
@@ -141,6 +148,8 @@ def test_numbers_of_classes_become_names():
     assert sentence.words == ("Anna", "sings") and sentence.tags == ("B-PER", "O")
     split[0]["ner_tags"] = [-1, None]
     assert as_source(split, "test").values[0]["ner_tags"] == [None, None]
+    split.features = None  # of a stream
+    assert as_source(split, "test").values == list(split)
 
 
 def test_a_split_of_the_library_itself():

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -89,6 +90,13 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     if not table.lines:
         raise ValueError(f"{path}: no row in {'it' if isinstance(path, Rows) else 'this file'}")
     return table
+
+
+def check_names_once(source: str, names: Sequence[str]) -> None:
+    """Raises ValueError for two columns of one name: in a row that is a dict, the last one would count."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{source}: column {name!r} stands there {count} times")
 
 
 def column_names(path: str, form: Format, delimiter: str = "") -> list[str]:
@@ -234,6 +242,7 @@ def _parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
+            check_names_once(path, file.schema_arrow.names)
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
                     number += 1

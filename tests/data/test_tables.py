@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from official_bert.data.tables import column_names, read_table
@@ -96,6 +98,13 @@ def test_broken_rows_are_errors_or_counted(tmp_path):
 def test_mistakes_name_file_and_line(tmp_path, name, text, wanted, said):
     with pytest.raises(ValueError, match=said):
         read_table(written(tmp_path, name, text), wanted)
+
+
+def test_columns_of_one_name_in_parquet_are_refused(tmp_path):
+    path = str(tmp_path / "a.parquet")
+    pyarrow.parquet.write_table(pyarrow.table([["right"], ["wrong"], [1]], names=["text", "text", "label"]), path)
+    with pytest.raises(ValueError, match="a.parquet: column 'text' stands there 2 times"):
+        read_table(path, ["text"])
 
 
 def test_bytes_that_are_no_utf8_name_their_line(tmp_path):
