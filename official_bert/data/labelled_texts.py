@@ -15,6 +15,7 @@ SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the he
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip"]
 NO_LABEL = ("", "nan", "null")  # in any case: how empty cells and missing values are written
+LARGEST_SCORE = float(np.finfo(np.float32).max)
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
 
 
@@ -132,7 +133,7 @@ def check_cells(table: Table, column: str, several: bool) -> None:
 
 def label_text(value: Any) -> str:
     """A label as text: JSON may have a number or a truth value."""
-    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+    return str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value).strip()
 
 
 def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
@@ -177,7 +178,7 @@ def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool =
 
 def split_labels(value: Any, separator: str) -> list[str]:
     """Splits the labels of a row: a JSON list, or text with separators; "" has none."""
-    parts = value if isinstance(value, list) else str(value).split(separator)
+    parts = value if isinstance(value, list) else label_text(value).split(separator)
     return [label for part in parts if (label := label_text(part))]
 
 
@@ -211,9 +212,9 @@ def scores(table: Table, column: str, low: float = -math.inf, high: float = math
     for row, value in enumerate(table.columns[column]):
         try:
             score = float(value)
-        except (TypeError, ValueError):
-            raise ValueError(f"{table.place(row)}: column {column!r}: expected a number, got {value!r}") from None
-        if not (math.isfinite(score) and low <= score <= high):
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected a number, got {value!r:.60}") from None
+        if not (abs(score) <= LARGEST_SCORE and low <= score <= high):
             wanted = "a finite number" if math.isinf(high) else f"a number from {low:g} to {high:g}"
             raise ValueError(f"{table.place(row)}: column {column!r}: expected {wanted}, got {value!r}")
         found[row] = score

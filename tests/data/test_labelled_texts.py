@@ -83,11 +83,22 @@ def test_several_labels_come_from_text_lists_or_columns():
 
 @pytest.mark.parametrize(("value", "said"), [
     ("5.1", "a number from 0 to 5, got '5.1'"), ("-0.1", "a number from 0 to 5"), ("high", "a number, got 'high'"),
-    ("nan", "a number from 0 to 5, got 'nan'"), (None, "a number")])
+    ("nan", "a number from 0 to 5, got 'nan'"), (None, "a number"), pytest.param(10**400, "a number, got 1000", id="huge")])
 def test_scores_out_of_range_name_their_line(value, said):
     np.testing.assert_allclose(labelled_texts.scores(table(s=["0", "5.0", 2]), "s", 0, 5), [0, 5, 2])
     with pytest.raises(ValueError, match=rf"data\.tsv:3: column 's': expected {said}"):
         labelled_texts.scores(table(s=["1", value]), "s", 0, 5)
+
+
+def test_a_score_too_large_for_32_bits_names_its_line():
+    np.testing.assert_array_equal(labelled_texts.scores(table(s=["1e38"]), "s"), np.float32([1e38]))
+    with pytest.raises(ValueError, match=r"data\.tsv:3: column 's': expected a finite number, got '1e39'"):
+        labelled_texts.scores(table(s=["1", "1e39"]), "s")
+
+
+def test_a_truth_value_is_one_label_alone_in_a_list_and_from_numpy():
+    values = [True, [True], np.True_, "true"]
+    assert labelled_texts.find_labels([label for value in values for label in labelled_texts.split_labels(value, ",")]) == ("true",)
 
 
 def test_empty_texts_are_refused_skipped_or_kept_with_a_warning():
