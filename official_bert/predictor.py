@@ -27,7 +27,7 @@ class Predictor:
 
     `inputs` are the names of the parts of a text (`text`; `text, text_pair`; `question, context`; `text, choices`), `outputs` the
     names in an answer, `config` the configuration of its training (None: not known). `describe(row, answer)` formats an answer for a
-    person.
+    person, `unpadded(answer)` leaves out what fills it up.
     """
 
     def __init__(self, path: str | os.PathLike, options: ServingOptions | None = None, vocab_file: str = "",
@@ -57,7 +57,7 @@ class Predictor:
             self._model, kind = function_of(served), type(served)
         if unknown := sorted(set(self._model.inputs) - set(INPUT_ORDER)):
             raise ValueError(f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of {unknown}")
-        self.describe, self._unpadded = kind.describe, kind.unpadded
+        self.describe, self.unpadded = kind.describe, kind.unpadded
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
         others = sorted(set(self._model.outputs) - set(kind.outputs))  # a SavedModel's outputs have no order either
         self.outputs = (*(name for name in kind.outputs if name in self._model.outputs), *others)
@@ -75,7 +75,7 @@ class Predictor:
         if not isinstance(texts, Iterable):
             raise ValueError(f"expected a list of texts, got {texts!r:.60}")
         rows = [self._row(text, number) for number, text in enumerate(texts, 1)]
-        return [self._unpadded(answer) for answer in self.answer(rows, batch_size)]
+        return [self.unpadded(answer) for answer in self.answer(rows, batch_size)]
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.

@@ -83,7 +83,7 @@ def _answer(predictor, rows, output) -> None:
         answers = predictor.answer(part, FLAGS.batch_size)
         for row, answer in zip(part, answers):
             if output:
-                output.write(json.dumps({**row, **answer}, ensure_ascii=False) + "\n")
+                output.write(json.dumps({**row, **predictor.unpadded(answer)}, ensure_ascii=False) + "\n")
             else:
                 names = (*FLAGS.keep_columns, *predictor.inputs)
                 print("\t".join(str(row[name]) for name in names), *predictor.describe(row, answer), sep="\n")

@@ -69,11 +69,12 @@ def test_the_command_prints_the_five_best_words(folder):
 def test_the_command_reads_standard_input_and_writes_json_lines(folder, tmp_path):
     output = tmp_path / "answers.jsonl"
     done = predict("--task=fill_mask", f"--model={folder}", f"--output_file={output}",
-                   stdin='{"text": "The [MASK].", "tokens": "gold", "id": 7}\nold [MASK]\n')
+                   stdin='{"text": "The [MASK].", "tokens": "gold", "id": 7}\nold [MASK]\n[MASK] [MASK]\n')
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("tokens of the rows: left out of --output_file, where an answer has its own") == 1
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [row["text"] for row in rows] == ["The [MASK].", "old [MASK]"]
+    assert [row["text"] for row in rows] == ["The [MASK].", "old [MASK]", "[MASK] [MASK]"]
+    assert [len(row["tokens"]) for row in rows] == [1, 1, 2]  # no blanks that the text does not have
     assert all(row["tokens"][0][0] == "river" for row in rows) and rows[0]["id"] == 7
 
 
