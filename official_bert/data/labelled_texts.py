@@ -16,6 +16,7 @@ EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip"]
 NO_LABEL = ("", "nan", "null")  # in any case: how empty cells and missing values are written
 LARGEST_SCORE = float(np.finfo(np.float32).max)
+LIST_AS_TEXT = re.compile(r"\[.*\]", re.DOTALL)
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
 
 
@@ -124,8 +125,14 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
 
 
 def check_cells(table: Table, column: str, several: bool) -> None:
-    """Raises ValueError, naming the line, for a list in the place of a label, unless it holds `several`, and for a JSON object."""
+    """Raises ValueError, naming the line, for a list in the place of a label, unless it holds `several`, and for a JSON object.
+
+    Where there are several, also for the text of a list, as pandas writes one into CSV: its brackets would be parts of labels.
+    """
     for row, value in enumerate(table.columns[column]):
+        if several and isinstance(value, str) and LIST_AS_TEXT.fullmatch(value.strip()):
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected labels with separators, got the text of a list, "
+                             f"{value!r:.60}; JSON lines and Parquet hold lists")
         if any(isinstance(part, (list, dict)) for part in (value if several and isinstance(value, list) else [value])):
             wanted = "a list of labels" if several else "one label (options.kind: multi_label takes lists)"
             raise ValueError(f"{table.place(row)}: column {column!r}: expected {wanted}, got {value!r}")

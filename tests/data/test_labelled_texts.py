@@ -69,6 +69,13 @@ def test_a_cell_that_holds_no_label_names_its_line(value, several, said):
     labelled_texts.check_cells(table(y=["a", 1, None, *([["a", 2], []] if several else [])]), "y", several)
 
 
+@pytest.mark.parametrize("value", ["['a', 'b']", '["a"]', "[]", "[1, 2]", " ['a'\n 'b'] "])
+def test_a_list_that_became_text_names_its_line(value):
+    with pytest.raises(ValueError, match=r"data\.tsv:3: column 'y': expected labels with separators, got the text of a list, "):
+        labelled_texts.check_cells(table(y=["a, [b]", value]), "y", True)
+    labelled_texts.check_cells(table(y=["a", value]), "y", False)
+
+
 def test_several_labels_come_from_text_lists_or_columns():
     wanted = [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
     labels = ["x", "y", "z"]
