@@ -51,6 +51,8 @@ def main(_) -> None:
         data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
         allow_changed_data=FLAGS.allow_changed_data)
     best = task.config.training.answer_with == "best"
+    if not steps.train:
+        _tell_changes(task)
     if steps.train or steps.evaluate:
         metrics = runs.run(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
                            Steps(train=steps.train, evaluate=steps.evaluate), best, opened=steps)
@@ -62,6 +64,14 @@ def main(_) -> None:
         rows = runs.predict(resolved, tests.source, runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint, best))
         for path in tests.write_probabilities(rows, FLAGS.output_dir):
             print(f"wrote {path}")
+
+
+def _tell_changes(task) -> None:
+    """Prints the options of the task that are other than in the training of the run in --output_dir."""
+    from official_bert.training import checkpointing
+    changed = checkpointing.check_same_run(task.config, FLAGS.output_dir, (), task.Options)
+    if told := [one.describe() for one in changed if one.key.startswith("options.")]:
+        print(f"{FLAGS.output_dir}: other than in training: {'; '.join(told)}")
 
 
 def _config(dataset: str):

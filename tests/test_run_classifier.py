@@ -75,6 +75,8 @@ def test_evaluation_and_answers_come_from_the_same_checkpoint(files, tmp_path, f
     (tmp_path / "best/metric.json").write_text('{"metric": "f1", "value": 0.5, "step": 10}')
     done = run(files, "--task_name=MRPC", "--do_eval", "--do_predict", f"--output_dir={tmp_path}", *flags)
     assert done.returncode == 0, done.stderr
+    told = next(line for line in done.stdout.splitlines() if line.startswith(f"{tmp_path}: other than in training: "))
+    assert "options.max_seq_length: 128 -> 32" in told and "optimizer" not in told
     results = dict(line.split(" = ") for line in (tmp_path / "eval_results.txt").read_text().splitlines())
     wanted = [line.split("\t")[0] for line in (files / "dev.tsv").read_text(encoding="utf-8-sig").splitlines()[1:]]
     assert float(results["eval_accuracy"]) == pytest.approx(wanted.count(str(label)) / 48) and int(results["global_step"]) == step
