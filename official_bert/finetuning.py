@@ -25,10 +25,12 @@ from official_bert.config import (
     to_dict,
 )
 from official_bert.data.tables import Rows, Source, check_names_once
+from official_bert.files import exists
 from official_bert.models.interchange import casing
 from official_bert.predictor import Predictor
 from official_bert.tasks.loading import load_task, run_folder, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
+from official_bert.text.vocab import load_vocab
 from official_bert.training import runs
 from official_bert.training.distribution import Placement, check_backend
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
@@ -95,16 +97,24 @@ def _config_of_run(output_dir: str, init_checkpoint: str, overrides: list[str], 
                    report: Callable[[str], None]) -> Config | None:
     """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if neither is one.
 
-    Reports what is other than in training. Raises ValueError if that is the casing.
+    Reports what is other than in training. Raises ValueError if that is the casing, or the vocabulary.
     """
     for folder in (output_dir, run_folder(init_checkpoint) if init_checkpoint else None):
         own, asked = (runs.stored_config(folder, *values) if folder else None for values in ((), (overrides, flags)))
         if own and asked and (folder == output_dir or own.task == asked.task):
             casing.agreed(own.tokenizer.do_lower_case, asked.tokenizer.do_lower_case, str(folder))
+            for path in ((flags or {}).get("tokenizer.vocab_file"), asked.tokenizer.vocab_file):
+                _check_same_words(own.tokenizer.vocab_file, path or "", str(folder))
             if changed := [one.describe() for one in differences(to_dict(own), to_dict(asked)) if not may_change(one.key)]:
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
             return asked
     return None
+
+
+def _check_same_words(own: str, asked: str, folder: str) -> None:
+    """Raises ValueError for a vocabulary file with other words than that of the run in a folder, if there are both."""
+    if asked != own and exists(own) and exists(asked) and load_vocab(own) != load_vocab(asked):
+        raise ValueError(f"--vocab_file={asked}: {folder} was trained with another vocabulary; leave --vocab_file out to use its own")
 
 
 def carry_out(config: Config, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",

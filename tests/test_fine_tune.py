@@ -19,6 +19,7 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.tagging.conll import read_sentences
 from official_bert.text.vocab import read_entries
+from official_bert.training import checkpointing
 
 ROWS = [{"text": f"{first} {word}", "label": first == "was"} for word in ("the copper", "her atlas", "copper her", "atlas the", "her the")
         for first in ("was", "that")] * 3
@@ -102,6 +103,25 @@ def test_options_are_keys_of_any_section():
 def test_frames_hold_none_for_missing_cells_and_plain_numbers():
     frame = pandas.DataFrame({"text": ["a", None], "score": [1.5, np.nan], "count": pandas.array([1, None], dtype="Int64")})
     assert as_source(frame, "train").values == [{"text": "a", "score": 1.5, "count": 1}, {"text": None, "score": None, "count": None}]
+
+
+@pytest.mark.parametrize("places", [("run", ""), ("new", "run")])  # the run's own folder, or --init_checkpoint
+def test_a_run_is_measured_with_its_own_vocabulary_alone(tmp_path, golden, places):
+    words = (golden / "vocab_uncased.txt").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "same.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    (tmp_path / "other.txt").write_text("\n".join([*words[:-2], words[-1], words[-2]]) + "\n", encoding="utf-8")
+    (tmp_path / "run").mkdir()
+    checkpointing.write_run_files(make_config("classification"), str(tmp_path / "run"))
+    output_dir, init_checkpoint = (str(tmp_path / place) if place else "" for place in places)
+
+    def asked(name):
+        path = f"{tmp_path}/{name}"
+        for given in ({"flags": {"tokenizer.vocab_file": path}}, {"overrides": [f"tokenizer.vocab_file={path}"]}):
+            yield lambda given=given: finetuning.make_config("", None, init_checkpoint, output_dir, train=False, **given)
+    assert [make().task for make in asked("same.txt")] == ["classification"] * 2
+    for make in asked("other.txt"):
+        with pytest.raises(ValueError, match=rf"--vocab_file={tmp_path}/other\.txt: {tmp_path}/run was trained with another vocabulary"):
+            make()
 
 
 def test_columns_of_one_name_in_a_frame_are_refused():
