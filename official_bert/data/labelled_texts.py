@@ -14,7 +14,7 @@ from official_bert.data.tables import Table
 SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip"]
-NO_LABEL = ("", "nan", "null")  # in any case: how empty cells and missing values are written
+NO_LABEL = ("", "nan", "null", "<na>")  # in any case: how empty cells and missing values are written
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 LIST_AS_TEXT = re.compile(r"\[.*\]", re.DOTALL)
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
@@ -125,7 +125,7 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
 
 
 def check_cells(table: Table, column: str, several: bool) -> None:
-    """Raises ValueError, naming the line, for a list in the place of a label, unless it holds `several`, and for a JSON object.
+    """Raises ValueError, naming the line, for a list in the place of a label, unless it holds `several`, for a JSON object, a set, bytes.
 
     Where there are several, also for the text of a list, as pandas writes one into CSV: its brackets would be parts of labels.
     """
@@ -133,7 +133,7 @@ def check_cells(table: Table, column: str, several: bool) -> None:
         if several and isinstance(value, str) and LIST_AS_TEXT.fullmatch(value.strip()):
             raise ValueError(f"{table.place(row)}: column {column!r}: expected labels with separators, got the text of a list, "
                              f"{value!r:.60}; JSON lines and Parquet hold lists")
-        if any(isinstance(part, (list, dict)) for part in (value if several and isinstance(value, list) else [value])):
+        if any(isinstance(part, (list, dict, set, bytes)) for part in (value if several and isinstance(value, list) else [value])):
             wanted = "a list of labels" if several else "one label (options.kind: multi_label takes lists)"
             raise ValueError(f"{table.place(row)}: column {column!r}: expected {wanted}, got {value!r}")
 

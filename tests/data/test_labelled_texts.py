@@ -1,6 +1,7 @@
 """Labels, scores and texts of tables."""
 
 import numpy as np
+import pandas
 import pytest
 
 from official_bert.data import labelled_texts
@@ -39,7 +40,7 @@ def test_a_whole_number_is_one_label_with_or_without_decimals():
     np.testing.assert_array_equal(labelled_texts.label_columns(table(x=["1.0", 0.0]), ["x"]), [[1], [0]])
 
 
-@pytest.mark.parametrize("value", ["", " ", None, float("nan"), "NaN", "null"])
+@pytest.mark.parametrize("value", ["", " ", None, float("nan"), "NaN", "null", pandas.NA])
 def test_a_missing_label_is_refused_with_its_line_or_left_out(value):
     rows = table(text=["a", "b", "c"], y=["0", value, "1"])
     with pytest.raises(ValueError, match=r"data\.tsv:3: column 'y': expected a label, got .* \(1 such rows in this file"):
@@ -62,7 +63,8 @@ def test_a_missing_label_within_a_list_is_missing(value):
 @pytest.mark.parametrize(("value", "several", "said"), [
     (["a", "b"], False, r"one label \(options\.kind: multi_label takes lists\), got \['a', 'b'\]"), ([], False, r"one label .*, got \[\]"),
     ({"a": 1}, False, "one label .*, got {'a': 1}"), ({"a": 1}, True, "a list of labels, got {'a': 1}"),
-    ([["a"], "b"], True, r"a list of labels, got \[\['a'\], 'b'\]")])
+    ([["a"], "b"], True, r"a list of labels, got \[\['a'\], 'b'\]"), ({"a"}, True, "a list of labels, got {'a'}"),
+    (b"a", False, "one label .*, got b'a'")])
 def test_a_cell_that_holds_no_label_names_its_line(value, several, said):
     with pytest.raises(ValueError, match=rf"data\.tsv:3: column 'y': expected {said}"):
         labelled_texts.check_cells(table(y=["a", value]), "y", several)

@@ -163,6 +163,8 @@ class Task(TextClassification):
         else:
             found = labelled_texts.find_labels(table.columns[options.label_column])
         where = f"{table.path}: column {options.label_column!r}"
+        if not found:
+            raise ValueError(f"{where}: expected labels, got none in any of {len(table)} rows")
         if len(found) < 2 and options.kind == "classifier":
             raise ValueError(f"{where}: expected at least two different labels, got {list(found)}")
         if len(found) > len(table) / 2 and len(found) > 20:

@@ -122,6 +122,9 @@ def test_what_cannot_be_labels_is_told(tmp_path):
     numbers = written(tmp_path / "numbers.tsv", ["text\tlabel", *(f"a\t{number / 7}" for number in range(50))])
     with pytest.raises(ValueError, match="50 different values in 50 rows; for scores give options.kind: regression"):
         data_of(numbers, {})
+    none = written(tmp_path / "none.tsv", ["text\tlabel", "a\t", "b\t"])
+    with pytest.raises(ValueError, match=r"none\.tsv: column 'label': expected labels, got none in any of 2 rows"):
+        data_of(none, {"kind": "multi_label"})
     with pytest.raises(ValueError, match="expected training data: --train_file, or one of train.tsv"):
         data_of("", {})
 
