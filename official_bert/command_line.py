@@ -3,6 +3,7 @@
 Importing this defines no flag; a command calls what it needs.
 """
 
+import os
 import sys
 
 STOPPED = "error: stopped by SIGINT"
@@ -16,10 +17,11 @@ def _show(kind, error, traceback) -> None:
         sys.__excepthook__(kind, error, traceback)
 
 
-sys.excepthook = _show  # before the other imports, here and in the commands: they take a second, and `run_main` begins after them
+# Both before the other imports, here and in the commands: they take a second, some of them import TensorFlow, and `run_main` begins after.
+sys.excepthook = _show
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences its messages about the machine, unless the user has set it
 
 import concurrent.futures
-import os
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -149,12 +151,7 @@ def given_flags(flag_values: Any) -> dict[str, Any]:
 
 
 def run_main(main: Any) -> None:
-    """Runs an absl main; a user's mistake (ValueError, OSError), Ctrl-C and the death of a worker process give one line and status 1.
-
-    Silences TensorFlow's messages about the machine, unless the user has set TF_CPP_MIN_LOG_LEVEL.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+    """Runs an absl main; a user's mistake (ValueError, OSError), Ctrl-C and the death of a worker process give one line and status 1."""
     def checked_main(arguments):
         logging.set_verbosity(logging.WARNING)
         if without := meaningless(flags.FLAGS):

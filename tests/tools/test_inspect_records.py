@@ -1,7 +1,10 @@
 """Inspection: its output is true, and records that no model can be trained on are refused."""
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -181,3 +184,10 @@ def test_files_without_a_record_are_taken_beside_others(inspect, tmp_path, golde
     assert "a: 0 records" in printed and "b: 271 records" in printed and "c: 0 records" in printed
     with pytest.raises(ValueError, match="no record in these files"):
         inspect(tmp_path / "a")
+
+
+def test_a_command_that_imports_tensorflow_at_once_says_nothing_about_the_machine(tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}  # set by the tests
+    done = subprocess.run([sys.executable, COMMAND, f"--input_file={tmp_path}/none", f"--vocab_file={VOCAB}"], env=environment, cwd=ROOT,
+                          capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr == f"error: --input_file: no file matches '{tmp_path}/none'\n" and not done.stdout
