@@ -66,7 +66,8 @@ def main(_) -> None:
         trained, model = _trained(FLAGS.output_dir)
         task = _as_asked(trained)
         task.check_same_rows(trained, FLAGS.output_dir)
-        languages.check(files, task.options.version_2_with_negative)
+        if not FLAGS.do_train:  # else `train` did
+            languages.check(files, task.options.version_2_with_negative)
         rows = languages.evaluate(task, model, files, FLAGS.output_dir, logging.warning)
         print(languages.table(rows), end="")
         print("\n".join(languages.write(rows, FLAGS.output_dir)))

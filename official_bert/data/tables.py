@@ -92,8 +92,8 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     return table
 
 
-def check_names_once(source: str, names: Sequence[str]) -> None:
-    """Raises ValueError for two columns of one name: in a row that is a dict, the last one would count."""
+def check_names_once(source: Source, names: Sequence[str]) -> None:
+    """Raises ValueError for two columns of one name, of which one would count without a word."""
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"{source}: column {name!r} stands there {count} times")
@@ -122,10 +122,9 @@ def rows_of(source: Source, suffixes: Sequence[str] = (".jsonl", ".parquet")) ->
 def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool) -> None:
     """Fills the table from rows, the first of which has the names of the columns."""
     header = list(next(rows, (0, ()))[1])
-    for name in dict.fromkeys([*table.columns, *optional]):
-        if header.count(name) > 1:
-            raise ValueError(f"{table.path}: column {name!r} stands there {header.count(name)} times")
-        if name not in header and name in table.columns:
+    check_names_once(table.path, [name for name in header if name in table.columns or name in optional])
+    for name in table.columns:
+        if name not in header:
             raise ValueError(f"{table.path}: expected a column {name!r}, found {shown(header)}")
     table.columns.update({name: [] for name in optional if name in header})
     columns = [(values, header.index(name)) for name, values in table.columns.items()]

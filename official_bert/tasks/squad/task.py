@@ -188,8 +188,8 @@ class Task(TaskBase):
 
     def served(self, model, options):
         asked = self.options
-        if options.null_score_diff_threshold is not None and not (options.no_answer or
-                                                                  (options.no_answer is None and asked.version_2_with_negative)):
+        no_answer = asked.version_2_with_negative if options.no_answer is None else options.no_answer
+        if options.null_score_diff_threshold is not None and not no_answer:
             raise ValueError("--null_score_diff_threshold: expected --no_answer beside it, because this model always gives an answer")
         return ServedSpans.make(self, model, options, doc_stride=asked.doc_stride, max_query_length=asked.max_query_length,
                                 max_answer_length=asked.max_answer_length, n_best_size=asked.n_best_size,
