@@ -32,6 +32,17 @@ def check_rate(rate: float, where: str) -> None:
         raise ValueError(f"{where}: expected a rate from 0 to below 1, got {rate}")
 
 
+def check_used(options: Any, keys: Iterable[str], wanted: str, used: bool) -> None:
+    """Raises ValueError, unless they are `used`, for options with another value than their default, which would do nothing.
+
+    `wanted` says what gives them a meaning.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    for key in keys:
+        if not used and (value := getattr(options, key)) != defaults[key]:
+            raise ValueError(f"config.options.{key}: expected {wanted} beside it, got {value} without; it would do nothing")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The encoder's size, under the keys of 2018's `bert_config.json`; the defaults are BERT-base, uncased."""

@@ -205,6 +205,7 @@ def test_files_are_checked_before_training(tuner):
             (f"{line} --eval_file=dev.csv --predict_file=gone.csv", "gone.csv: no such file"),
             (f"{line} --set=options.dev_share=0 --seeds=2", "task classification: no evaluation data given"),
             (f"{line} --vary=training.epochs=1 --vary=training.epochs=2", "expected all values of training.epochs in one --vary"),
+            (f"{line} --vary=training.epochs=1,2", "training.epochs: expected one value (--set, or its flag) or several (--vary, --grid)"),
             (f"{line.replace('train.csv', 'holes.csv')} --eval_file=dev.csv", "holes.csv:3: column 'label': expected a label, got ''"),
             (f"{glue} --task_name=QQP --do_predict", "test.tsv:3: expected 3 columns, got 2"),
             (f"{glue} --task_name=SST-2 --do_eval", "expected held-out data, but 4 of its 4 rows are in the training data")):

@@ -36,7 +36,7 @@ def files(tmp_path_factory):
     for part, first in (("train", "the"), ("dev", "her")):
         rows = [f"{first} {word},{word} {first},{'ab'[number % 2]},{number % 5}" for number, word in enumerate(WORDS)]
         (folder / f"{part}.csv").write_text("\n".join(["text,text_pair,label,score", *rows]) + "\n")
-        (folder / f"{part}.conll").write_text("".join(f"{first} O\n{word} B-PER\n\n" for word in WORDS))
+        (folder / f"{part}.conll").write_text("-DOCSTART- O\n\n" + "".join(f"{first} O\n{word} B-PER\n\n" for word in WORDS))
         questions = [{"context": f"{first} {word} of Anne", "qas": [{"id": f"{first}{word}", "question": "who?", "answers": [
             {"text": "Anne", "answer_start": len(f"{first} {word} of ")}]}]} for word in WORDS]
         (folder / f"{part}.json").write_text(json.dumps({"data": [{"paragraphs": questions}]}))

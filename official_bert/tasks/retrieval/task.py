@@ -17,6 +17,7 @@ from absl import logging
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from official_bert.config import check_used
 from official_bert.data import labelled_texts, splits, tables
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.sources import ExampleSource
@@ -47,7 +48,7 @@ class Options(SplitOptions):
     text_pair_column: str = "text_pair"
     score_column: str = ""  # of the evaluation file: compare scores with cosines; "": search for the second texts
     train_on: Literal["pairs", "scores"] = "pairs"  # rows that belong together, or rows with scores of similarity
-    score_range: tuple[float, ...] = (0.0, 5.0)  # the scores of cosines 0 and 1
+    score_range: tuple[float, ...] = ()  # the scores of cosines 0 and 1, for training on scores; of STS-B, 0 and 5
     group_size: int = 32  # rows in which the second text of each is to be found; replicas and micro-batches hold whole groups
     temperature: float = 0.05  # divides the cosines
     pooling: Pooling = "mean"
@@ -62,10 +63,12 @@ class Options(SplitOptions):
             raise ValueError(f"config.options.group_size: expected at least 2 rows, got {self.group_size}")
         if not 0.0 < self.temperature < math.inf:
             raise ValueError(f"config.options.temperature: expected a positive number, got {self.temperature}")
-        if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
+        if self.score_range and (len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]):
             raise ValueError(f"config.options.score_range: expected lowest and highest score, got {list(self.score_range)}")
-        if self.train_on == "scores" and not self.score_column:
-            raise ValueError("config.options.train_on: scores: expected options.score_column beside it")
+        if self.train_on == "scores" and not (self.score_column and self.score_range):
+            raise ValueError("config.options.train_on: scores: expected options.score_column and score_range (the lowest and the highest "
+                             "score; for STS-B 0,5) beside it")
+        check_used(self, ["temperature"], "options.train_on: pairs", self.train_on == "pairs")
         if not (self.text_column and self.text_pair_column):
             raise ValueError(f"{TWO_COLUMNS}, got {self.text_column!r} and {self.text_pair_column!r}")
 
@@ -185,14 +188,19 @@ class Task(TaskBase):
                              labelled_texts.scores(table, options.score_column, *options.score_range) if scored else None)
 
     def _make_source(self, data: LabelledTexts, files: DataFiles, training: bool = False) -> ExampleSource:
-        settings, (low, high) = self.config.training, self.options.score_range
+        settings = self.config.training
         assert data.text_pair is not None
         both = [text for pair in zip(data.text, data.text_pair) for text in pair]
-        extra = {"text_numbers": number_texts(both)} if data.targets is None else {"scores": (data.targets - low) / np.float32(high - low)}
+        extra = {"text_numbers": number_texts(both)} if data.targets is None else {"scores": self._cosines(data.targets)}
         arrays = make_features(both, None, self.tokenizer, self.options.max_seq_length, files.cache_dir)
         return ExampleSource(ChoiceFeatures(TextFeatures(arrays), TEXTS, extra),
                              settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
                              self.options.buckets, by_length=not settings.eval_steps)
+
+    def _cosines(self, scores: np.ndarray) -> np.ndarray:
+        """Scales scores to 0 to 1, float32 [N]; without `score_range`, which only their correlation can do, by those that are there."""
+        low, high = self.options.score_range or (scores.min(), scores.max())
+        return (scores - np.float32(low)) / np.float32(high - low or 1.0)
 
     def served(self, model, options):
         return ServedEmbeddings.make(self, model.encoder, options, pooling=self.options.pooling)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,8 @@ OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
 WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows
 SPACES = " \t\r\n"  # others, such as a no-break space, belong to words
+# Of Universal Dependencies: comments, ranges of words (1-2) and empty nodes (1.1) are no words.
+CONLL_U, NEW_DOCUMENT, NO_WORD = ".conllu", "# newdoc", re.compile(r"#|\d+[-.]\d")
 # B begins a chunk, I continues it, E ends it, S is a chunk of one word; L and U are BILOU's names of E and S.
 PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
 
@@ -37,7 +39,7 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words, their tags (none if they were not read), the line of the first word, and the number of the document."""
+    """Words, their tags (none if they were not read), the line of the first word, and the document's number (0: before any -DOCSTART-)."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -57,7 +59,8 @@ class Chunk:
 def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool = True) -> list[Sentence]:
     """Reads the sentences of a file, separated by blank lines; a line that begins with -DOCSTART- begins a document.
 
-    A BOM and CRLF are accepted. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`).
+    A BOM and CRLF are accepted. Of CoNLL-U (`.conllu`), comments, ranges of words and empty nodes are no words, and `# newdoc` begins a
+    document. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`).
 
     Raises ValueError if the file is missing, not UTF-8 or has no sentence, and, naming the line, for a missing column or a tag that is
     no chunk tag.
@@ -69,7 +72,7 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     words: list[str] = []
     tags: list[str] = []
     first, document = 1, 0
-    for number, line in enumerate([*read_lines(path, FILE), ""], 1):
+    for number, line in [*_lines(path, columns), (0, "")]:
         if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
             cells = columns.split(line)
             words.append(_cell(cells, columns.word, "word", f"{path}:{number}"))
@@ -83,11 +86,24 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
         if words:
             sentences.append(Sentence(tuple(words), tuple(tags), first, document))
             words, tags = [], []
-        document += line.startswith(DOCUMENT_START) and bool(sentences)
+        document += line.startswith(DOCUMENT_START)
         first = number + 1
     if not sentences:
         raise ValueError(f"{path}: no sentence in this file")
     return sentences
+
+
+def _lines(path: str, columns: Columns) -> Iterator[tuple[int, str]]:
+    """Yields the lines that are words, ends of sentences or starts of documents, with their numbers."""
+    universal = path.endswith(CONLL_U)
+    if universal and (columns.word == 0 or columns.tag == -1):
+        raise ValueError(f"{path}: expected options.word_column=1 and options.tag_column=3 (or another one) for CoNLL-U, got "
+                         f"{columns.word} and {columns.tag}")
+    for number, line in enumerate(read_lines(path, FILE), 1):
+        if universal and line.startswith(NEW_DOCUMENT):
+            yield number, DOCUMENT_START
+        elif not (universal and NO_WORD.match(line)):
+            yield number, line
 
 
 def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns) -> Sentence:
@@ -120,7 +136,7 @@ def has_tags(path: Source, columns: Columns) -> bool:
     """Whether the first line with a word also has a column for its tag, or the first row its tags."""
     if isinstance(path, Rows):
         return any(key in path.values[0] for key in TAG_KEYS)
-    lines = (line for line in read_lines(path, FILE) if line.strip(SPACES) and not line.startswith(DOCUMENT_START))
+    lines = (line for _, line in _lines(path, columns) if line.strip(SPACES) and not line.startswith(DOCUMENT_START))
     cells = next(map(columns.split, lines), [])
     return len(cells) > 1 and -len(cells) <= columns.tag < len(cells)
 

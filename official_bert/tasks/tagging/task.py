@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import check_rate
+from official_bert.config import check_rate, check_used
 from official_bert.data import splits
 from official_bert.data.label_weights import Weights, check_smoothing, check_weights, class_weights, describe
 from official_bert.data.labelled_texts import SAME_SHARE
@@ -75,6 +75,10 @@ class Options(SplitOptions):
                              f"got {self.lstm_size}")
         if not 0 <= self.lstm_layers <= MOST_LSTMS:
             raise ValueError(f"config.options.lstm_layers: expected 0 to {MOST_LSTMS}, got {self.lstm_layers}")
+        check_used(self, ("boundary_scores", "crf_rate"), "options.crf: true", self.crf)
+        check_used(self, ("lstm_size", "lstm_layers"), "options.features", bool(self.features))
+        check_used(self, ["feature_layers"], "options.features: weighted_sum, sum or concat",
+                   self.features in ("weighted_sum", "sum", "concat"))
 
 
 class Task(TaskBase):
@@ -157,6 +161,10 @@ class Task(TaskBase):
         train = conll.read_sentences(train_path, columns) if train_path else None
         held_out = conll.read_sentences(dev_path, columns) if dev_path else None
         tests = conll.read_to_tag(test_path, columns, logging.warning) if test_path else None
+        for path, sentences in ((train_path, train), (dev_path, held_out), (test_path, tests)):
+            if self.options.document_context and sentences and not any(sentence.document for sentence in sentences):
+                raise ValueError(f"{path}: expected lines {conll.DOCUMENT_START} between the documents for options.document_context, got "
+                                 "none; without this option each sentence is a row; a file that is one document begins with such a line")
         if train is not None and held_out is not None:
             _check_held_out(train_path, train, dev_path, held_out, files.refuse_same)
         task = self._with_labels_of(train) if train is not None else self

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from official_bert.config import check_rate
+from official_bert.config import check_rate, check_used
 from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource, incomplete
@@ -51,6 +51,7 @@ class TextOptions(SplitOptions):
             raise ValueError("config.options.truncate: windows are those of a single text, got pairs; expected head, tail or head_tail")
         if self.doc_stride < 1:
             raise ValueError(f"config.options.doc_stride: expected at least 1 token, got {self.doc_stride}")
+        check_used(self, ["doc_stride"], "options.truncate: windows", self.truncate == "windows")
 
     @property
     def pairs(self) -> bool:

@@ -126,7 +126,8 @@ def test_sentences_end_by_the_rules_of_the_language():
 
 @pytest.mark.parametrize(("head", "told"), [
     (b'\n<doc id="1" url="u" title="t">\nA line.\n', "got WikiExtractor's output"), (b'\xef\xbb\xbf{"id": 1, "text": "A', "got JSON lines"),
-    (gzip.compress(b"A line.", mtime=0), "got a compressed file; tools/prepare_corpus.py"), (bz2.compress(b"A line."), "got a compressed file"),
+    (gzip.compress(b"A line.", mtime=0), "got a compressed file; tools/prepare_corpus.py"),
+    (bz2.compress(b"A line."), "got a compressed file"),
     (lzma.compress(b"A line."), "got a compressed file"), (b"{ a set } was drawn .\n", ""), (b"A line.\n<doc id=", ""), (b"", "")])
 def test_raw_text_is_told_from_prepared_text(head, told):
     with pytest.raises(ValueError, match=f"a: expected text with a sentence on each line, {told}") if told else contextlib.nullcontext():

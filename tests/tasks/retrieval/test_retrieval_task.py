@@ -75,7 +75,10 @@ def test_the_vectors_of_training_are_those_that_are_served(pooling, tmp_path, gr
     ({"eval_batch_size": 6}, {}, r"training\.eval_batch_size: expected whole groups"),
     ({}, {"group_size": 1}, "group_size: expected at least 2 rows, got 1"),
     ({}, {"temperature": 0.0}, "temperature: expected a positive number"),
-    ({}, {"train_on": "scores"}, "expected options.score_column beside it"),
+    ({}, {"train_on": "scores"}, "expected options.score_column and score_range"),
+    ({}, {"train_on": "scores", "score_column": "score"}, "expected options.score_column and score_range"),
+    ({}, {"train_on": "scores", "score_column": "score", "score_range": [0, 5], "temperature": 0.1},
+     "temperature: expected options.train_on: pairs beside it, got 0.1 without; it would do nothing"),
     ({}, {"score_range": [5.0, 0.0]}, "expected lowest and highest score"),
     ({}, {"text_pair_column": "text"}, "expected two columns, got 'text' twice")])
 def test_groups_that_would_be_cut_and_wrong_options_are_refused(tmp_path, training, options, told):
@@ -93,9 +96,9 @@ def test_files_are_checked_row_by_row(tmp_path):
         resolve(config_of(), train_file=empty)
     scored = write_pairs(tmp_path / "dev.tsv", [("air", "water", 5.5)], ("text", "text_pair", "score"))
     with pytest.raises(ValueError, match=r"dev\.tsv:2: column 'score': expected a number from 0 to 5, got '5\.5'"):
-        resolve(config_of(score_column="score"), train_file=good, eval_file=scored)
+        resolve(config_of(score_column="score", score_range=[0.0, 5.0]), train_file=good, eval_file=scored)
     with pytest.raises(ValueError, match=r"train\.tsv: expected a column 'score'"):
-        resolve(config_of(score_column="score", train_on="scores"), train_file=good)
+        resolve(config_of(score_column="score", train_on="scores", score_range=[0.0, 5.0]), train_file=good)
 
 
 def test_texts_of_both_columns_can_be_asked(tmp_path):
@@ -107,10 +110,11 @@ def test_texts_of_both_columns_can_be_asked(tmp_path):
 
 
 def test_scores_are_scaled_to_cosines_and_correlated(tmp_path):
-    rows = [("air", "water", 0), ("king", "war", 5), ("city", "road", 2.5)]
+    rows = [("air", "water", 0), ("king", "war", 4), ("city", "road", 2)]
     path = write_pairs(tmp_path / "dev.tsv", rows, ("text", "text_pair", "score"))
-    found = resolve(config_of(score_column="score"), Steps(train=False), eval_file=path)
-    assert [float(row["scores"]) for row in found.held_out.source.examples] == [0.0, 1.0, 0.5]
+    for range_of_scores, wanted in (([0.0, 5.0], [0.0, 0.8, 0.4]), ([], [0.0, 1.0, 0.5])):
+        found = resolve(config_of(score_column="score", score_range=range_of_scores), Steps(train=False), eval_file=path)
+        assert [float(row["scores"]) for row in found.held_out.source.examples] == pytest.approx(wanted)
     assert found.task.best_metric() == "spearman" and load_task(config_of()).best_metric() == "mrr"
     near = {0: [[1, 0], [0, 1]], 1: [[1, 0], [1, 0]], 2: [[1, 0], [0.6, 0.8]]}
     order = np.concatenate(found.held_out.source.plan(0))

@@ -32,12 +32,25 @@ def test_four_columns_of_conll_2003_with_documents_bom_and_crlf(tmp_path):
             "Peter NNP B-NP B-PER\r\n")
     sentences = conll.read_sentences(write(tmp_path, text))
     assert [(s.words, s.tags, s.document) for s in sentences] == [
-        (("EU", "rejects"), ("B-ORG", "O"), 0), (("Peter",), ("B-PER",), 1)]
+        (("EU", "rejects"), ("B-ORG", "O"), 1), (("Peter",), ("B-PER",), 2)]
 
 
 def test_lines_of_spaces_and_tabs_end_sentences_and_odd_line_ends_are_words(tmp_path):
     path = write(tmp_path, "a\tO\n\t\nx\u2028y\tO\nb\tO\n \n\n")
     assert [s.words for s in conll.read_sentences(path, Columns(separator="\t"))] == [("a",), ("x\u2028y", "b")]
+
+
+def test_comments_ranges_and_empty_nodes_of_universal_dependencies_are_no_words(tmp_path):
+    path = tmp_path / "dev.conllu"
+    path.write_text("# newdoc id = a\n# sent_id = 1\n# text = Don't # me\n1-2\tDon't\t_\t_\t_\n1\tDo\tdo\tAUX\t_\n2\tn't\tnot\tPART\t_\n"
+                    "2.1\tyou\tyou\tPRON\t_\n3\t#\t#\tSYM\t_\n4\tme\tI\tPRON\t_\n\n# newdoc\n1\t1-2\t1-2\tNUM\t_\n\n")
+    columns = Columns(word=1, tag=3, separator="\t", plain=True)
+    sentences = conll.read_sentences(str(path), columns)
+    assert [(s.words, s.tags, s.document) for s in sentences] == [
+        (("Do", "n't", "#", "me"), ("AUX", "PART", "SYM", "PRON"), 1), (("1-2",), ("NUM",), 2)]
+    assert conll.read_to_tag(str(path), columns, pytest.fail) == sentences
+    with pytest.raises(ValueError, match=r"dev\.conllu: expected options\.word_column=1 and options\.tag_column=3 .* got 0 and -1"):
+        conll.read_sentences(str(path), Columns(plain=True))
 
 
 @pytest.mark.parametrize("tag", [None, "", 3.0, True])

@@ -12,7 +12,7 @@ from official_bert.tasks.loading import load_task
 def test_words_weigh_in_training_as_their_tags_are_balanced(tmp_path, features):
     path = tmp_path / "train.conll"
     path.write_text("".join(f"Anna{number} B-PER\nsings O\nin O\nthe O\n\n" for number in range(20)))
-    frozen = {"features": features, "feature_layers": 1, "lstm_size": 8} if features else {}
+    frozen = {"features": features, "lstm_size": 8} if features else {}
     data = resolve(make_config("ner", options={"class_weights": "balanced", "label_smoothing": 0.1, "doc_stride": 8, **frozen},
                                training={"batch_size": 4, "eval_batch_size": 4}), train_file=path)
     assert data.task.options.labels == ("O", "B-PER", "I-PER")

@@ -142,6 +142,9 @@ def test_documents_are_rows_and_sentences_are_written(golden, tmp_path):
 
 def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_evaluation_and_the_exported_graph(golden, tmp_path):
     path = write_conll(tmp_path / "document.conll", 12, seed=3)
+    with pytest.raises(ValueError, match=r"document\.conll: expected lines -DOCSTART- between the documents for options\.document_context"):
+        resolve(golden, {"train_file": path}, Steps(evaluate=False), document_context=True)
+    path.write_text("-DOCSTART- O\n\n" + path.read_text())
     options = {"crf": True, "document_context": True, "doc_stride": 8, "labels": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]}
     data = resolve(golden, {"train_file": path, "eval_file": path, "allow_same_data": True}, **options)
     task, model, part = data.task, data.model, data.held_out
@@ -232,6 +235,10 @@ def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
         make_task(golden, labels=["O"], features="sum", feature_layers=3).build_model()
     with pytest.raises(ValueError, match="lstm_size: expected an even number"):
         make_task(golden, labels=["O"], features="last", lstm_size=7).build_model()
+    for unused, wanted in (({"crf_rate": 10.0}, "crf: true"), ({"boundary_scores": False}, "crf: true"), ({"lstm_layers": 1}, "features"),
+                           ({"features": "last", "feature_layers": 2}, "features: weighted_sum, sum or concat")):
+        with pytest.raises(ValueError, match=f"options.{list(unused)[-1]}: expected options.{wanted} beside it, got .*it would do nothing"):
+            make_task(golden, **unused)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "json", "parquet"])

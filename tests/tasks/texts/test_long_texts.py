@@ -58,7 +58,8 @@ def test_windows_are_rows_with_the_label_of_their_text():
 
 
 def config(**options):
-    return make_config("classification", options={"max_seq_length": 12, "doc_stride": 5, **options},
+    windows = {"doc_stride": 5} if options.get("truncate") == "windows" else {}
+    return make_config("classification", options={"max_seq_length": 12, **windows, **options},
                        training=runs.DEFAULTS["training"] | {"batch_size": 8, "eval_batch_size": 3, "epochs": 1.0, "report": False})
 
 
@@ -118,6 +119,8 @@ def test_what_cannot_be_is_refused():
         load_task(make_config("swag", options={"truncate": "tail"}))
     with pytest.raises(ValueError, match="doc_stride: expected at least 1 token, got 0"):
         load_task(config(doc_stride=0))
+    with pytest.raises(ValueError, match="doc_stride: expected options.truncate: windows beside it, got 5 without; it would do nothing"):
+        load_task(config(doc_stride=5, truncate="tail"))
     with pytest.raises(ValueError, match="truncate: expected one of"):
         load_task(config(truncate="middle"))
     task = load_task(config(labels=["a", "b"]))
