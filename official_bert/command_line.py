@@ -73,6 +73,12 @@ SAID_OTHERWISE: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
     "training.steps": ("training.epochs", "phases"), "optimizer.warmup_steps": ("optimizer.warmup_proportion",)})
 
 
+# Flags that belong to one strategy.
+PLACEMENT: Mapping[str, str] = types.MappingProxyType({
+    "num_cpu_devices": "mirrored", "worker_hosts": "multi_worker", "task_index": "multi_worker", "tpu_name": "tpu", "tpu_zone": "tpu",
+    "gcp_project": "tpu"})
+
+
 def define_placement() -> None:
     """Defines --strategy and the flags that belong to it."""
     flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to compute.")
@@ -86,9 +92,15 @@ def define_placement() -> None:
 
 
 def placement_values(values: Any) -> dict[str, Any]:
-    """Returns the arguments of `Placement` from absl's `FLAGS`."""
-    names = ("num_cpu_devices", "worker_hosts", "task_index", "tpu_name", "tpu_zone", "gcp_project")
-    return {"strategy": "tpu" if values.use_tpu else values.strategy} | {name: values[name].value for name in names}
+    """Returns the arguments of `Placement` from absl's `FLAGS`; raises ValueError for flags of another strategy, which would do nothing."""
+    strategy = "tpu" if values.use_tpu else values.strategy
+    if values["strategy"].present and strategy != values.strategy:
+        raise ValueError(f"--use_tpu: is --strategy=tpu, got --strategy={values.strategy} beside it")
+    without_tpu = values["use_tpu"].present and not values.use_tpu  # 2018's scripts name the TPU that they do not use
+    for name, owner in PLACEMENT.items():
+        if values[name].value and owner != strategy and not (owner == "tpu" and without_tpu):
+            raise ValueError(f"--{name}: expected --strategy={owner} beside it, got {strategy}")
+    return {"strategy": strategy} | {name: values[name].value for name in PLACEMENT}
 
 
 def define_configuration() -> None:

@@ -20,8 +20,10 @@ from official_bert.config import (
     build,
     differences,
     inherited_and_asked,
+    inherited_and_own,
     load_config,
     may_change,
+    merge,
     to_dict,
 )
 from official_bert.data.tables import Rows, Source, check_names_once
@@ -84,7 +86,7 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     Without training, it is that of the run in `output_dir`, or at `init_checkpoint`, with `overrides` and flags over it.
     """
     overrides = [*_named(task), *overrides]
-    if not train and (stored := _config_of_run(output_dir, init_checkpoint, overrides, more.get("flags"), report)):
+    if not train and (stored := _config_of_run(output_dir, init_checkpoint, path, overrides, more.get("flags"), report)):
         return stored
     _, asked = inherited_and_asked(path or None, overrides=overrides, **more)
     vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
@@ -93,22 +95,31 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     return config if train else runs.with_classes_of(config, init_checkpoint)
 
 
-def _config_of_run(output_dir: str, init_checkpoint: str, overrides: list[str], flags: Mapping[str, Any] | None,
+def _config_of_run(output_dir: str, init_checkpoint: str, path: str | None, overrides: list[str], flags: Mapping[str, Any] | None,
                    report: Callable[[str], None]) -> Config | None:
     """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if neither is one.
 
-    Reports what is other than in training. Raises ValueError if that is the casing, or the vocabulary.
+    Reports what is other than in training, and which of the YAML's own values do not count. Raises ValueError for another casing or
+    vocabulary.
     """
     for folder in (output_dir, run_folder(init_checkpoint) if init_checkpoint else None):
         own, asked = (runs.stored_config(folder, *values) if folder else None for values in ((), (overrides, flags)))
         if own and asked and (folder == output_dir or own.task == asked.task):
             casing.agreed(own.tokenizer.do_lower_case, asked.tokenizer.do_lower_case, str(folder))
-            for path in ((flags or {}).get("tokenizer.vocab_file"), asked.tokenizer.vocab_file):
-                _check_same_words(own.tokenizer.vocab_file, path or "", str(folder))
+            for vocab_file in ((flags or {}).get("tokenizer.vocab_file"), asked.tokenizer.vocab_file):
+                _check_same_words(own.tokenizer.vocab_file, vocab_file or "", str(folder))
             if changed := [one.describe() for one in differences(to_dict(own), to_dict(asked)) if not may_change(one.key)]:
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
+            if path and (unread := _unread(path, own)):
+                report(f"{path}: its values yield to those of the run in {folder}, --set would not: {'; '.join(unread)}")
             return asked
     return None
+
+
+def _unread(path: str, own: Config) -> list[str]:
+    """Describes the values of a YAML, without those of its `base:`, that are other than those of a run."""
+    in_file = to_dict(build(Config, merge(to_dict(own), inherited_and_own(path)[1]), "config"))
+    return [one.describe() for one in differences(in_file, to_dict(own)) if one.key != "tokenizer.vocab_file"]
 
 
 def _check_same_words(own: str, asked: str, folder: str) -> None:

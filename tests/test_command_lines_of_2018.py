@@ -1,13 +1,15 @@
 """Every flag of the five scripts of 2018 is taken, and the command lines of their README run as they stand there."""
 
-from official_bert.command_line import defaults_of_2018
+from official_bert.command_line import PLACEMENT, defaults_of_2018, placement_values
 
+import contextlib
 import dataclasses
 import json
 import random
 import re
 
 import pytest
+from absl import flags
 from commands import run_here
 from made_checkpoints import stored_small
 
@@ -53,6 +55,28 @@ def test_flags_without_meaning_are_told_once(script, flags, told):
     lines = [line for line in done.stderr.splitlines() if line.startswith("of 2018")]
     assert len(lines) == 1 and re.fullmatch(rf"of 2018, without meaning here: {told}", lines[0])
     assert "error: " in done.stderr and "Traceback" not in done.stderr  # of what is missing
+
+
+@pytest.mark.parametrize("given, told", [
+    ({"tpu_name": "local"}, "--tpu_name: expected --strategy=tpu beside it, got one_device"),
+    ({"num_cpu_devices": 2}, "--num_cpu_devices: expected --strategy=mirrored beside it, got one_device"),
+    ({"strategy": "tpu", "num_cpu_devices": 2}, "--num_cpu_devices: expected --strategy=mirrored beside it, got tpu"),
+    ({"strategy": "mirrored", "worker_hosts": "a:1,b:1"}, "--worker_hosts: expected --strategy=multi_worker beside it, got mirrored"),
+    ({"strategy": "mirrored", "use_tpu": True}, "--use_tpu: is --strategy=tpu, got --strategy=mirrored beside it"),
+    ({"strategy": "mirrored", "num_cpu_devices": 2}, ""), ({"use_tpu": True, "tpu_name": "local"}, ""),
+    ({"use_tpu": False, "tpu_name": "local"}, "")])
+def test_flags_of_another_strategy_are_refused(given, told):
+    defaults = {"strategy": "one_device", "use_tpu": False, "num_cpu_devices": 0, "task_index": 0}
+    values = flags.FlagValues()
+    for name in ("strategy", "use_tpu", *PLACEMENT):
+        default = defaults.get(name, "")
+        define = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, str: flags.DEFINE_string}[type(default)]
+        define(name, default, "", flag_values=values)
+    values(["command", *(f"--{name}={value}" for name, value in given.items())])
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$") if told else contextlib.nullcontext():
+        found = placement_values(values)
+        assert found["strategy"] == given.get("strategy", "tpu" if given.get("use_tpu") else "one_device")
+        assert {name: found[name] for name in PLACEMENT if found[name]} == {name: given[name] for name in PLACEMENT if name in given}
 
 
 def test_defaults_of_2018_yield_to_the_same_said_in_another_way():

@@ -124,6 +124,19 @@ def test_a_run_is_measured_with_its_own_vocabulary_alone(tmp_path, golden, place
             make()
 
 
+def test_a_yaml_that_yields_to_the_run_is_told(tmp_path, golden):
+    run = tmp_path / "run"
+    run.mkdir()
+    checkpointing.write_run_files(make_config("classification", options={"labels": ["a", "b"], "truncate": "head"}), str(run))
+    (tmp_path / "base.yaml").write_text("model: {hidden_size: 768}\n")
+    (tmp_path / "mine.yaml").write_text("base: base.yaml\noptions: {truncate: tail, labels: [a, b]}\n")
+    told = []
+    config = finetuning.make_config("", str(tmp_path / "mine.yaml"), "", str(run), train=False, report=told.append)
+    assert config.options["truncate"] == "head"
+    assert told == [f"{tmp_path}/mine.yaml: its values yield to those of the run in {run}, --set would not: options.truncate: 'tail' -> "
+                    "'head'"]
+
+
 def test_columns_of_one_name_in_a_frame_are_refused():
     with pytest.raises(ValueError, match="train: column 'text' stands there 2 times"):
         as_source(pandas.DataFrame([["right", "wrong", "a"]], columns=["text", "text", "label"]), "train")

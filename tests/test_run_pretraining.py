@@ -185,6 +185,14 @@ def test_an_evaluation_beside_a_run_waits_for_its_first_checkpoint(files, tmp_pa
     assert done.returncode == 1 and "no checkpoint came within 0 s" in done.stderr
 
 
+def test_flags_that_would_do_nothing_are_refused(files, tmp_path):
+    for flags, told in ((["--idle_seconds=3"], "--idle_seconds: expected --mode=eval_continuous beside it"),
+                        (["--mode=eval", "--profile_steps=1:2", f"--init_checkpoint={tmp_path}"], "--profile_steps: expected training"),
+                        (["--tpu_name=local"], "--tpu_name: expected --strategy=tpu beside it, got one_device")):
+        done = run(files, tmp_path / "none", *flags)
+        assert done.returncode == 1 and told in done.stderr and not (tmp_path / "none").exists()
+
+
 def test_a_command_line_of_2018_works(files, tmp_path):
     model = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
              "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu", "directionality": "bidi"}

@@ -101,6 +101,13 @@ def write_tuned(tuned: Mapping[str, Any], folder: str) -> None:
             json.dump(dict(tuned), file)
 
 
+def forget_tuned(folder: str, report: Callable[[str], None]) -> None:
+    """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation."""
+    if tuned := read_tuned(folder):
+        report(f"trained on without an evaluation: what was tuned for earlier weights is forgotten ({', '.join(sorted(tuned))})")
+        remove(os.path.join(folder, TUNED_FILE))
+
+
 def read_tuned(folder: str) -> dict[str, Any]:
     """Reads the options that an evaluation tuned; {} if there are none."""
     path = os.path.join(folder, TUNED_FILE)

@@ -14,7 +14,6 @@ from absl import logging
 from official_bert.copies import WorkingFolder, local_copy
 from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
-from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.interchange.prefixes import prefixes_in, step_of
 from official_bert.text.vocab import check_size, load_vocab
 from official_bert.training import checkpointing, distribution, guards, origins
@@ -91,10 +90,7 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
     if vocab_file := task.config.tokenizer.vocab_file:
         check_size(vocab_file, len(load_vocab(vocab_file)), task.config.model.vocab_size)
     found = checkpoints.initialize_from(model, path, task.classes)
-    # Tags, spans, embeddings, and words without a head for sentences do not depend on the pooler, and Hugging Face's files lack it.
-    without_pooler = (task.head in ("tagger", "span") or isinstance(model, BiEncoder) or
-                      getattr(model, "next_sentence", model) is None)
-    unneeded = "pooler/" if without_pooler else ()
+    unneeded = () if task.reads_pooler(model) else "pooler/"  # which Hugging Face's files then lack
     if [name for name in found.new if not name.startswith(unneeded)]:
         raise ValueError(f"--init_checkpoint={found.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
     if found.notes:

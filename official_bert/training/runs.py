@@ -160,9 +160,12 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
     examined: list[tuple[Resolved, Predictions]] = []
     if steps.train:
         opened = opened or steps
+        begun_with = own_folder(output_dir, best=False) and trained_weights(output_dir, "")
         trained = loop.train(task, files, output_dir, placement, init_checkpoint, report=report,
                              steps=dataclasses.replace(opened, predict=opened.predict and first))
         metrics, resolved = trained.metrics, trained.resolved
+        if first and begun_with and not metrics and trained_weights(output_dir, "") != begun_with:
+            checkpointing.forget_tuned(output_dir, report)
         examined.append((resolved, trained.predictions))
     elif steps.evaluate:
         task = task.measured_with(tuned_for(trained_weights(output_dir, init_checkpoint, best)))

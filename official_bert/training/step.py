@@ -98,9 +98,8 @@ class Step:
         self.total_steps, self.num_replicas = total_steps, num_replicas
         self.compiles_every_length = compiles_every_length(config, total_steps)
         self.scales_loss = config.training.precision == "float16"
-        # Nothing reads the pooler of a model of words alone; 2018 left weights without a gradient as they were.
-        words_alone = getattr(model, "next_sentence", model) is None
-        self.decayed = [optimization.is_decayed(variable.path) and not (words_alone and "/pooler/" in variable.path)
+        # 2018 left weights without a gradient as they were.
+        self.decayed = [optimization.is_decayed(variable.path) and (task.reads_pooler(model) or "/pooler/" not in variable.path)
                         for variable in model.trainable_variables]
         each = () if tuple(task.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in task.loss_names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)

@@ -183,6 +183,10 @@ class TaskBase(abc.ABC):
         options = to_dict(dataclasses.replace(self.options, **found))
         return type(self)(dataclasses.replace(self.config, options=options))
 
+    def reads_pooler(self, model: keras.Model) -> bool:
+        """Whether a head reads the pooler: those of tags, spans, embeddings, and of words without one of sentences, do not."""
+        return self.head not in ("tagger", "span", "embeddings") and getattr(model, "next_sentence", model) is not None
+
     def draw_first_weights(self, model: keras.Model) -> None:
         """Gives a built model its first weights, the same under every strategy."""
         draw_first_weights(model, self.config.seed)

@@ -300,6 +300,9 @@ def test_the_threshold_for_no_answer_is_tuned_once_and_used_everywhere(tuner, go
                 "--predict_file=test.json", messages=cut)
     assert json.loads((tuner.folder / "runs/squad/predictions.json").read_text()) == written
     assert restore_model(str(tuner.folder / "runs/squad"))[0].options["null_score_diff_threshold"] == pytest.approx(threshold)
+    for epochs, kept in ((1, True), (1.2, False)):  # later weights, which no evaluation has seen, have none
+        tuner.types(f"{line.replace('epochs=1', f'epochs={epochs}')} --do_train --train_file=dev.json", messages=cut)
+        assert (tuner.folder / "runs/squad/tuned.json").exists() == kept
 
 
 def test_tagging_parts_of_speech_and_files_with_other_or_no_tags(tuner):

@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 from made_finetuning import GLUE, make_config, resolve
+from made_pretraining import weights_after_two_steps
 
 from official_bert.training.task import TRAIN_AND_EVALUATE, Steps
 
@@ -62,6 +64,16 @@ def data_of(folder, name, steps=TRAIN_AND_EVALUATE, **options):
     task, write, own = TASKS[name]
     config = make_config(task, options=own | options, training={"batch_size": 4, "eval_batch_size": 4})
     return resolve(config, steps, train_file=write(folder))
+
+
+@pytest.mark.parametrize("name", ["classification", "sentences", "passages", "pairs"])
+def test_a_pooler_that_no_head_reads_is_left_as_it_was(tmp_path, name):
+    data = data_of(tmp_path, name)
+    after = weights_after_two_steps(data)
+    same = {weight for number, (weight, value) in enumerate(after.items())
+            if np.array_equal(value, np.random.default_rng(number).normal(0, 0.1, value.shape).astype("float32"))}
+    same -= {"layer_0/attention/key/bias"}  # it adds the same to all scores of a query: its gradient is zero but for rounding
+    assert same == (set() if name == "classification" else {"pooler/kernel", "pooler/bias"})
 
 
 @pytest.mark.parametrize(("name", "said"), [

@@ -96,6 +96,10 @@ def test_a_page_is_made_of_a_model_and_a_text(tmp_path, golden):
     assert sum(report["attention_on_average"][-1][kind] for kind in ("itself", "one before")) < 1
     page = (tmp_path / "inside/report.html").read_text()
     assert len(re.findall("<img ", page)) == 2 and "[MASK]" in page
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text("task: pretraining\n")
+    done = run_here(*arguments[:2], f"--output_dir={tmp_path}/run", f"--input_file={tmp_path}/text.txt")
+    assert done.returncode == 1 and "run: expected a folder for this page, got a run, whose own report" in done.stderr
     (tmp_path / "bert/vocab.txt").rename(tmp_path / "words.txt")
     done = run_here(*arguments, f"--input_file={tmp_path}/text.txt", f"--vocab_file={tmp_path}/words.txt")
     assert done.returncode == 0 and json.loads((tmp_path / "inside/report.json").read_text()) == report, done.stderr
