@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 import zlib
@@ -159,7 +160,7 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
     """Returns the files of comma-separated paths, folders, globs and name@8, in that order and sorted within each.
 
     A folder stands for all files below it. A file that is named twice is returned once, unless `repeats`. Raises ValueError
-    naming the `flag` and the pattern that matches no file.
+    naming the `flag` and the pattern that matches no file, or a pipe: what was read to tell its content would be gone.
     """
     found: list[str] = []
     for name in filter(None, patterns.split(",")):
@@ -167,6 +168,8 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
             within = os.path.join(glob.escape(pattern), "**", "*") if is_folder(pattern) else pattern
             if not (paths := list(filter(is_file, matching(within)))):
                 raise ValueError(f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}")
+            if pipes := [path for path in paths if not is_remote(path) and stat.S_ISFIFO(os.stat(path).st_mode)]:
+                raise ValueError(f"{flag}{'=' if flag else ''}{pipes[0]}: expected a file, which can be read several times, got a pipe")
             found += paths
     if not found:
         raise ValueError("no input file given (--input_file)")

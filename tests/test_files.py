@@ -58,6 +58,13 @@ def test_what_is_not_found_is_named(patterns, flag, told):
     assert told in str(error.value)
 
 
+def test_a_pipe_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # as bash makes of <(zcat text.gz)
+    make(tmp_path, "text")
+    with pytest.raises(ValueError, match="--input_file=.*/pipe: expected a file, .*, got a pipe"):
+        files.find_files(str(tmp_path), "--input_file")
+
+
 def test_an_empty_folder_holds_no_file(tmp_path):
     with pytest.raises(ValueError, match="no input file matches"):
         files.find_files(str(tmp_path))
