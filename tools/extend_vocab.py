@@ -26,7 +26,8 @@ import numpy as np
 from absl import flags
 
 from official_bert import config as configuration
-from official_bert.files import find_files, read_json, read_lines, require_new_folder, written_folder
+from official_bert.data.raw_text.documents import HEAD, check_prepared
+from official_bert.files import find_files, open_bytes, read_json, read_lines, require_new_folder, written_folder
 from official_bert.models.interchange import casing
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
@@ -85,6 +86,16 @@ def begins_model() -> bool:
     return bool(FLAGS.vectors and not FLAGS.init_checkpoint)
 
 
+def refuse_unread_options() -> None:
+    """Raises ValueError for an option on the command line that would do nothing."""
+    unread = [(not FLAGS.input_file, ["num_words", "min_frequency"], "--input_file"),
+              (not begins_model(), ["random_seed"], "--vectors, and without --init_checkpoint")]
+    for is_unread, names, wanted in unread:
+        for name in names:
+            if is_unread and FLAGS[name].present:
+                raise ValueError(f"--{name}: is read only beside {wanted}; leave it out")
+
+
 def wanted_words(tokenizer: FullTokenizer) -> list[str]:
     """Returns the new words; those chosen from text have the best first."""
     if begins_model() and not (FLAGS.words_file or FLAGS.input_file):
@@ -93,7 +104,11 @@ def wanted_words(tokenizer: FullTokenizer) -> list[str]:
         raise ValueError("expected one of --words_file and --input_file")
     if FLAGS.words_file:
         return read_words(FLAGS.words_file, tokenizer)
-    lines = (line for path in find_files(FLAGS.input_file) for line in read_lines(path, on_bad_text=FLAGS.on_bad_text))
+    paths = find_files(FLAGS.input_file, "--input_file")
+    for path in paths:
+        with open_bytes(path) as file:
+            check_prepared(path, file.read(HEAD))
+    lines = (line for path in paths for line in read_lines(path, on_bad_text=FLAGS.on_bad_text))
     counts = vocab_learning.count_words(lines, FLAGS.do_lower_case)
     return vocab_learning.choose_domain_words(counts, tokenizer, FLAGS.num_words, FLAGS.min_frequency)
 
@@ -167,6 +182,7 @@ def write_all(folder: str, entries: list[str], model: configuration.ModelConfig 
 def main(_) -> None:
     """Chooses words, gives them ids and rows, and writes all into a folder that appears when it is complete."""
     require_new_folder(FLAGS.output_dir, "--output_dir")
+    refuse_unread_options()
     model = read_config()
     FLAGS["do_lower_case"].value = is_lower_case(load_vocab(FLAGS.vocab_file))
     tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)

@@ -92,6 +92,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
     (tmp_path / "words.txt").write_text("fine\nice-cream\n")
     (tmp_path / "many.txt").write_text("aabb\nbbcc\nccdd\n")
     (tmp_path / "few.txt").write_text("the 1 2\naabb 3 4\n")
+    (tmp_path / "wiki_00").write_text('<doc id="1" url="https://en.wikipedia.org/wiki?curid=1" title="A">\nA glassblower.\n</doc>\n')
     config = f"--bert_config_file={golden}/tf1_bert/bert_config.json"
     checkpoint = f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt"
     (tmp_path / "other.json").write_text('{"hidden_size": 16, "num_attention_heads": 2, "vocab_size": 2900}')
@@ -108,6 +109,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
              "words.txt:1: expected a word and 2 numbers, got 'fine'"),
             ((f"--words_file={tmp_path}/many.txt", checkpoint, f"--bert_config_file={tmp_path}/other.json"),
              "expected at most model.vocab_size = 2900 entries, got 3000"),
+            ((f"--input_file={tmp_path}/wiki_00",), "wiki_00: expected text with a sentence on each line, got WikiExtractor's output"),
+            ((f"--words_file={tmp_path}/many.txt", "--num_words=9"), "--num_words: is read only beside --input_file"),
+            ((f"--words_file={tmp_path}/many.txt", "--random_seed=2"), "--random_seed: is read only beside --vectors, and without"),
             ((f"--words_file={tmp_path}/many.txt", f"--config={tmp_path}/none.yaml"), "no such configuration file")):
         done = extend(root, f"--vocab_file={vocab}", f"--output_dir={tmp_path}/out", *arguments)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
