@@ -193,6 +193,9 @@ def main(_) -> None:
                          "to begin (--bert_config_file, --config)")
     if model is not None:
         check_size(FLAGS.vocab_file, len(tokenizer.vocab), model.vocab_size)
+    if FLAGS.init_checkpoint:
+        from official_bert.models.interchange import vocabulary_rows
+        vocabulary_rows.check_vocabulary(FLAGS.init_checkpoint, FLAGS.vocab_file)
     words = wanted_words(tokenizer)
     entries, ids = extend_vocab(tokenizer.vocab, words, FLAGS.grow)
     pieces = {index: tokenizer.convert_tokens_to_ids(tokenizer.split_word(word)) for word, index in ids.items()}

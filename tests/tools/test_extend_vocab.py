@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -117,6 +118,18 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
         assert told in last_line(done)
         assert not list(tmp_path.glob("out*"))
+
+
+def test_a_vocabulary_of_another_checkpoint_is_refused(root, golden, tmp_path, vocab):
+    for name in ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001", "bert_config.json"):
+        shutil.copy(golden / "tf1_bert" / name, tmp_path)
+    lines = vocab.read_text(encoding="utf-8").splitlines()
+    lines[1500], lines[1501] = lines[1501], lines[1500]
+    (tmp_path / "other.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "words.txt").write_text("glassblower\n")
+    done = extend(root, f"--vocab_file={tmp_path}/other.txt", f"--words_file={tmp_path}/words.txt", f"--output_dir={tmp_path}/out",
+                  f"--bert_config_file={tmp_path}/bert_config.json", f"--init_checkpoint={tmp_path}/bert_model.ckpt")
+    assert done.returncode == 1 and f"other.txt:1501: expected {lines[1501]!r}, as in the vocabulary of" in last_line(done)
 
 
 def test_new_words_with_vectors_begin_as_their_images_and_the_others_as_means(root, golden, tmp_path, vocab):

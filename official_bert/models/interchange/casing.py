@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.text.vocab import UNUSED, has_capitals, read_entries
@@ -54,11 +54,16 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     if stored.do_lower_case and has_capitals(vocab) and not own:
         raise ValueError(f"{vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for {stored.origin}; "
                          "expected the vocabulary that goes with it")
-    if stored.vocab is not None and len(vocab) == len(stored.vocab):
-        for number, (theirs, entry) in enumerate(zip(stored.vocab, vocab), 1):
-            if entry != theirs and not UNUSED.fullmatch(theirs):
-                raise ValueError(f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {stored.origin}, got {entry!r}")
+    check_entries(vocab_file, vocab, stored.vocab, stored.origin)
     return dataclasses.replace(stored, vocab=vocab)
+
+
+def check_entries(vocab_file: str, vocab: Sequence[str], own: Sequence[str] | None, origin: str) -> None:
+    """Raises ValueError if a vocabulary is as long as a checkpoint's `own` one, with other entries than new ones in `[unused]` slots."""
+    if own is not None and len(vocab) == len(own):
+        for number, (theirs, entry) in enumerate(zip(own, vocab), 1):
+            if entry != theirs and not UNUSED.fullmatch(theirs):
+                raise ValueError(f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {origin}, got {entry!r}")
 
 
 def agreed(known: bool | None, asked: bool | None, origin: str) -> bool | None:

@@ -9,15 +9,22 @@ import tensorflow as tf
 from official_bert.config import ModelConfig
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.models.first_weights import draw_first_weights
-from official_bert.models.interchange import formats, ours, tf1
+from official_bert.models.interchange import casing, formats, ours, stored_models, tf1
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.text.vocab import read_entries
 
 # Suffixes of the variables with a row or number for each entry, here and in 2018.
 EMBEDDINGS = "embeddings/word_embeddings"
 VOCABULARY_VARIABLES = (EMBEDDINGS, "masked_lm/output_bias", "cls/predictions/output_bias")
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
 OPTIMIZER_VARIABLES = ("/adam_m", "/adam_v", "global_step")  # of 2018
+
+
+def check_vocabulary(path: str, vocab_file: str) -> None:
+    """Raises ValueError if the vocabulary beside checkpoint `path` is as long as that of `vocab_file`, but has other entries."""
+    if prefix := checkpoint_at(path):
+        casing.check_entries(vocab_file, read_entries(vocab_file), stored_models.read_vocab(os.path.dirname(prefix)), path)
 
 
 def extend_checkpoint(path: str, folder: str, vocab_size: int, pieces: Mapping[int, list[int]], size: int,
