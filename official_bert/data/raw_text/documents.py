@@ -18,7 +18,9 @@ from official_bert.data.raw_text.sentence_splitting import split_sentences
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
 RAW = ((rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"), (rb'(\xef\xbb\xbf)?\s*\{\s*"[^"]{1,100}"\s*:', "JSON lines"),
        (rb"\x1f\x8b|BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd", "a compressed file"), (rb"PAR1|ARROW1", "a table"))
-NO_TEXT = ((rb"PK\x03\x04", "a zip archive"), (rb"\xff\xfe|\xfe\xff", "UTF-16"))
+DUMPS = ((rb'(\xef\xbb\xbf)?\s*\[\s*\{\s*"', "a JSON array; jq -c '.[]' makes JSON lines of it"),
+         (rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b", "an XML dump of MediaWiki; WikiExtractor makes articles of it"))
+NO_TEXT = ((rb"PK\x03\x04", "a zip archive"), (rb"\xff\xfe|\xfe\xff", "UTF-16"), *DUMPS)
 HEAD = 1 << 12  # bytes that tell it
 FORMATS = ("auto", "wikiextractor", "jsonl", "table", "text", "book", "documents")
 SAMPLE_LINES = 400  # read to detect the format of a file
@@ -57,13 +59,21 @@ def check_prepared(path: str, head: bytes) -> None:
         raise ValueError(f"{path}: expected text in UTF-8 with a sentence on each line, got {found}")
 
 
+def _check_documents(path: str, lines: Iterable[str]) -> None:
+    """Raises ValueError if the first lines are those of a dump, which would be taken for lines of text."""
+    head = "\n".join(line[:HEAD] for line in lines).encode("utf-8", "surrogatepass")
+    if found := next((name for pattern, name in DUMPS if re.match(pattern, head)), ""):
+        raise ValueError(f"{path}: expected a format of --format, got {found}")
+
+
 def read_documents(path: str, form: Format = "auto", text_key: str = "text",
                    bad: containers.BadText | None = None) -> Iterator[Document]:
     """Gives the documents of one file.
 
     Each WikiExtractor article, JSON line and table row is a document. So is a whole file of plain text or a book (cut after some
     megabytes) and, in the format `documents`, the text between two blank lines.
-    Raises ValueError naming file and line for text that cannot be read, if `bad` says so (its default).
+    Raises ValueError naming file and line for text that cannot be read, if `bad` says so (its default), and, in the format `auto`, for
+    dumps that are none of the formats.
     """
     bad = bad or containers.BadText()
     if form == "table" or (form == "auto" and containers.kind_of(path) in ("parquet", "arrow")):
@@ -72,6 +82,7 @@ def read_documents(path: str, form: Format = "auto", text_key: str = "text",
     lines = containers.read_text_lines(path, bad)
     if form == "auto":
         sample = list(itertools.islice(lines, SAMPLE_LINES))
+        _check_documents(path, sample[:5])
         form, lines = detect_format(sample), itertools.chain(sample, lines)
     if form == "wikiextractor":
         yield from _read_wikiextractor(lines, path, bad)

@@ -134,6 +134,18 @@ def test_raw_text_is_told_from_prepared_text(head, told):
         documents.check_prepared("a", head)
 
 
+@pytest.mark.parametrize(("data", "told"), [
+    (json.dumps([{"text": "A sentence. Another one."}] * 3, indent=1), "a JSON array; jq"),
+    (json.dumps([{"text": "A sentence. Another one."}] * 3), "a JSON array; jq"),
+    ('<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n  <page>\n', "an XML dump of MediaWiki; WikiExtractor")])
+def test_dumps_are_no_text(tmp_path, data, told):
+    with pytest.raises(ValueError, match=f"dump: expected a format of --format, got {told}"):
+        read(tmp_path, "dump", data)
+    with pytest.raises(ValueError, match=f"dump: expected text in UTF-8 with a sentence on each line, got {told}"):
+        documents.check_prepared("dump", data.encode())
+    assert paragraphs(tmp_path, "dump", data, form="text") == [data.splitlines()]
+
+
 def test_text_in_utf_16_is_refused_whatever_is_done_with_bad_text():
     with pytest.raises(ValueError, match="a: expected text in UTF-8 with a sentence on each line, got UTF-16"):
         documents.check_prepared("a", "A line.".encode("utf-16"))
