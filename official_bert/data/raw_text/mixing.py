@@ -18,14 +18,20 @@ _NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_]\w+)*|simple):(?!//)(.+)")
 def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:
     """Returns {language: files} for a list such as `en:wiki/*,sw:other/*.txt`; patterns without a language get `default`.
 
-    Raises ValueError naming the pattern that matches no file.
+    A language has a file once, however many of its patterns match it. Raises ValueError naming the pattern that matches no file, or a
+    file of several languages.
     """
     files: dict[str, list[str]] = collections.defaultdict(list)
     for pattern in filter(None, patterns.split(",")):
         named = _NAMED.match(pattern)
         language, path = (named[1], named[2]) if named else (default, pattern)
         files[language] += find_files(path)
-    return dict(files)
+    languages: dict[str, str] = {}
+    for language, paths in files.items():
+        for path in paths:
+            if (other := languages.setdefault(path, language)) != language:
+                raise ValueError(f"--input_file: expected one language for {path}, got {other or 'none'} and {language or 'none'}")
+    return {language: list(dict.fromkeys(paths)) for language, paths in files.items()}
 
 
 def without_languages(patterns: str) -> str:
@@ -38,9 +44,11 @@ def parse_mix(text: str, languages: list[str]) -> dict[str, float]:
 
     Raises ValueError unless it has exactly one positive number for each of `languages`.
     """
-    wanted = {}
+    wanted: dict[str, float] = {}
     for part in text.split(","):
         name, equals, number = part.partition("=")
+        if name in wanted:
+            raise ValueError(f"--mix: expected one weight for each language, got several for {name}: {text}")
         try:
             wanted[name] = float(number)
         except ValueError:

@@ -21,7 +21,7 @@ def test_copies_have_the_wanted_mean_and_depend_on_nothing_else():
         assert drawn == [mixing.copies(factor, "en", number) for number in range(4000)]
 
 
-@pytest.mark.parametrize("text", ["en", "en=x", "en=1", "en=1,sw=0", "en=1,sw=1,de=1", "en=1,sw=nan", "en=inf,sw=1"])
+@pytest.mark.parametrize("text", ["en", "en=x", "en=1", "en=1,sw=0", "en=1,sw=1,de=1", "en=1,sw=nan", "en=inf,sw=1", "en=3,sw=1,en=1"])
 def test_weights_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match="--mix: expected"):
         mixing.parse_mix(text, ["en", "sw"])
@@ -32,6 +32,13 @@ def test_files_have_the_language_that_stands_before_them(tmp_path):
         (tmp_path / name).touch()
     files = mixing.split_languages(f"{tmp_path}/a.txt,sw:{tmp_path}/b.txt,zh-min-nan:{tmp_path}/c.txt", "en")
     assert files == {"en": [f"{tmp_path}/a.txt"], "sw": [f"{tmp_path}/b.txt"], "zh-min-nan": [f"{tmp_path}/c.txt"]}
+
+
+def test_a_file_is_read_once_and_has_one_language(tmp_path):
+    (tmp_path / "a.txt").touch()
+    assert mixing.split_languages(f"{tmp_path}/*.txt,{tmp_path}/a.txt", "en") == {"en": [f"{tmp_path}/a.txt"]}
+    with pytest.raises(ValueError, match="--input_file: expected one language for .*a.txt, got en and sw"):
+        mixing.split_languages(f"en:{tmp_path}/*.txt,sw:{tmp_path}/a.txt")
 
 
 @pytest.mark.parametrize(("limits", "sentences", "language", "told"), [
