@@ -125,6 +125,8 @@ def main(_) -> None:
     """Counts, smooths, learns, writes."""
     interruption.end_on_signals()
     report, files = YieldReport(), mixing.split_languages(FLAGS.input_file)
+    if len(files) < 2 and FLAGS["smoothing"].present:
+        raise ValueError("--smoothing: is read only beside several languages in --input_file; leave it out")
     preflight.check_outputs([FLAGS.output_file, *filter(None, [FLAGS.report_file])], itertools.chain(*files.values()),
                             mixing.without_languages(FLAGS.input_file))
     counts = count_languages(files, report)

@@ -15,7 +15,7 @@ import math
 import os
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
 from absl import flags
@@ -317,7 +317,7 @@ def made_of(files: dict[str, list[str]]) -> dict[str, Any]:
 def main(_) -> None:
     """Reads and writes in this process and splits in workers, so the order is that of the input for any number of workers."""
     interruption.end_on_signals()
-    files = input_files()
+    refuse_unread_options(files := input_files())
     outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
     held_out = [held_out_name(FLAGS.output_file[0])] if FLAGS.held_out else []
     if FLAGS.mix:
@@ -355,6 +355,17 @@ def main(_) -> None:
             duplicate_lines = writer.lines.duplicates()
         publish(work, outputs + held_out, outputs if writer.holds_copies else [])
     print_report(writer.report, duplicate_lines, writer.shares())
+
+
+def refuse_unread_options(files: Mapping[str, list[str]]) -> None:
+    """Raises ValueError for an option on the command line that would do nothing."""
+    several = (len(files) < 2, "several languages in --input_file")
+    unread = {"near_similarity": ("near" not in FLAGS.drop_duplicates, "--drop_duplicates=near"), "mix": several, "smoothing": several,
+              "text_key": (FLAGS.format not in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
+              "language": (FLAGS.language not in files, "files without LANGUAGE: in --input_file")}
+    for name, (is_unread, wanted) in unread.items():
+        if is_unread and FLAGS[name].present:
+            raise ValueError(f"--{name}: is read only beside {wanted}; leave it out")
 
 
 def input_files() -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""The command, stopped in the middle: it keeps nothing, leaves nothing, and the same command then gives the same file."""
+"""The command: a refused option; stopped in the middle it keeps nothing, leaves nothing, and the same command then gives the same file."""
 
 import signal
 import subprocess
@@ -6,6 +6,13 @@ import sys
 import time
 
 import pytest
+from commands import run_here
+
+
+def test_a_smoothing_of_one_language_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("some words\n")
+    done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt", "--smoothing=0.5")
+    assert done.returncode == 1 and "--smoothing: is read only beside several languages" in done.stderr
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from commands import imported_tool, limited
+from commands import imported_tool, limited, run_here
 
 from official_bert.data import record_origins
 from official_bert.data.long_work.work_folder import WorkFolder
@@ -69,6 +69,17 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, tmp_path):
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert told in next(line for line in done.stderr.splitlines() if line.startswith("error: "))
         assert list((tmp_path / "out").glob("*") if (tmp_path / "out").exists() else []) == []
+
+
+@pytest.mark.parametrize(("option", "wanted"), [
+    ("--near_similarity=0.9", "--drop_duplicates=near"), ("--mix=sw=2", "several languages"), ("--smoothing=0.7", "several languages"),
+    ("--text_key=body", "--format=jsonl, table or auto"), ("--language=de", "files without LANGUAGE:")])
+def test_options_that_would_do_nothing_are_refused(tmp_path, option, wanted):
+    (tmp_path / "a.txt").write_text("A line.\n")
+    given = [f"--input_file=sw:{tmp_path}/a.txt", "--format=text", option]
+    done = run_here("tools/prepare_corpus.py", *given, f"--output_file={tmp_path}/out/c.txt")
+    assert done.returncode == 1 and f"{option.partition('=')[0]}: is read only beside {wanted}" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def start(root, *arguments):
