@@ -64,7 +64,7 @@ def read_source(formats, stored_models):
 
 def with_labels(model, labels):
     """The model with these names of its classes."""
-    classes = len(model.weights[f"{model.head}/output_bias"]) if model.head in ("classifier", "tagger") else 0
+    classes = len(model.weights.get(f"{model.head}/output_bias", ())) if model.head in ("classifier", "tagger") else 0
     if len(set(labels)) != classes or len(labels) != classes or not all(labels):
         raise ValueError(f"--labels: expected {classes} different names, for {model.origin} has so many classes, got {', '.join(labels)}")
     return dataclasses.replace(model, labels=labels)

@@ -174,6 +174,8 @@ def make_model(model: StoredModel, **options) -> keras.Model:
     """
     encoder = BertEncoder(**encoder_settings(stored_models.require_config(model)), **{"name": "bert", **options})
     classes = {name: len(weight) for name, weight in model.weights.items()}
+    if model.head in ("classifier", "tagger") and (bias := f"{model.head}/output_bias") not in classes:
+        raise ValueError(f"{model.origin}: missing: {model.table.theirs(bias) or bias}")
     made = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder, "next_sentence/output_bias" in classes),
             "choice": lambda: ChoiceClassifier(encoder),
             "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),

@@ -92,7 +92,7 @@ def read(folder: str) -> StoredModel:
                        head=head, unknown=unknown, notes=notes, vocab=vocab, pooling=pooling, warnings=warnings,
                        do_lower_case=tokenizers.read_do_lower_case(folder),
                        labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
-                       kind=_read_kind(values, path, len(weights["classifier/output_bias"])) if head == "classifier" else "")
+                       kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "")
 
 
 def _read_labels(values: Mapping[str, Any], path: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import cast
 
 import keras_hub
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig
@@ -131,6 +131,9 @@ def outputs(folder: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 def _read_heads(path: str) -> tuple[dict[str, np.ndarray], list[str], Kind]:
     if not os.path.exists(path):
         return {}, [], ""
-    with safe_open(path, framework="numpy") as file:
-        heads, facts = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="numpy") as file:
+            heads, facts = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path}: damaged safetensors file: {error}") from None
     return heads, json.loads(facts.get("labels", "[]")), cast(Kind, facts.get("kind", ""))

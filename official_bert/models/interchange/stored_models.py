@@ -61,7 +61,7 @@ def needs_pooler(stored: StoredModel) -> bool:
 
 def class_names(stored: StoredModel) -> list[str]:
     """Names of the classes of a classifier or tagger: the known ones, or LABEL_0, LABEL_1, ..."""
-    count = len(stored.weights[f"{stored.head}/output_bias"])
+    count = len(stored.weights.get(f"{stored.head}/output_bias", ()))
     return list(stored.labels) if len(stored.labels) == count else [f"LABEL_{index}" for index in range(count)]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made_checkpoints import HEADS, SMALL, WORDS, stored_small
+from safetensors.numpy import load_file, save_file
 
 from official_bert.models import checkpoints
 from official_bert.models.classifier import ChoiceClassifier, Classifier
@@ -180,6 +181,20 @@ def test_formats_refuse_what_they_cannot_compute(tmp_path):
     with pytest.raises(ValueError, match="a Hugging Face model has no place for crf/transitions"):
         formats.write(more, "hugging_face", str(tmp_path / "out"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("head", ["classifier", "tagger"])
+def test_a_head_that_is_named_but_not_there_is_told(tmp_path, head):
+    formats.write(stored_small(head), "hugging_face", str(tmp_path / "theirs"))
+    tensors = load_file(tmp_path / "theirs/model.safetensors")
+    save_file({name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")},
+              tmp_path / "theirs/model.safetensors")
+    stored = formats.read(str(tmp_path / "theirs"))
+    assert stored.head == head and "layer_0/output/kernel" in stored.weights  # to begin with
+    with pytest.raises(ValueError, match="theirs .*: missing: classifier.bias"):
+        formats.make_model(stored)
+    with pytest.raises(ValueError, match="missing: classifier/output_bias"):
+        formats.make_model(formats.as_head(stored_small(""), "classifier"))
 
 
 def test_the_tables_translate_back(golden_model):

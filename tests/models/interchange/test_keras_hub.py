@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -58,6 +59,13 @@ def test_heads_of_ours_lie_beside_the_preset(tmp_path):
     again = formats.read(str(tmp_path / "preset"))
     assert again.head == "classifier" and again.labels == ["no", "maybe", "yes"] and list(again.vocab) == WORDS
     np.testing.assert_array_equal(again.weights["classifier/output_weights"], model.weights["classifier/output_weights"])
+
+
+def test_damaged_heads_are_named(tmp_path):
+    formats.write(stored_small("classifier"), "keras_hub", str(tmp_path / "preset"))
+    os.truncate(tmp_path / "preset/official_bert_heads.safetensors", 100)
+    with pytest.raises(ValueError, match="official_bert_heads.safetensors: damaged safetensors file"):
+        formats.read(str(tmp_path / "preset"))
 
 
 def test_a_tokenizer_that_keeps_accents_is_told(tmp_path):
