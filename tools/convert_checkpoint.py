@@ -110,8 +110,7 @@ def largest_differences(formats, source, folder: str) -> dict[str, float]:
     written = formats.read(folder)
     if written.head != source.head:
         written = formats.as_head(written, source.head)
-    source_format, _ = formats.find_format(FLAGS.input)
-    before = computed(formats, source, source_format, FLAGS.input)
+    before = computed(formats, source, *formats.find_format(FLAGS.input))
     after = computed(formats, written, FLAGS.to, folder)
     return {name: float(np.abs(before[name] - after[name]).max()) for name in before if name in after}
 
@@ -153,6 +152,16 @@ def facts_without_place(formats, source) -> list[tuple[str, str]]:
     return found
 
 
+def refuse_casing_of_name(source) -> None:
+    """Raises ValueError if readers of a TF 1 checkpoint at --output would take its text for cased, or for lower-cased, and it is not."""
+    from official_bert.models.interchange import casing
+    told = casing.of_folder(os.path.join(FLAGS.output, "bert_model.ckpt"), source.vocab)
+    if None not in (told, source.do_lower_case) and told != source.do_lower_case:
+        yes, no = ("", "not ") if told else ("not ", "")
+        raise ValueError(f"--output={FLAGS.output}: its name or the vocabulary says that text is {yes}lower-cased, which TF 1 has no other "
+                         f"place for, but it is {no}lower-cased for {source.origin}")
+
+
 def main(_) -> None:
     """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
     from official_bert.models.interchange import formats, stored_models
@@ -161,6 +170,8 @@ def main(_) -> None:
     print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes, *source.warnings]))
     stored_models.require_config(source)
     stored_models.check_vocabulary_rows(source)
+    if FLAGS.to == "tf1":
+        refuse_casing_of_name(source)
     with written_folder(FLAGS.output) as unchecked:
         formats.make_model(source)
         left_out = formats.write(source, FLAGS.to, unchecked)

@@ -130,6 +130,20 @@ def test_casing_and_kind_that_tf1_cannot_hold_are_told(convert, tmp_path):
         convert(to="ours", input=tmp_path / "theirs", output=tmp_path / "named", labels="a,,b")
 
 
+@pytest.mark.parametrize(("lower_case", "name"), [(False, "chinese_L-12_H-768_A-12"), (False, "toy_uncased"), (True, "toy_cased")])
+def test_a_name_that_tells_another_casing_is_refused(convert, tmp_path, lower_case, name):
+    formats.write(dataclasses.replace(stored_small("classifier"), do_lower_case=lower_case), "hugging_face", str(tmp_path / "theirs"))
+    with pytest.raises(ValueError, match=f"{name}: its name or the vocabulary says that text is .*lower-cased, which TF 1"):
+        convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / name)
+    assert os.listdir(tmp_path) == ["theirs"]
+
+
+def test_a_preset_is_found_by_its_file(convert, tmp_path):
+    formats.write(stored_small(""), "keras_hub", str(tmp_path / "preset"))
+    said = convert(to="ours", input=tmp_path / "preset/config.json", output=tmp_path / "run")
+    assert "largest difference of pooled_output" in said and (tmp_path / "run/config.yaml").is_file()
+
+
 def test_options_of_a_run_that_change_its_answers_are_told(convert, tmp_path):
     formats.write(dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c")), "ours", str(tmp_path / "run"))
     path, options = tmp_path / "run/config.yaml", {"truncate": "windows", "doc_stride": 4, "max_seq_length": 8}
