@@ -37,10 +37,11 @@ def main(_) -> None:
     from official_bert.data import layer_output_files
     from official_bert.data.long_work import preflight
     from official_bert.text.tokenization import FullTokenizer
-    from official_bert.training import runs
+    from official_bert.training import guards, runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
     runs.require_vocabulary(config)
+    guards.check_vocabulary(config, "", FLAGS.init_checkpoint)
     lines = read_texts(FLAGS.input_file)
     preflight.check_outputs([FLAGS.output_file], [FLAGS.input_file])
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
@@ -68,7 +69,7 @@ def read_texts(path: str) -> list[str]:
 
 
 def read_layers(text: str, count: int) -> list[int]:
-    """Returns the numbers in --layers; raises ValueError for a layer that the encoder lacks."""
+    """Returns the numbers in --layers; raises ValueError for a layer that the encoder lacks, or one that is given twice."""
     try:
         layers = [int(part) for part in text.split(",")]
     except ValueError:
@@ -76,6 +77,8 @@ def read_layers(text: str, count: int) -> list[int]:
     for layer in layers:
         if not -count <= layer < count:
             raise ValueError(f"--layers={text}: expected {-count} to {count - 1} for {count} layers, got {layer}")
+    if len(set(layers)) < len(layers):
+        raise ValueError(f"--layers={text}: expected each number once")
     return layers
 
 

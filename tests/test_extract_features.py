@@ -60,11 +60,20 @@ def test_other_formats_hold_the_same(extract, wanted):
 
 
 @pytest.mark.parametrize(("more", "told"), [
-    (["--layers=-1,7"], "--layers=-1,7: expected -"), (["--max_seq_length=1000"], "--max_seq_length"),
+    (["--layers=-1,7"], "--layers=-1,7: expected -"), (["--layers=-1,-2,-1"], "--layers=-1,-2,-1: expected each number once"),
+    (["--max_seq_length=1000"], "--max_seq_length"),
     (["--input_file=nowhere"], "--input_file=nowhere: no such file")])
 def test_a_mistake_is_one_line_and_writes_nothing(extract, more, told):
     done, path = extract("none.jsonl", *more)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(f"error: {told}") and "Traceback" not in done.stderr
+    assert not path.exists()
+
+
+def test_a_vocabulary_of_more_words_than_the_model_is_refused(extract, golden, tmp_path):
+    words = (golden / "vocab_uncased.txt").read_text(encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text(f"{words}glassblower\n", encoding="utf-8")
+    done, path = extract("long.jsonl", f"--vocab_file={tmp_path}/vocab.txt")
+    assert done.returncode == 1 and "vocab.txt: expected at most model.vocab_size = 3000 entries, got 3001" in done.stderr
     assert not path.exists()
 
 
