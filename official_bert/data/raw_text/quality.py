@@ -8,14 +8,17 @@ from official_bert.data.raw_text import language_filter
 
 # The script of each language without Latin letters, as the first word of its characters' Unicode names.
 _SCRIPTS = {
-    "CYRILLIC": "ab ady av ba be be-tarask be-x-old bg bxr ce cu cv inh kbd kk koi krc kv ky lbe lez mdf mhr mk mn mrj myv os ru rue sah "
-                "sr tg tt tyv udm uk xal",
-    "ARABIC": "ar ary arz azb ckb fa glk ks lrc mzn pnb ps sd skr ug ur",
+    "CYRILLIC": "ab ady alt av ba be be-tarask be-x-old bg bxr ce cu cv inh kbd kk koi krc kum kv ky lbe lez mdf mhr mk mn mrj myv os "
+                "rsk ru rue sah sr tg tt tyv udm uk xal",
+    "ARABIC": "acm aeb apc ar arq ary arz azb ckb fa glk ks lrc mzn pnb ps sd skr ug ur",
     "CJK": "gan hak lzh wuu yue zh zh-classical zh-yue",
-    "DEVANAGARI": "anp awa bh bho dty gom hi mai mr ne new pi sa",
-    "BENGALI": "as bn bpy", "GURMUKHI": "pa", "GUJARATI": "gu", "ORIYA": "or", "TAMIL": "ta", "TELUGU": "te", "KANNADA": "kn tcy",
-    "MALAYALAM": "ml", "SINHALA": "si", "THAI": "th", "LAO": "lo", "TIBETAN": "bo dz", "MYANMAR": "blk my mnw rki shn", "KHMER": "km",
-    "ETHIOPIC": "am ti tig", "GEORGIAN": "ka xmf", "ARMENIAN": "hy hyw", "GREEK": "el pnt", "HEBREW": "he yi", "HANGUL": "ko",
+    "DEVANAGARI": "anp awa bh bho dty gom hi mag mai mr ne new pi sa",
+    "BENGALI": "as bn bpy ctg", "GURMUKHI": "pa", "GUJARATI": "gu", "ORIYA": "or", "TAMIL": "ta", "TELUGU": "te", "KANNADA": "kn tcy",
+    "MALAYALAM": "ml", "SINHALA": "si", "THAI": "th", "LAO": "lo", "TIBETAN": "bo dz lbj", "KHMER": "km",
+    "MYANMAR": "blk kjp ksw my mnw rki shn", "ETHIOPIC": "am ti tig", "GEORGIAN": "ka xmf", "ARMENIAN": "hy hyw",
+    "GREEK": "el pnt", "HEBREW": "he yi", "HANGUL": "ko",
+    "CANADIAN": "cr iu", "CHEROKEE": "chr", "GOTHIC": "got", "MEETEI": "mni", "NKO": "nqo", "OL": "sat", "SYLOTI": "syl", "SYRIAC": "arc",
+    "TAI": "tdd", "THAANA": "dv", "TIFINAGH": "zgh", "YI": "ii",
 }
 _JAPANESE = ("CJK", "HIRAGANA", "KATAKANA")
 

@@ -60,6 +60,16 @@ def test_each_limit_drops_what_misses_it(limits, sentences, language, told):
     assert (told in reason) if told else reason == ""
 
 
+@pytest.mark.parametrize(("language", "word"), [
+    ("alt", "алтай"), ("arc", "ܫܠܡܐ"), ("arz", "مصر"), ("acm", "بغداد"), ("chr", "ᏣᎳᎩ"), ("cr", "ᓀᐦᐃᔭᐍᐏᐣ"), ("dv", "ދިވެހި"),
+    ("got", "𐌲𐌿𐍄𐌹𐍃𐌺"), ("ii", "ꆈꌠꉙ"),
+    ("iu", "ᐃᓄᒃᑎᑐᑦ"), ("kum", "къумукъ"), ("lbj", "ལ་དྭགས"), ("mag", "मगही"),
+    ("ksw", "ကညီ"), ("mni", "ꯃꯤꯇꯩ"), ("nqo", "ߒߞߏ"), ("rsk", "русински"), ("sat", "ᱥᱟᱱᱛᱟᱲᱤ"), ("syl", "ꠍꠤꠟꠐꠤ"),
+    ("tdd", "ᥖᥭᥰ"), ("zgh", "ⵜⴰⵎⴰⵣⵉⵖⵜ")])
+def test_the_name_of_a_language_is_of_its_script(language, word):
+    assert QualityLimits(min_script=0.9).reason_to_drop([word], 1, language) == ""
+
+
 def test_scripts_of_languages():
     assert scripts_of("de") == ("LATIN",) and scripts_of("zh-yue") == ("CJK",) and "HIRAGANA" in scripts_of("ja")
 
