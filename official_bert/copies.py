@@ -40,7 +40,7 @@ def temporary_folder() -> str:
 
 def _copy_of(path: str) -> str:
     """Where the copy of a path that lies elsewhere lies here: folders are the same, so what lies beside it lies beside its copy."""
-    return os.path.join(temporary_folder(), scheme_of(path), normal(path)[len(scheme_of(path)) + 3:])
+    return os.path.join(temporary_folder(), scheme_of(path), normal(path)[len(scheme_of(path)) + 3:].lstrip("/"))
 
 
 def original_paths(text: str) -> str:

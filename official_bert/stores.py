@@ -219,7 +219,6 @@ class FsspecStore:
             raise ValueError(f"{path}: {error}") from None
         except ValueError:
             raise ValueError(f"{path}: expected a path on this machine, gs://, or a scheme that fsspec knows, got {scheme}://") from None
-        self._scheme = scheme
 
     @_as_os_errors
     def kind(self, path: str) -> Kind:
@@ -248,7 +247,8 @@ class FsspecStore:
     @_as_os_errors
     def below(self, folder: str) -> list[str]:
         self._files.invalidate_cache()
-        return [f"{self._scheme}://{name.lstrip('/')}" for name in self._files.find(folder)]
+        root = self._files._strip_protocol(folder).rstrip("/")  # found names begin so, without the scheme and, for some, its host
+        return [os.path.join(folder, name[len(root):].lstrip("/")) for name in self._files.find(folder)]
 
     @_as_os_errors
     def size(self, path: str) -> int:

@@ -58,6 +58,37 @@ def test_globs_folders_and_shards_name_the_same_files_as_on_this_machine(root, t
         assert [path.removeprefix(f"{root}/") for path in found[0]] == [path.removeprefix(f"{here}/") for path in found[1]], pattern
 
 
+def test_files_of_a_store_whose_paths_begin_at_a_root_are_found(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x.txt").write_text("x")
+    for pattern in ("a", "a/", "*/*.txt", "**", "a/x.txt"):
+        assert [files.normal(path) for path in files.find_files(f"file://{tmp_path}/{pattern}")] == [f"file://{tmp_path}/a/x.txt"], pattern
+    assert files.files_below(f"file://{tmp_path}") == [f"file://{tmp_path}/a/x.txt"]
+    work = copies.WorkingFolder(f"file://{tmp_path}/a")
+    assert os.path.relpath(work.folder, copies.temporary_folder()) == f"file{tmp_path}/a" and os.listdir(work.folder) == ["x.txt"]
+    write(f"{work.folder}/y.txt", "y")
+    assert os.listdir(tmp_path / "a") == ["x.txt"]
+    work.push()
+    assert (tmp_path / "a/y.txt").read_text() == "y"
+
+
+def test_a_store_with_hosts_keeps_them_in_the_names_of_files(monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+
+    class Hosts(fsspec.get_filesystem_class("memory")):  # as hdfs:// and sftp://: the host is no part of a path there
+        protocol = "sftp"
+        cachable = False
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return "/" + path.partition("://")[2].partition("/")[2].strip("/") if "://" in path else path
+
+        def find(self, path, **options):
+            return ["/data/a/x.txt"]
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda path: (Hosts(), path))
+    assert stores.store_of("sftp://host:22/data").below("sftp://host:22/data") == ["sftp://host:22/data/a/x.txt"]
+
+
 def test_bytes_are_read_from_any_place_of_a_file(root, tmp_path_factory):
     local = tmp_path_factory.mktemp("here") / "data.gz"
     local.write_bytes(gzip.compress(b"0123456789" * 1000))
