@@ -238,6 +238,11 @@ def read_json(path: str, what: str = "file") -> Any:
         raise ValueError(f"{path}: not valid JSON: {error}") from None
 
 
+def _temporary(path: str) -> str:
+    """A name beside `path` that nobody else takes: processes of other machines, and of other containers, may have this one's number."""
+    return f"{path}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+
+
 @contextlib.contextmanager
 def written_beside(path: str) -> Iterator[str]:
     """Gives a temporary path beside `path`; flushes it to the disk and renames it at the end, or removes it after an error.
@@ -249,7 +254,7 @@ def written_beside(path: str) -> Iterator[str]:
             yield (temporary := os.path.join(folder, os.path.basename(path)))
             publish(temporary, path)
         return
-    temporary = f"{path}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"  # processes of other machines may have this one's number
+    temporary = _temporary(path)
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -315,7 +320,7 @@ def written_folder(folder: str) -> Iterator[str]:
             yield temporary
             publish_folder(temporary, folder)
         return
-    temporary = f"{folder.rstrip('/')}.tmp.{os.getpid()}"
+    temporary = _temporary(folder.rstrip("/"))
     os.makedirs(temporary)
     try:
         yield temporary

@@ -145,6 +145,13 @@ def test_a_full_disk_is_told_with_the_files_names(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_what_a_killed_process_of_this_number_left_is_no_hindrance(tmp_path):
+    (tmp_path / f"out.tmp.{os.getpid()}").mkdir()  # in a container each run may have the same number
+    with files.written_folder(str(tmp_path / "out")) as folder:
+        make(pathlib.Path(folder), "a")
+    assert os.listdir(tmp_path / "out") == ["a"]
+
+
 def test_a_folder_that_holds_something_is_kept(tmp_path):
     make(tmp_path, "full/x", "file")
     for name in ("full", "file"):
