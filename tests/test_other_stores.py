@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from commands import ROOT
+from commands import ROOT, run_here
 
 from official_bert import copies, files, stores
 
@@ -112,6 +112,11 @@ def test_a_copy_here_follows_its_file_and_messages_name_the_file(root):
     write(f"{root}/run/config.yaml", "another")
     assert files.read_text(f"{copies.local_copy(root + '/run')}/config.yaml") == "another"
     assert copies.local_copy("here.txt") == "here.txt" and copies.original_paths("here.txt: wrong") == "here.txt: wrong"
+
+
+def test_made_text_goes_where_it_should(root):
+    done = run_here("tools/make_ablation_text.py", f"--output_dir={root}/made")
+    assert done.returncode == 0 and files.list_names(f"{root}/made") == ["glue", "held_out.txt", "train.txt"]
 
 
 def test_a_folder_appears_with_the_file_that_readers_look_for_at_the_end(root, monkeypatch):

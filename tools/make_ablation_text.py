@@ -5,7 +5,7 @@
 
 from official_bert.command_line import run_main
 
-import pathlib
+import os
 import random
 
 from absl import flags
@@ -30,14 +30,13 @@ def document(rng: random.Random) -> str:
 
 def main(_) -> None:
     """Writes the files; the same ones each time."""
-    rng, folder = random.Random(1), pathlib.Path(FLAGS.output_dir)
-    (folder / "glue" / "SST-2").mkdir(parents=True, exist_ok=True)
+    rng = random.Random(1)
     files = {f"{part}.txt": "\n".join(document(rng) for _ in range(count)) for part, count in (("train", 60), ("held_out", 12))}
     for part, count in (("train", 120), ("dev", 40)):
         rows = [(sentence(rng, label), label) for label in rng.choices("01", k=count)]
         files[f"glue/SST-2/{part}.tsv"] = "sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
     for name, text in files.items():
-        with written_whole(str(folder / name)) as file:
+        with written_whole(os.path.join(FLAGS.output_dir, name)) as file:
             file.write(text)
 
 
