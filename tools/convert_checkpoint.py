@@ -48,12 +48,13 @@ def read_source(formats, stored_models):
     if FLAGS["from"].value not in ("", name):
         raise ValueError(f"--input={FLAGS.input}: expected the format {FLAGS['from'].value}, got {name}")
     model = leave_out(formats.read(FLAGS.input))
+    if FLAGS.bert_config_file or FLAGS.hidden_act:
+        model = dataclasses.replace(model, notes=[note for note in model.notes if "gelu" not in note])  # how the files' own was taken
     if FLAGS.bert_config_file:
         values = build(ModelConfig, read_bert_config(FLAGS.bert_config_file), FLAGS.bert_config_file)
         model = dataclasses.replace(model, config=values)
     if FLAGS.hidden_act:
-        model = dataclasses.replace(model, notes=(), config=dataclasses.replace(stored_models.require_config(model),
-                                                                                hidden_act=FLAGS.hidden_act))
+        model = dataclasses.replace(model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=FLAGS.hidden_act))
     model = casing.with_vocabulary(model, FLAGS.vocab_file)
     if FLAGS.head:
         model = formats.as_head(model, FLAGS.head)

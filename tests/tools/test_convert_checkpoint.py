@@ -14,7 +14,7 @@ from commands import imported_tool, run_here
 from made_checkpoints import stored_small
 
 from official_bert.config import Config, load_config, save_config
-from official_bert.models.interchange import formats
+from official_bert.models.interchange import formats, stored_models
 from official_bert.training import runs
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -86,6 +86,16 @@ def test_a_gelu_of_mistaken_origin_is_overruled(convert, google, tmp_path):
     assert not (tmp_path / "back").exists()
     convert(to="tf1", input=tmp_path / "there", output=tmp_path / "back", hidden_act="gelu")
     assert json.loads((tmp_path / "back/bert_config.json").read_text())["hidden_act"] == "gelu"
+
+
+def test_notes_do_not_contradict_the_configuration_that_is_given(tool, google, tmp_path):
+    formats.write(stored_small("", hidden_act="gelu_erf"), "hugging_face", str(tmp_path / "theirs"))
+    given = tmp_path / "own.json"
+    given.write_text(json.dumps({"hidden_size": 16, "num_attention_heads": 2, "hidden_act": "gelu"}))
+    for more, said in (([], 1), ([f"--bert_config_file={given}"], 0)):
+        flags.FLAGS.unparse_flags()
+        flags.FLAGS(["convert_checkpoint.py", "--to=ours", f"--input={tmp_path}/theirs", f"--output={tmp_path}/out", *more])
+        assert sum("erf form" in note for note in tool.read_source(formats, stored_models).notes) == said
 
 
 def test_weights_are_left_behind_only_where_told(convert, google, tmp_path):
