@@ -66,17 +66,19 @@ def pack_file(path: str, target: str, reporter: Reporter, done: float, share: fl
     groups = packing.groups(found)
     encoder = records.make_example_encoder(packing.row_features)
     written = tokens = 0
-    with written_beside(target) as temporary, OutputFile(temporary, target.endswith(".gz")) as file:
-        for batch in packed_rows(found, packing, groups):
-            rows = np.empty((len(batch["input_ids"]), encoder.width), np.int32)
-            for name, columns in encoder.columns.items():
-                rows[:, columns] = batch[name].view(np.int32)
-            out = np.empty(len(rows) * encoder.most_bytes, np.uint8)
-            file.write(make_file_part(out[:encoder.encode(rows, out)], target.endswith(".gz")))
-            written, tokens = written + len(rows), tokens + int(batch["input_mask"].sum())
-            reporter.show("packing", min(0.999, done + share * written / sum(groups.counts)))
-    if origin := {name: value for name, value in record_origins.read_origin(path).items() if name != record_origins.SIZE}:
-        record_origins.write_origin(target, origin)
+    origin = {name: value for name, value in record_origins.read_origin(path).items() if name != record_origins.SIZE}
+    with written_beside(target) as temporary:
+        with OutputFile(temporary, target.endswith(".gz")) as file:
+            for batch in packed_rows(found, packing, groups):
+                rows = np.empty((len(batch["input_ids"]), encoder.width), np.int32)
+                for name, columns in encoder.columns.items():
+                    rows[:, columns] = batch[name].view(np.int32)
+                out = np.empty(len(rows) * encoder.most_bytes, np.uint8)
+                file.write(make_file_part(out[:encoder.encode(rows, out)], target.endswith(".gz")))
+                written, tokens = written + len(rows), tokens + int(batch["input_mask"].sum())
+                reporter.show("packing", min(0.999, done + share * written / sum(groups.counts)))
+        if origin:  # before the records have their name, so that a kill cannot separate them
+            record_origins.write_origin(target, origin, temporary)
     return found.counts[0], written, 1 - tokens / (written * packing.max_seq_length)
 
 

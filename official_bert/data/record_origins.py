@@ -24,10 +24,10 @@ def to_text(size: int, facts: Mapping[str, Any]) -> str:
     return json.dumps({SIZE: size, **facts}, indent=1) + "\n"
 
 
-def write_origin(path: str, facts: Mapping[str, Any]) -> None:
-    """Writes the settings of the record file at a path."""
+def write_origin(path: str, facts: Mapping[str, Any], written: str = "") -> None:
+    """Writes the settings of the record file at a path, or of the one that is `written` under another name and will be there."""
     with written_whole(origin_file(path)) as file:
-        file.write(to_text(size_of(path), facts))
+        file.write(to_text(size_of(written or path), facts))
 
 
 def read_origin(path: str) -> Mapping[str, Any]:

@@ -106,6 +106,18 @@ def test_damaged_rows_are_named(pack, inspect, golden_records, tmp_path, name, p
     assert f"damaged: record 4: {message}" in str(refused.value)
 
 
+def test_packed_records_never_appear_without_their_settings(pack, tmp_path, monkeypatch):
+    path = write_records(tmp_path / "train", 20, shortest=4)
+    record_origins.write_origin(path, {"sentence_task": "sop"})
+
+    def killed(*_):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(record_origins, "write_origin", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pack(f"--input_file={path}", f"--output_dir={tmp_path / 'packed'}")
+    assert list((tmp_path / "packed").iterdir()) == []
+
+
 def test_what_cannot_be_packed_is_refused_and_leaves_nothing(pack, tmp_path):
     path = write_records(tmp_path / "train", 20, shortest=4)
     pack(f"--input_file={path}", f"--output_dir={tmp_path / 'packed'}")
