@@ -55,8 +55,7 @@ def jobs(files: dict[str, list[str]], bad: containers.BadText) -> Iterator[tuple
     """Gives the lines of all files, about `CHARACTERS_AT_ONCE` characters at a time."""
     for language, paths in files.items():
         for path in paths:
-            with containers.open_bytes(path, bad) as file:
-                documents.check_prepared(path, file.read(documents.HEAD))
+            documents.check_prepared(path, containers.read_head(path, documents.HEAD))
             batch: list[str] = []
             size = 0
             for line in containers.read_text_lines(path, bad):

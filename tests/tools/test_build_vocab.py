@@ -1,5 +1,6 @@
 """The command: a refused option; stopped in the middle it keeps nothing, leaves nothing, and the same command then gives the same file."""
 
+import gzip
 import signal
 import subprocess
 import sys
@@ -13,6 +14,15 @@ def test_a_smoothing_of_one_language_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("some words\n")
     done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt", "--smoothing=0.5")
     assert done.returncode == 1 and "--smoothing: is read only beside several languages" in done.stderr
+
+
+@pytest.mark.parametrize("cut", [slice(0, 300), slice(0, 2)])
+def test_a_cut_off_file_is_named(tmp_path, cut):
+    text = "".join(f"word{number * 7919 % 1009}\n" for number in range(300)).encode()
+    (tmp_path / "a.gz").write_bytes(gzip.compress(text)[cut])
+    done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.gz", f"--output_file={tmp_path}/v.txt", "--num_workers=1")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "the compressed file is damaged or cut off here" in done.stderr
 
 
 @pytest.mark.slow

@@ -148,6 +148,13 @@ def _damage() -> tuple[type[Exception], ...]:
         return (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, OSError)
 
 
+def read_head(path: str, size: int) -> bytes:
+    """Returns the first bytes of a file, decompressed; none if it is damaged there, which the reader of its lines tells."""
+    with open_bytes(path, BadText()) as file, contextlib.suppress(*_damage()):
+        return file.read(size)
+    return b""
+
+
 def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
     """Gives the lines of UTF-8 text without byte-order mark, line feeds and carriage returns; "" for a skipped line.
 
