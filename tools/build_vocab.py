@@ -1,6 +1,6 @@
 """Learns a WordPiece vocabulary from text.
 
-    python tools/build_vocab.py --input_file='corpus-*.txt' --output_file=vocab.txt --vocab_size=30522
+    python tools/build_vocab.py --input_file='corpus.txt-*' --output_file=vocab.txt --vocab_size=30522
 
 Several languages: `--input_file=en:english/*.txt,sw:swahili/*.txt`; the sampling is then smoothed (`--smoothing`).
 """
