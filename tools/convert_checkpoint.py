@@ -42,7 +42,7 @@ flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input w
 
 def read_source(formats, stored_models):
     """Returns the model to convert, changed as the flags say."""
-    from official_bert.models.interchange import casing
+    from official_bert.models.interchange import casing, tf1
     name, _ = formats.find_format(FLAGS.input)
     name = "ours" if name == "keras" else name
     if FLAGS["from"].value not in ("", name):
@@ -51,7 +51,8 @@ def read_source(formats, stored_models):
     if FLAGS.bert_config_file or FLAGS.hidden_act:
         model = dataclasses.replace(model, notes=[note for note in model.notes if "gelu" not in note])  # how the files' own was taken
     if FLAGS.bert_config_file:
-        values = build(ModelConfig, read_bert_config(FLAGS.bert_config_file), FLAGS.bert_config_file)
+        own = {key: getattr(model.config, key) for key in tf1.NOT_IN_2018} if model.config else {}  # which the JSON has no place for
+        values = build(ModelConfig, own | read_bert_config(FLAGS.bert_config_file), FLAGS.bert_config_file)
         model = dataclasses.replace(model, config=values)
     if FLAGS.hidden_act:
         model = dataclasses.replace(model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=FLAGS.hidden_act))

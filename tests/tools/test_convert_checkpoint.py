@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from absl import flags
 from commands import imported_tool, run_here
-from made_checkpoints import stored_small
+from made_checkpoints import SMALL, stored_small
 
 from official_bert.config import Config, load_config, save_config
-from official_bert.models.interchange import formats, stored_models
+from official_bert.models.interchange import formats, stored_models, tf1
 from official_bert.training import runs
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -96,6 +96,15 @@ def test_notes_do_not_contradict_the_configuration_that_is_given(tool, google, t
         flags.FLAGS.unparse_flags()
         flags.FLAGS(["convert_checkpoint.py", "--to=ours", f"--input={tmp_path}/theirs", f"--output={tmp_path}/out", *more])
         assert sum("erf form" in note for note in tool.read_source(formats, stored_models).notes) == said
+
+
+def test_what_the_json_of_2018_has_no_place_for_stays_beside_one(convert, tmp_path):
+    stored = stored_small("", attention="left_to_right", layer_norm_epsilon=1e-5)
+    formats.write(stored, "ours", str(tmp_path / "run"))
+    given = tmp_path / "own.json"
+    given.write_text(json.dumps({key: getattr(SMALL, key) for key in tf1.CONFIG_KEYS}))
+    with pytest.raises(ValueError, match="Hugging Face's BERT attends in both directions, the model left_to_right"):
+        convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "theirs", bert_config_file=given)
 
 
 def test_weights_are_left_behind_only_where_told(convert, google, tmp_path):
