@@ -211,12 +211,12 @@ class _StrictLoader(yaml.SafeLoader):
     """Refuses duplicate keys in a mapping; plain YAML silently keeps the last."""
 
     def construct_mapping(self, node, deep=False):
-        seen = set()
+        seen: list = []  # not a set: a key may be a list or a mapping (`{{ steps }}`), which YAML's own constructor refuses
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise ValueError(f"{self.name}:{key_node.start_mark.line + 1}: duplicate key {key!r}")
-            seen.add(key)
+            seen.append(key)
         return super().construct_mapping(node, deep)
 
 
@@ -234,9 +234,12 @@ def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dic
         raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {values!r}")
-    bases = values.pop("base", [])
     merged: dict = {}
-    for base in [bases] if isinstance(bases, str) else bases:
+    given = values.pop("base", [])
+    bases = [given] if isinstance(given, str) else given
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise ValueError(f"{path}: base: expected a path, or a list of paths, got {given!r}")
+    for base in bases:
         merged = merge(merged, merge(*inherited_and_own(os.path.join(folder_of(path), base), (*_seen, path))))
     return merged, values
 
