@@ -126,7 +126,18 @@ class Trainer:
             "example_weights": self.strategy.run(lambda local: local["example_weights"], args=(batch,))}))
 
     def evaluate(self, source: BatchSource, limit: int = 0) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Returns mean losses and counters over the source (or its first `limit` batches), and predictions of its real rows."""
+        """Returns mean losses and counters over the source (or its first `limit` batches), and predictions of its real rows.
+
+        Raises ValueError, naming file and record, for a record that cannot be read or is refused.
+        """
+        try:
+            return self._evaluate(source, limit)
+        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+            if told := source.explain(error.message):
+                raise ValueError(told) from None
+            raise
+
+    def _evaluate(self, source: BatchSource, limit: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         sums: dict[str, np.ndarray] = {}
         rows: list[dict[str, Any]] = []
         batches, dataset = limit or source.batches_per_epoch, distribution.distribute(source, self.strategy)

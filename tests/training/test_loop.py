@@ -127,6 +127,14 @@ def test_the_best_of_a_run_in_phases_is_the_best_of_the_last_length(records, hel
         "metric": "loss", "value": losses[best], "step": best, "phase": 1}
 
 
+def test_a_wrong_record_to_evaluate_on_is_named(tmp_path):
+    wrong = write_records(tmp_path / "wrong.tfrecord", 7, next_sentence_labels=[7])
+    run = resolve(make_config(training={"eval_batch_size": 8}), wrong, wrong)
+    trainer = Trainer(run.task, run.model, tf.distribute.get_strategy(), 1)
+    with pytest.raises(ValueError, match=r"^/.*/wrong\.tfrecord: record 6: next-sentence label neither 0 nor 1$"):
+        trainer.evaluate(run.held_out.source)
+
+
 def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_out, tmp_path):
     config = make_config(training={"steps": 9, "eval_every": 3, "save_every": 3, "eval_batch_size": 8})
     train(given(config, records, held_out), tmp_path)
