@@ -90,9 +90,7 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
     first = phases[0].resolved
     trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
     folder = CheckpointFolder(trainer.checkpoint, output_dir, config.training.keep_checkpoints, config.training.keep_every)
-    restored = folder.restore_newest()
-    if not trainer.steps_agree():
-        raise ValueError(f"--output_dir={output_dir}: expected a folder that all workers share, found different checkpoints")
+    restored = trainer.restore_newest(folder)
     if trainer.steps_done > phases[-1].last:
         raise ValueError(f"--output_dir={output_dir}: expected at least the {trainer.steps_done} steps that the run has done, "
                          f"got a training of {phases[-1].last}")
@@ -287,7 +285,9 @@ class Run:
         left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
         left += [edge - step for edge in (*self.profile.edges, *self.spikes.edges) if edge > step]
         left += [self.due[bisect.bisect_right(self.due, step)] - step]
-        bound = int(HOST_SECONDS / seconds_a_step) if seconds_a_step else 1
+        # Each worker measures its own seconds, but all of them must see a spike after the same step, before another one begins.
+        at_once = self.trainer.several_workers and self.settings.rewind_on_spike
+        bound = int(HOST_SECONDS / seconds_a_step) if seconds_a_step and not at_once else 1
         return max(1, min(*left, bound))
 
     def _run(self, phase: Phase, iterator, step: int, count: int) -> np.ndarray:
@@ -311,7 +311,7 @@ class Run:
                                  f"(training.max_skipped_in_a_row); the checkpoints before them are intact")
         failed = rows[:, names.index("failed")] > 0
         bad = self.spikes.first(rows[:, 0].tolist(), failed.tolist())
-        if bad is not None and (last := step_of(self.folder.newest())) >= phase.first and self.spikes.may_go_back_to(last):
+        if bad is not None and (last := step_of(self.trainer.newest(self.folder))) >= phase.first and self.spikes.may_go_back_to(last):
             return bad
         if failed.any():
             raise guards.DivergedError(self._explain_infinite(phase, step + int(np.argmax(failed))))
@@ -322,7 +322,7 @@ class Run:
 
     def _go_back(self, phase: Phase, bad: int, loss: float) -> int:
         """Restores the last checkpoint because of the step numbered `bad` (from 0) and skips the data up to it; returns its step."""
-        prefix = self.folder.restore_newest()
+        prefix = self.trainer.restore_newest(self.folder)
         step = self.trainer.steps_done
         if step < phase.first:
             raise ValueError(f"step {bad + 1}: the loss is {loss:.4g}, and no checkpoint of this phase can be read")

@@ -10,6 +10,7 @@ import tensorflow as tf
 from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints
 from official_bert.training import distribution
+from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.step import FIRST_SCALE, State, Step
 from official_bert.training.task import TaskBase
 
@@ -157,6 +158,19 @@ class Trainer:
     def steps_agree(self) -> bool:
         """Whether every worker is at the same step; each has restored from the output folder that it sees."""
         return self._sum_over_replicas(self.done) == self.steps_done * self.strategy.num_replicas_in_sync
+
+    def newest(self, folder: CheckpointFolder) -> str:
+        """The newest checkpoint of a folder, the same for all workers: they wait for the one that the first may be writing."""
+        folder.wait()
+        self.any_worker(False)
+        return folder.newest()
+
+    def restore_newest(self, folder: CheckpointFolder) -> str | None:
+        """Restores the newest readable checkpoint of a folder, as the folder does. Raises ValueError if workers find different ones."""
+        restored = folder.restore_newest() if self.newest(folder) else None
+        if not self.steps_agree():
+            raise ValueError(f"--output_dir={folder.folder}: expected a folder that all workers share, found different checkpoints")
+        return restored
 
     def any_worker(self, claim: bool) -> bool:
         """Whether at least one worker claims it. All workers must ask."""

@@ -1,6 +1,7 @@
 """Spikes of the loss: what is one, and the run that goes back behind it, killed or not."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
 from official_bert.training.spikes import MOST_REWINDS, REWINDS_FILE, Rewind, Spikes
+from official_bert.training.trainer import Trainer
 
 
 def steady(count, loss=2.0):
@@ -110,6 +112,29 @@ def test_the_data_of_another_phase_begin_with_their_first_batch(tmp_path, monkey
     short = {"max_seq_length": 12}
     train(",".join(paths), tmp_path / "run", steps=0, phases=[{"steps": 3, "options": short}, {"steps": 1}, {"steps": 1, "options": short}])
     assert begins == [0, 5, 0, 6]  # the third phase goes on in the records of the first
+
+
+def test_several_workers_look_for_a_spike_after_each_step_because_each_measures_its_own_seconds():
+    def steps(several_workers, rewind_on_spike, seconds):
+        run = types.SimpleNamespace(
+            settings=make_config(training={"rewind_on_spike": rewind_on_spike, "log_every": 50, "steps_per_loop": 100}).training,
+            trainer=types.SimpleNamespace(several_workers=several_workers), due=[100], profile=types.SimpleNamespace(edges=()),
+            spikes=types.SimpleNamespace(edges=[]))
+        return loop.Run._steps_until_next_event(run, 40, 100, seconds)
+    assert [steps(True, 2.0, seconds) for seconds in (2.4, 2.6)] == [1, 1]
+    assert [steps(*alone, seconds) for alone in ((False, 2.0), (True, 0.0)) for seconds in (2.4, 2.6)] == [4, 3, 4, 3]
+
+
+def test_workers_go_back_to_the_same_checkpoint_once_the_first_one_has_written_it():
+    done = []
+    folder = types.SimpleNamespace(folder="run", wait=lambda: done.append("written"), newest=lambda: done.append("looked") or "ckpt-6",
+                                   restore_newest=lambda: done.append("restored") or "ckpt-6")
+    trainer = types.SimpleNamespace(any_worker=lambda _: done.append("all have written"), newest=lambda _: Trainer.newest(trainer, folder),
+                                    steps_agree=lambda: done.count("restored") < 2)
+    assert Trainer.restore_newest(trainer, folder) == "ckpt-6"
+    assert done == ["written", "all have written", "looked", "restored"]
+    with pytest.raises(ValueError, match="--output_dir=run: expected a folder that all workers share, found different checkpoints"):
+        Trainer.restore_newest(trainer, folder)
 
 
 @pytest.mark.slow
