@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -155,6 +157,27 @@ def lost_workers_told(strategy: tf.distribute.Strategy, when: Callable[[], str])
         cause = " ".join(str(error.message).split())[:200]
         raise OSError(f"{when()}: another worker no longer answers; start all of them again with the same command, and the run continues "
                       f"from its newest checkpoint. That worker's own output says why it ended; here TensorFlow says: {cause}") from None
+
+
+def sum_over_replicas(strategy: tf.distribute.Strategy, value: tf.Variable | tf.Tensor) -> int:
+    """Sums each replica's integer, over all workers; all of them must ask."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return int(value.numpy()) * strategy.num_replicas_in_sync
+
+    def total():
+        # The copy is on this replica's device; a constant of Python has none, and all_reduce needs one.
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(tf.cast(value, tf.int64)))
+    return int(strategy.experimental_local_results(tf.function(lambda: strategy.run(total))())[0])
+
+
+def check_same(strategy: tf.distribute.Strategy, what: str, value: Any) -> None:
+    """Raises ValueError unless all workers have the same value, of JSON types; all of them must ask. `what` says what it is.
+
+    Each worker makes its own updates: with another rate or other data, their weights would differ without a word.
+    """
+    number = zlib.crc32(json.dumps(value, sort_keys=True).encode())
+    if sum_over_replicas(strategy, tf.constant(number, tf.int64)) != number * strategy.num_replicas_in_sync:
+        raise ValueError(f"--strategy=multi_worker: expected the same {what} on every worker, got another one on at least one of them")
 
 
 def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1) -> int:

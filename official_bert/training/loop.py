@@ -57,6 +57,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     chief = distribution.is_chief(strategy)
     with (checkpointing.locked(work.folder) if chief else contextlib.nullcontext(),
           distribution.lost_workers_told(strategy, lambda: "before the first step")):
+        distribution.check_same(strategy, "configuration", origins.same_everywhere(task.config, init_checkpoint))
         digests = task.data_digests(files, steps)
         if not files.allow_changed_data:
             origins.check_unchanged(digests | ({origins.START: init_checkpoint} if init_checkpoint else {}), work.folder)
@@ -70,6 +71,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
         # The run's own, with the labels found in its data.
         config = task.config if task.config.phases else phases[0].resolved.task.config
         origin = origins.origin_of(config, digests, phases)
+        distribution.check_same(strategy, "data and vocabulary", origin)
         if not files.allow_changed_data:
             origins.check_unchanged(origin, work.folder)
         tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
@@ -293,10 +295,9 @@ class Run:
     def _run(self, phase: Phase, iterator, step: int, count: int) -> np.ndarray:
         self.trainer.stop_wanted.assign(float(self.terminated))
         try:
-            rows = self.trainer.run_steps(iterator, tf.constant(count)).numpy()
+            return self.trainer.run_steps(iterator, tf.constant(count)).numpy()
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(phase.source.explain(error.message) or f"step {step}: {error.message}") from None
-        return rows
 
     def _first_bad(self, phase: Phase, step: int, rows: np.ndarray) -> int | None:
         """The index of the first of the rows after `step` steps because of which the run goes back to a checkpoint, None if none.

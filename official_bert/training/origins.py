@@ -1,12 +1,13 @@
 """What a run is made of, in `data.json` of its folder: data, vocabulary, initial checkpoint. A resume on others is refused."""
 
+import dataclasses
 import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.config import Config
+from official_bert.config import Config, to_dict
 from official_bert.data.cache import file_digest
 from official_bert.files import absolute, exists, read_json, written_whole
 from official_bert.models.interchange.prefixes import prefixes_in
@@ -35,6 +36,11 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
     if config.tokenizer.vocab_file:
         origin["vocabulary"] = file_digest(config.tokenizer.vocab_file)
     return {key: value for key, value in origin.items() if value}
+
+
+def same_everywhere(config: Config, init_checkpoint: str) -> list:
+    """What all workers of a run must have in common, as JSON types; the files may have other paths on each of them."""
+    return [to_dict(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=""))), bool(init_checkpoint)]
 
 
 def _all(contents: Sequence[list]) -> list:

@@ -157,7 +157,7 @@ class Trainer:
 
     def steps_agree(self) -> bool:
         """Whether every worker is at the same step; each has restored from the output folder that it sees."""
-        return self._sum_over_replicas(self.done) == self.steps_done * self.strategy.num_replicas_in_sync
+        return distribution.sum_over_replicas(self.strategy, self.done) == self.steps_done * self.strategy.num_replicas_in_sync
 
     def newest(self, folder: CheckpointFolder) -> str:
         """The newest checkpoint of a folder, the same for all workers: they wait for the one that the first may be writing."""
@@ -174,17 +174,7 @@ class Trainer:
 
     def any_worker(self, claim: bool) -> bool:
         """Whether at least one worker claims it. All workers must ask."""
-        return self._sum_over_replicas(tf.constant(int(claim), tf.int64)) > 0
-
-    def _sum_over_replicas(self, value: tf.Variable | tf.Tensor) -> int:
-        """Sums each replica's integer."""
-        if not self.several_workers:
-            return int(value.numpy()) * self.strategy.num_replicas_in_sync
-
-        def total():
-            # The copy is on this replica's device; a constant of Python has none, and all_reduce needs one.
-            return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(tf.cast(value, tf.int64)))
-        return int(self.strategy.experimental_local_results(tf.function(lambda: self.strategy.run(total))())[0])
+        return distribution.sum_over_replicas(self.strategy, tf.constant(int(claim), tf.int64)) > 0
 
 
 def _replica() -> tf.Tensor:

@@ -19,7 +19,7 @@ from made_pretraining import make_config, write_records
 from official_bert.config import to_dict
 from official_bert.data.sources import ExampleSource
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import distribution, evaluation
+from official_bert.training import distribution, evaluation, origins
 from official_bert.training.distribution import Placement
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "run_for_parity.py"
@@ -226,6 +226,23 @@ class TwoReplicas(tf.distribute.OneDeviceStrategy):
     """Says that it has two replicas."""
 
     num_replicas_in_sync = 2
+
+
+def test_workers_with_another_configuration_or_without_the_checkpoint_are_refused_and_with_another_path_are_not(monkeypatch):
+    def numbers(config, init_checkpoint=""):
+        found = []
+        with monkeypatch.context() as patch:
+            patch.setattr(distribution, "sum_over_replicas", lambda _, value: found.append(int(value)) or 2 * found[0])
+            distribution.check_same(TwoReplicas("/cpu:0"), "configuration", origins.same_everywhere(config, init_checkpoint))
+        return found[0]
+    mine = make_config()
+    others = {"the same": mine, "a path": make_config(tokenizer={"vocab_file": "elsewhere/vocab.txt"}),
+              "a rate": make_config(optimizer={"learning_rate": 2e-4}), "a seed": make_config(seed=2)}
+    refused = {name for name, other in others.items() if numbers(other) != numbers(mine)}
+    assert refused == {"a rate", "a seed"} and numbers(mine, "one") == numbers(mine, "another") != numbers(mine)
+    monkeypatch.setattr(distribution, "sum_over_replicas", lambda _, value: int(value) + numbers(others["a rate"]))
+    with pytest.raises(ValueError, match="--strategy=multi_worker: expected the same configuration on every worker, got another one"):
+        distribution.check_same(TwoReplicas("/cpu:0"), "configuration", origins.same_everywhere(mine, ""))
 
 
 def test_an_evaluation_alone_checks_its_groups_on_each_replica(tmp_path):
