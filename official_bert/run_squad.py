@@ -77,7 +77,8 @@ def train(placement, eval_files: list[str]) -> None:
     """Fine-tunes into --output_dir, or continues the run there; first checks what is measured afterwards."""
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.squad import languages, metrics, reading
-    from official_bert.training import loop
+    from official_bert.training import loop, runs
+    from official_bert.training.distribution import is_first_worker
     from official_bert.training.task import DataFiles, Steps
     config = _config()
     task = load_task(config)
@@ -90,7 +91,10 @@ def train(placement, eval_files: list[str]) -> None:
     files = DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
                       cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data)
     steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
-    loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps)
+    begun_with = runs.last_weights(FLAGS.output_dir)
+    metrics = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps).metrics
+    if is_first_worker(placement):
+        runs.forget_tuned_for(begun_with, metrics, FLAGS.output_dir)
 
 
 def predict() -> None:

@@ -2,8 +2,10 @@
 
 import json
 import random
+import types
 
 import pytest
+import tensorflow as tf
 from commands import run_here
 from made_finetuning import make_config
 
@@ -11,7 +13,7 @@ from official_bert.config import save_config
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task
-from official_bert.training import checkpointing
+from official_bert.training import checkpointing, loop
 
 WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
 NAMES = ("Brno", "Anne", "Nora")
@@ -159,6 +161,19 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
     assert done.returncode == 0, done.stderr
     assert checkpointing.read_tuned(str(best)) == {"null_score_diff_threshold": float(results(tmp_path)["best_f1_threshold"])}
     assert checkpointing.read_tuned(str(tmp_path)) == {"null_score_diff_threshold": 111.0}
+
+
+def test_training_on_without_an_evaluation_forgets_the_threshold_of_earlier_weights(files, tmp_path, monkeypatch):
+    checkpoint, tuned, found = tf.train.Checkpoint(value=tf.Variable(1.0)), {"null_score_diff_threshold": -1.5}, []
+    checkpoint.write(str(tmp_path / "ckpt-1"))
+    checkpointing.write_tuned(tuned, str(tmp_path))
+    for step in (1, 2):  # the same command again, and more epochs
+        monkeypatch.setattr(loop, "train", lambda *_, step=step, **__: checkpoint.write(str(tmp_path / f"ckpt-{step}"))
+                            and types.SimpleNamespace(metrics={}))
+        done = run(*train_flags(files, tmp_path, "--version_2_with_negative"))
+        assert done.returncode == 0, done.stderr
+        found.append(checkpointing.read_tuned(str(tmp_path)))
+    assert found == [tuned, {}] and "what was tuned for earlier weights is forgotten (null_score_diff_threshold)" in done.stdout
 
 
 def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_and_another_one_not_at_all(files, tmp_path):

@@ -160,12 +160,12 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
     examined: list[tuple[Resolved, Predictions]] = []
     if steps.train:
         opened = opened or steps
-        begun_with = own_folder(output_dir, best=False) and trained_weights(output_dir, "")
+        begun_with = last_weights(output_dir)
         trained = loop.train(task, files, output_dir, placement, init_checkpoint, report=report,
                              steps=dataclasses.replace(opened, predict=opened.predict and first))
         metrics, resolved = trained.metrics, trained.resolved
-        if first and begun_with and not metrics and trained_weights(output_dir, "") != begun_with:
-            checkpointing.forget_tuned(output_dir, report)
+        if first:
+            forget_tuned_for(begun_with, metrics, output_dir, report)
         examined.append((resolved, trained.predictions))
     elif steps.evaluate:
         task = task.measured_with(tuned_for(trained_weights(output_dir, init_checkpoint, best)))
@@ -232,6 +232,17 @@ def trained_weights(output_dir: str, init_checkpoint: str, best: bool = False) -
     if not init_checkpoint:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there, and no --init_checkpoint given")
     return init_checkpoint
+
+
+def last_weights(output_dir: str) -> str:
+    """Returns the path of the newest checkpoint of the run in a folder; "" if there is none."""
+    return trained_weights(output_dir, "") if own_folder(output_dir, best=False) else ""
+
+
+def forget_tuned_for(begun_with: str, metrics: Mapping[str, float], output_dir: str, report: Callable[[str], None] = print) -> None:
+    """Removes what was tuned for the weights `begun_with`, if the run has trained on from there without an evaluation."""
+    if begun_with and not metrics and last_weights(output_dir) != begun_with:
+        checkpointing.forget_tuned(output_dir, report)
 
 
 def tuned_for(weights: str) -> dict[str, float]:
