@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any
@@ -258,8 +259,8 @@ class BestCheckpoint:
             self.record = read_json(path)
 
     def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float], phase: int = 0,
-                       saved: str = "") -> bool:
-        """Writes the weights, then the metric, if it beats the best so far; returns whether it does.
+                       saved: str = "", tuned: Mapping[str, Any] = types.MappingProxyType({})) -> bool:
+        """Writes the weights and what was `tuned` for them, then the metric, if it beats the best so far; returns whether it does.
 
         `saved` is the prefix of a checkpoint of this step, if the run has just written one: it is not stored twice. `phase` is the
         first phase that is measured like this one. The best of a phase measured otherwise, on other lengths say, is not comparable,
@@ -272,6 +273,7 @@ class BestCheckpoint:
         if not math.isfinite(value) or (comparable and self.sign * value <= self.sign * self.record["value"]):
             return False
         CheckpointFolder(checkpoint, self.folder, keep=1).save(step, saved)
+        write_tuned(tuned, self.folder)  # before the metric: after a kill in between, the same evaluation is better again
         self.record = {"metric": self.metric, "value": value, "step": step} | ({"phase": phase} if phase else {})
         with written_whole(os.path.join(self.folder, METRIC_FILE)) as file:
             json.dump(self.record, file)

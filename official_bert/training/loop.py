@@ -363,12 +363,11 @@ class Run:
         self.folder.wait()
         # In this order: an evaluation in the log is a finished one, which a resumed run does not make up.
         saved = os.path.join(self.folder.folder, f"{CHECKPOINT}-{step}") if self.saved_at == step else ""
+        tuned = phase.resolved.task.tuned_options(metrics)
         better = self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics,
-                                                                   self._first_measured_like(phase), saved)
+                                                                   self._first_measured_like(phase), saved, tuned)
         if self.watcher.enabled:
-            tuned = phase.resolved.task.tuned_options(metrics)
-            for place in [self.folder.folder] + [self.best.folder] * better:
-                checkpointing.write_tuned(tuned, place)
+            checkpointing.write_tuned(tuned, self.folder.folder)
         self.watcher.evaluation(step, metrics)
         self.evaluated.add(step)
         self.measured = {step: metrics}

@@ -16,7 +16,7 @@ from made_pretraining import data_files, make_config, write_records
 from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import evaluation, loop, phases, run_log
-from official_bert.training.checkpointing import CheckpointFolder
+from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.task import TRAIN_AND_EVALUATE
 
@@ -111,6 +111,31 @@ def test_a_folder_with_checkpoints_of_several_names_is_decided_by_its_state_file
     assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "ckpt-10")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
     assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "model.ckpt-7")
+
+
+def test_a_kill_within_an_evaluation_leaves_no_threshold_of_other_weights_with_the_best(tmp_path, monkeypatch):
+    checkpoint, evaluations, dump = tf.train.Checkpoint(value=tf.Variable(0.0)), [(1, 0.5, 0.3), (2, 0.9, 0.7)], json.dump
+    kept = [tmp_path / "best" / name for name in ("metric.json", "tuned.json")]
+
+    def evaluate(step, value, threshold):  # as after a resume
+        return BestCheckpoint(str(tmp_path), "f1").keep_if_better(checkpoint, step, {"f1": value}, tuned={"threshold": threshold})
+    assert evaluate(*evaluations[0])
+    for number in itertools.count():
+        writes = itertools.count()
+
+        def killed(*given, writes=writes, number=number):
+            if next(writes) == number:
+                raise KeyboardInterrupt
+            dump(*given)
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(json, "dump", killed)
+            evaluate(*evaluations[1])
+            break
+        evaluate(*evaluations[1])
+        assert [json.loads(path.read_text()) for path in kept] == [{"metric": "f1", "value": 0.9, "step": 2}, {"threshold": 0.7}]
+        shutil.rmtree(tmp_path / "best")
+        evaluate(*evaluations[0])
+    assert number == 2
 
 
 @pytest.mark.slow
