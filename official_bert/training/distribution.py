@@ -84,22 +84,25 @@ def _multi_worker(placement: Placement) -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": hosts}), task_type="worker", task_id=placement.task_index, rpc_layer="grpc")
     else:
-        _check_tf_config(os.environ.get("TF_CONFIG", ""))
+        _is_first_in(os.environ.get("TF_CONFIG", ""))
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
 
 
-def _check_tf_config(text: str) -> int:
-    """Returns this worker's index in the cluster of TF_CONFIG."""
+def _is_first_in(text: str) -> bool:
+    """Whether this process is the first worker of the cluster of TF_CONFIG: its chief or, in a cluster without one, worker 0."""
     try:
         config = json.loads(text or "{}")
-        workers, index = config["cluster"]["worker"], config["task"]["index"]
-    except (json.JSONDecodeError, KeyError, TypeError):
+        cluster, kind, index = config["cluster"], config["task"].get("type", "worker"), int(config["task"]["index"])
+        addresses = len(cluster[kind])
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
         raise ValueError("--strategy=multi_worker: expected --worker_hosts and --task_index, or TF_CONFIG with cluster.worker "
                          f"and task.index, got TF_CONFIG={text!r}") from None
-    if not 0 <= int(index) < len(workers):
-        raise ValueError(f"TF_CONFIG: expected task.index from 0 to {len(workers) - 1}, got {index}")
-    return int(index)
+    if others := sorted({kind, *cluster} - {"chief", "worker"}):
+        raise ValueError(f"TF_CONFIG: expected a cluster of worker and chief alone, got {', '.join(others)}")
+    if not 0 <= index < addresses:
+        raise ValueError(f"TF_CONFIG: expected task.index from 0 to {addresses - 1}, got {index}")
+    return index == 0 and (kind == "chief" or not cluster.get("chief"))
 
 
 def _tpu(placement: Placement) -> tf.distribute.Strategy:
@@ -127,8 +130,10 @@ def check_hosts(devices: Iterable[str], where: str) -> None:
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process writes logs and checkpoints: the first worker, or the only one."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return True
     resolver = strategy.cluster_resolver
-    return not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver.task_id == 0
+    return resolver.task_id == 0 and (resolver.task_type == "chief" or "chief" not in resolver.cluster_spec().jobs)
 
 
 def is_first_worker(placement: Placement) -> bool:
@@ -137,7 +142,7 @@ def is_first_worker(placement: Placement) -> bool:
         return True
     if placement.worker_hosts:
         return placement.task_index == 0
-    return _check_tf_config(os.environ.get("TF_CONFIG", "")) == 0
+    return _is_first_in(os.environ.get("TF_CONFIG", ""))
 
 
 def set_precision(name: str, tf32: bool = True) -> None:

@@ -205,6 +205,30 @@ def test_a_tf_config_without_this_worker_is_told(monkeypatch):
         distribution.make_strategy(Placement(strategy="multi_worker"))
 
 
+@pytest.mark.parametrize(("cluster", "kind", "index", "first"), [
+    ({"worker": ["a:1", "b:1"]}, "worker", 0, True), ({"worker": ["a:1", "b:1"]}, "worker", 1, False),
+    ({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "chief", 0, True), ({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker", 0, False),
+    ({"chief": ["a:1"]}, "chief", 0, True)])
+def test_one_process_of_a_cluster_writes_its_chief_if_there_is_one(monkeypatch, cluster, kind, index, first):
+    monkeypatch.setitem(os.environ, "TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+    assert distribution.is_first_worker(Placement(strategy="multi_worker")) == first
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", types.SimpleNamespace)
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    assert distribution.is_chief(types.SimpleNamespace(cluster_resolver=resolver)) == first
+
+
+@pytest.mark.parametrize("config", ['{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}',
+                                    '{"cluster": {"worker": ["a:1"]}, "task": {"index": "x"}}',
+                                    '{"cluster": {"worker": ["a:1"]}, "task": 3}'])
+def test_a_tf_config_of_another_kind_is_told(monkeypatch, config):
+    monkeypatch.setitem(os.environ, "TF_CONFIG", config)
+    with pytest.raises(ValueError, match="expected --worker_hosts and --task_index, or TF_CONFIG"):
+        distribution.is_first_worker(Placement(strategy="multi_worker"))
+    monkeypatch.setitem(os.environ, "TF_CONFIG", '{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}')
+    with pytest.raises(ValueError, match="TF_CONFIG: expected a cluster of worker and chief alone, got ps"):
+        distribution.is_first_worker(Placement(strategy="multi_worker"))
+
+
 def test_a_batch_that_cannot_be_divided_is_told():
     told = "config.training.batch_size: expected a multiple of 1 replicas times 4 accumulation steps = 4, got 30"
     with pytest.raises(ValueError, match=told):
