@@ -118,6 +118,9 @@ class OptimizerConfig:
         for key in ("beta_1", "beta_2"):
             if not (0 < getattr(self, key) < 1 or (getattr(self, key) == 0 and self.name == "adamw")):
                 raise ValueError(f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got {getattr(self, key)}")
+        for key, default, schedules in (("power", 1.0, ("polynomial",)), ("end_learning_rate", 0.0, ("linear", "polynomial"))):
+            if getattr(self, key) != default and self.schedule not in schedules:
+                raise ValueError(f"config.optimizer.{key}: expected schedule {' or '.join(schedules)} beside it, got {self.schedule}")
         if not 0 <= self.warmup_proportion <= 1:
             raise ValueError(f"config.optimizer.warmup_proportion: expected a share from 0 to 1, got {self.warmup_proportion}")
         if not 0.0 < self.layer_decay <= 1.0:
@@ -235,8 +238,7 @@ def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dic
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {values!r}")
     merged: dict = {}
-    given = values.pop("base", [])
-    bases = [given] if isinstance(given, str) else given
+    bases = [given] if isinstance(given := values.pop("base", []), str) else given
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise ValueError(f"{path}: base: expected a path, or a list of paths, got {given!r}")
     for base in bases:
