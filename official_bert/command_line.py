@@ -82,7 +82,7 @@ PLACEMENT: Mapping[str, str] = types.MappingProxyType({
 def define_placement() -> None:
     """Defines --strategy and the flags that belong to it."""
     flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to compute.")
-    flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.")
+    flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.", lower_bound=0)
     flags.DEFINE_string("worker_hosts", "", "With --strategy=multi_worker and no TF_CONFIG: host:port,host:port,...")
     flags.DEFINE_integer("task_index", 0, "The number of this worker among --worker_hosts.")
     flags.DEFINE_string("tpu_name", "", "With --strategy=tpu: the TPU's name; local on a TPU VM.")

@@ -50,6 +50,7 @@ def main(_) -> None:
     called_as_in_2018 = FLAGS.bert_config_file and not FLAGS.config
     do_train = not FLAGS.do_eval if FLAGS.do_train is None else FLAGS.do_train
     for name, used, wanted in (("profile_steps", FLAGS.mode == "train" and do_train, "training (--mode=train)"),
+                               ("do_train", FLAGS.mode == "train" or not FLAGS.do_train, "--mode=train"),
                                ("idle_seconds", FLAGS.mode == "eval_continuous", "--mode=eval_continuous")):
         if FLAGS[name].present and not used:
             raise ValueError(f"--{name}: expected {wanted} beside it, without which it would do nothing")

@@ -188,9 +188,12 @@ def test_an_evaluation_beside_a_run_waits_for_its_first_checkpoint(files, tmp_pa
 def test_flags_that_would_do_nothing_are_refused(files, tmp_path):
     for flags, told in ((["--idle_seconds=3"], "--idle_seconds: expected --mode=eval_continuous beside it"),
                         (["--mode=eval", "--profile_steps=1:2", f"--init_checkpoint={tmp_path}"], "--profile_steps: expected training"),
+                        (["--mode=eval", "--do_train"], "--do_train: expected --mode=train beside it"),
+                        ([f"--profile_steps={STEPS}:99"], f"--profile_steps: expected steps of a training of {STEPS}, got {STEPS}:99"),
+                        (["--strategy=mirrored", "--num_cpu_devices=-1"], "--num_cpu_devices=-1: -1 is not a non-negative integer"),
                         (["--tpu_name=local"], "--tpu_name: expected --strategy=tpu beside it, got one_device")):
         done = run(files, tmp_path / "none", *flags)
-        assert done.returncode == 1 and told in done.stderr and not (tmp_path / "none").exists()
+        assert done.returncode == 1 and told in done.stderr and not list(tmp_path.glob("none/[!.]*")), done.stderr
 
 
 def test_a_command_line_of_2018_works(files, tmp_path):

@@ -66,6 +66,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
         with strategy.scope():
             phases = plan(task, files, steps)
             guards.check_patience(phases)
+            profile.check(phases[-1].last)
             task.draw_first_weights(phases[0].resolved.model)
             frozen = parts.freeze(phases[0].resolved.model, task.config.training.freeze)
         # The run's own, with the labels found in its data.

@@ -31,6 +31,11 @@ class Profile:
             raise ValueError(f"--profile_steps: expected first:last, as in 100:110, got {text!r}")
         return cls((int(first), int(last)), output_dir)
 
+    def check(self, steps: int) -> None:
+        """Raises ValueError for a profile that begins behind the last of a training's `steps`: there would be none."""
+        if self.edges and self.edges[0] >= steps:
+            raise ValueError(f"--profile_steps: expected steps of a training of {steps}, got {self.edges[0]}:{self.edges[1]}")
+
     def at(self, step: int) -> None:
         """Starts or stops if that is due after `step` steps."""
         if self.edges and not self.running and self.edges[0] <= step < self.edges[1]:
