@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -164,4 +165,5 @@ def _last_logged(output_dir: str) -> dict[str, float]:
     except (IndexError, json.JSONDecodeError):
         logging.warning("%s: its last line is broken; every checkpoint is evaluated again", path)
         return {}
-    return {name.removeprefix("eval/"): value for name, value in row.items() if name != "time"}
+    # JSON has no NaN: a number that was not finite is null there.
+    return {name.removeprefix("eval/"): math.nan if value is None else value for name, value in row.items() if name != "time"}

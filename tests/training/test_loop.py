@@ -143,6 +143,11 @@ def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_o
     assert list(followed) == [3, 6, 9] and followed == pytest.approx(own, abs=1e-6)
 
 
+def test_numbers_that_were_not_finite_are_read_back_as_such(tmp_path):
+    (tmp_path / "eval_log.jsonl").write_text('{"step": 9, "time": 1.0, "eval/mlm_loss": null, "eval/mlm_accuracy": 0.5}\n')
+    assert evaluation._last_logged(str(tmp_path)) == pytest.approx({"step": 9, "mlm_loss": np.nan, "mlm_accuracy": 0.5}, nan_ok=True)
+
+
 def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(records, held_out, tmp_path):
     training = {"steps": 1, "eval_batch_size": 8}
     trained = loop.train(*given(make_config(training=training | {"freeze": "embeddings"}), records, held_out), str(tmp_path), Placement(),
