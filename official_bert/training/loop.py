@@ -119,7 +119,7 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
         if not restored or origins.evaluates_otherwise(origin, output_dir):
             BestCheckpoint(output_dir, first.task.best_metric()).forget()
         checkpointing.write_run_files(config, output_dir)
-        origins.write(origin, output_dir)
+        origins.write(origin, output_dir, bool(restored))
     with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
         for name, told in {"changed_data": "; ".join(other_data), "changed_order": restored and other_order,
                            "best_checkpoint": best_checkpoint(phases)}.items():

@@ -113,9 +113,13 @@ def evaluates_otherwise(origin: Mapping[str, Any], output_dir: str) -> bool:
         _other_division(before, origin))
 
 
-def write(origin: Mapping[str, Any], output_dir: str) -> None:
-    """Records what the run is made of; keeps what was recorded of other keys, such as the initial checkpoint."""
-    kept = {key: value for key, value in _recorded(output_dir).items() if not key.startswith("eval") or "train" not in origin}
+def write(origin: Mapping[str, Any], output_dir: str, goes_on: bool = True) -> None:
+    """Records what the run is made of; if a run goes on there, keeps what was recorded of other keys, such as the initial checkpoint.
+
+    What a run recorded that was killed before its first checkpoint says nothing about the one that begins now.
+    """
+    before = _recorded(output_dir) if goes_on else {}
+    kept = {key: value for key, value in before.items() if not key.startswith("eval") or "train" not in origin}
     with written_whole(os.path.join(output_dir, DATA_FILE)) as file:
         json.dump(kept | dict(origin), file, indent=1)
 

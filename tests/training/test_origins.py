@@ -1,6 +1,7 @@
 """A run goes on with what it is made of: other data or another vocabulary are refused, other ways to compute the same are not."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -116,6 +117,20 @@ def test_an_initial_checkpoint_comes_too_late_for_a_run_that_began_without_one(t
         origins.check_unchanged({origins.START: "there"}, str(tmp_path))
     origins.write({"init_checkpoint": "as an earlier version recorded it"}, str(tmp_path))
     origins.check_unchanged({origins.START: "there"}, str(tmp_path))
+
+
+def test_a_run_that_begins_at_random_does_not_take_over_the_checkpoint_of_one_that_was_killed_before_its_first(begun):
+    config, files, folder = begun
+    origins.write({origins.START: "there", "init_checkpoint": "there"}, str(folder))
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=1))
+    lines = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Run, "go", lambda run: run.folder.save(1) and {})
+        for _ in range(2):  # the second resumes
+            loop.train(load_task(config), data_files(",".join(files)), str(folder), Placement(), report=lines.append)
+        assert [line.split(":")[0] for line in lines if line.startswith(("fresh", "resumed"))] == ["fresh", "resumed"]
+    with pytest.raises(ValueError, match="holds a run with first weights of its own, without --init_checkpoint; give another folder"):
+        origins.check_unchanged({origins.START: "there"}, str(folder))
 
 
 def test_what_is_held_out_is_recorded_anew(tmp_path):
