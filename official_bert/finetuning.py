@@ -92,7 +92,10 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
     checkpoint = runs.checkpoint_values(init_checkpoint, output_dir, vocab_file)
     config = load_config(path or None, overrides=overrides, defaults=runs.DEFAULTS, checkpoint=checkpoint, report=report, **more)
-    return config if train else runs.with_classes_of(config, init_checkpoint)
+    if not train:
+        return runs.with_classes_of(config, init_checkpoint)
+    runs.check_read(config, {*(more.get("flags") or {}), *(text.partition("=")[0] for text in overrides)})
+    return config
 
 
 def _config_of_run(output_dir: str, init_checkpoint: str, path: str | None, overrides: list[str], flags: Mapping[str, Any] | None,

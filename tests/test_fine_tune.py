@@ -213,3 +213,13 @@ def test_entities_are_learned_from_rows():
                                     doc_stride=8, **SETTINGS | {"epochs": 24.0})
     assert tuned.metrics["f1"] == 100.0
     assert tuned.predictor("the atlas")["entities"] == ["atlas"] and tuned.predictor("the atlas")["starts"] == [4]
+
+
+def test_epochs_beside_steps_are_refused_unless_they_are_those_of_a_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("task: classification\ntraining: {steps: 9, epochs: 2.0}\n")  # as in the config.yaml of a run
+    steps = finetuning.make_config("", str(path), "", "", overrides=["training.epochs=0"]).training
+    assert (steps.steps, steps.epochs, finetuning.make_config("", str(path), "", "").training.epochs) == (9, 0, 2)
+    for given in ({"overrides": ["training.epochs=3"]}, {"flags": {"training.epochs": 3.0}}):
+        with pytest.raises(ValueError, match=r"config\.training\.epochs: expected config\.training\.steps 0 beside it, got 9, which"):
+            finetuning.make_config("", str(path), "", "", **given)

@@ -29,6 +29,9 @@ from official_bert.training.task import (
 )
 
 RESULTS_FILE = "eval_results.txt"
+# Keys, and those which count in their place if they are not 0.
+UNREAD_BESIDE = (("training.epochs", "training.steps"), ("training.eval_epochs", "training.eval_every"),
+                 ("optimizer.warmup_proportion", "optimizer.warmup_steps"))
 DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
     "training": {"keep_checkpoints": 1, "eval_epochs": 1.0, "answer_with": "best", "report": True}})
 
@@ -130,6 +133,14 @@ def with_vocabulary_of(config: Config, output_dir: str, may_change: bool = False
                              "evaluate with the run's own")
         casing.agreed(begun.tokenizer.do_lower_case, config.tokenizer.do_lower_case, output_dir)
     return config
+
+
+def check_read(config: Config, given: Iterable[str]) -> None:
+    """Raises ValueError for a key that is `given` by a flag or --set, and does nothing because another one of the configuration counts."""
+    for unread, counts in UNREAD_BESIDE:
+        value, other = (getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts)))
+        if unread in given and value and other:
+            raise ValueError(f"config.{unread}: expected config.{counts} 0 beside it, got {other}, which counts; {value} would do nothing")
 
 
 def require_vocabulary(config: Config) -> None:
