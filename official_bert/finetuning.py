@@ -94,7 +94,7 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     config = load_config(path or None, overrides=overrides, defaults=runs.DEFAULTS, checkpoint=checkpoint, report=report, **more)
     if not train:
         return runs.with_classes_of(config, init_checkpoint)
-    runs.check_read(config, {*(more.get("flags") or {}), *(text.partition("=")[0] for text in overrides)})
+    runs.check_read(config, runs.asked_keys(more.get("flags"), overrides))
     return config
 
 

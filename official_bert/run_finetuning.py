@@ -106,8 +106,7 @@ def _search(config: Config, files, placement, steps) -> None:
         origin["vocabulary"] = file_digest(vocab_file)
     metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
     grid: search.Grid = {**(search.PAPER_GRID if FLAGS.grid else {}), **search.parse_vary(FLAGS.vary)}
-    given = {*given_flags(FLAGS), *(text.partition("=")[0] for text in FLAGS.set)}
-    if both := sorted(given & grid.keys()):
+    if both := sorted(runs.asked_keys(given_flags(FLAGS), FLAGS.set) & grid.keys()):
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
     settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
     for setting in settings:  # refuses, before the first of them trains, what needs no data to be wrong

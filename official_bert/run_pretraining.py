@@ -58,7 +58,7 @@ def main(_) -> None:
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
                          checkpoint=checkpoint, report=print,
                          defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
-    runs.check_read(config, {*given_flags(FLAGS), *(text.partition("=")[0] for text in FLAGS.set)})
+    runs.check_read(config, runs.asked_keys(given_flags(FLAGS), FLAGS.set))
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
     evaluates = FLAGS.mode == "eval" or (FLAGS.mode == "train" and not do_train)
     if not FLAGS.output_dir and not (evaluates and FLAGS.init_checkpoint):

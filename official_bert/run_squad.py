@@ -92,9 +92,9 @@ def train(placement, eval_files: list[str]) -> None:
                       cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data)
     steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
     begun_with = runs.last_weights(FLAGS.output_dir)
-    metrics = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps).metrics
+    measured = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps).metrics
     if is_first_worker(placement):
-        runs.forget_tuned_for(begun_with, metrics, FLAGS.output_dir)
+        runs.forget_tuned_for(begun_with, measured, FLAGS.output_dir)
 
 
 def predict() -> None:

@@ -135,6 +135,11 @@ def with_vocabulary_of(config: Config, output_dir: str, may_change: bool = False
     return config
 
 
+def asked_keys(flags: Mapping[str, Any] | None, overrides: Iterable[str]) -> set[str]:
+    """Returns the dotted keys that the flags of 2018 and --set give."""
+    return {*(flags or {}), *(text.partition("=")[0] for text in overrides)}
+
+
 def check_read(config: Config, given: Iterable[str]) -> None:
     """Raises ValueError for a key that is `given` by a flag or --set, and does nothing because another one of the configuration counts."""
     for unread, counts in UNREAD_BESIDE:
