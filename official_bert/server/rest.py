@@ -118,9 +118,10 @@ class RestService:
 
 def _address(match: re.Match) -> ModelAddress:
     """Reads which model a path means."""
-    version = int(match["version"]) if match["version"] else None
-    if version is not None and version > MOST_VERSION:
+    digits = match["version"] and (match["version"].lstrip("0") or "0")
+    if digits and (len(digits) > len(str(MOST_VERSION)) or int(digits) > MOST_VERSION):  # Python reads no number of 5,000 digits
         raise invalid(f"Failed to convert version: {match['version'][:40]} to numeric.")
+    version = int(digits) if digits else None
     label = urllib.parse.unquote(match["label"]) if match["label"] else None
     return ModelAddress(urllib.parse.unquote(match["name"]), version, label)
 

@@ -147,6 +147,7 @@ MISTAKES = [
     ("nowhere:predict", {"instances": ["a"]}, 404, "Servable not found for request: Latest(nowhere)"),
     ("demo/versions/7:predict", {"instances": ["a"]}, 404, "Servable not found for request: Specific(demo, 7)"),
     ("demo/versions/99999999999999999999:predict", {"instances": ["a"]}, 400, "Failed to convert version"),
+    ("demo/versions/" + 5000 * "9" + ":predict", {"instances": ["a"]}, 400, "Failed to convert version"),
     ("labelled/labels/old:predict", {"instances": ["a"]}, 400, "Unrecognized servable version label: old"),
     ("demo:explain", {"instances": ["a"]}, 400, "Malformed request"),
     ("demo:predict", b"", 400, "JSON Parse error"),
