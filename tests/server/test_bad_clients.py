@@ -1,5 +1,6 @@
 """One bad client, and innocent ones beside it whose answers are checked: errors, sizes, slowness, and clients that go."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import json
@@ -17,6 +18,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from official_bert.server.batching import BatchingParameters
+from official_bert.server.reading import process
 from official_bert.server.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
@@ -206,6 +208,32 @@ def test_a_process_that_dies_over_a_body_is_replaced(running):
         status, body = waiting.result()
     assert status == 429 and "could not be read" in json.loads(body)["error"]
     assert running.ask(PREDICT, large)[0] == 200
+
+
+# What a process runs that holds too much after its second body, and ends slowly.
+FULL = """import atexit, time
+from official_bert.server.reading import child
+atexit.register(time.sleep, 0.3)
+child._held_memory = iter([0, 1 << 40]).__next__
+child.main()"""
+
+
+def test_a_process_that_ends_because_it_is_full_takes_no_request_with_it(monkeypatch):
+    started, start = [], process.subprocess.Popen
+    monkeypatch.setattr(process.subprocess, "Popen", lambda arguments, **options: (
+        started.append(arguments) or start([arguments[0], "-c", FULL], **options)))
+    reader = process.RequestReader(Limits(), predict_pb2.PredictRequest)
+    request = predict_pb2.PredictRequest(inputs={"text": tf.make_tensor_proto(["x" * 20_000])})
+    request.model_spec.name = "demo"
+
+    async def ask():
+        return [(await reader.grpc(request.SerializeToString())).inputs["text"][0] for _ in range(4)]
+
+    try:
+        assert asyncio.run(ask()) == [b"x" * 20_000] * 4
+    finally:
+        reader.close()
+    assert len(started) == 2
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import IO, Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from official_bert.server.reading import requests
-from official_bert.server.reading.process import receive, send_reading, specs_of
+from official_bert.server.reading.process import receive, send, send_reading, specs_of
 from official_bert.server.request_checks import Limits
 from official_bert.server.statuses import RequestError
 
@@ -26,12 +26,15 @@ def main() -> None:
     given = json.loads(receive(tasks))
     limits = Limits(**{**given, "text_inputs": tuple(given["text_inputs"])})
     message = _message(tasks)
-    while _held_memory() < KEPT_MEMORY:
+    stays = True
+    while stays:
         try:
             head = receive(tasks)
         except ConnectionResetError:
             return
         send_reading(answers, _read(json.loads(head), receive(tasks), message, limits))
+        stays = _held_memory() < KEPT_MEMORY
+        send(answers, b"stays" if stays else b"")  # said, because the server cannot see in time that a process is about to end
 
 
 def _held_memory() -> int:

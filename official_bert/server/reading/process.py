@@ -79,7 +79,11 @@ class RequestReader:
         timer.start()
         try:
             send(process.stdin, json.dumps(task).encode(), data)
-            return receive_reading(process.stdout)
+            try:
+                return receive_reading(process.stdout)
+            finally:
+                if not receive(process.stdout):  # it ends, and would take the next request with it
+                    self._end()
         except (OSError, ValueError) as error:  # it was killed, ended by itself, or its pipes were closed
             self._end()
             LOG.warning("the process that reads large requests ended: %s", error)
