@@ -68,16 +68,36 @@ flags.DEFINE_list("text_inputs", ["text", "text_pair", "question", "context", "c
                   "Inputs that must be UTF-8; other string inputs may have any bytes.")
 
 
+# Flags that do something only if others have a certain value: whether they have, and what is wanted.
+NEEDS = (
+    (("model_name",), lambda: FLAGS.model_base_path or not FLAGS.model_config_file,
+     "--model_base_path (--model_config_file has the names of its models)"),
+    (("batching_parameters_file", "enable_per_model_batching_parameters", "run_cost"), lambda: FLAGS.enable_batching, "--enable_batching"),
+    (("monitoring_config_file", "rest_api_timeout_in_ms", "body_seconds", "allowed_hosts", "allowed_origins"),
+     lambda: FLAGS.rest_api_port >= 0, "REST (a --rest_api_port from 0)"))
+
+
 def main(_) -> None:
     """Reads the configuration, then serves until SIGINT or SIGTERM."""
     logging.getLogger("official_bert.server").setLevel(logging.INFO)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides the warning that the session loader, which TF Serving uses too, is old
+    _check_flags()
     models = _models()
     from official_bert.server.server import Server
     _register_text_ops()
     server = Server(_options(models))
     asyncio.run(server.run(lambda started: print(f"Serving {', '.join(model.name for model in models)}. "
                                                  f"{started.addresses()}", flush=True)))
+
+
+def _check_flags() -> None:
+    """Raises ValueError for flags that would do nothing beside the others."""
+    if max(FLAGS.rest_api_port, FLAGS.port) < 0:
+        raise ValueError("--rest_api_port, --port: expected a port from 0 for REST, gRPC or both, got -1 twice")
+    for names, works, wanted in NEEDS:
+        for name in names:
+            if FLAGS[name].value != FLAGS[name].default and not works():
+                raise ValueError(f"--{name}: expected {wanted} beside it, without which it would do nothing")
 
 
 def _models():

@@ -18,7 +18,9 @@ import grpc
 import made_serving
 import pytest
 import tensorflow as tf
-from commands import run_here
+from absl import flags
+from absl.testing import flagsaver
+from commands import imported_tool, run_here
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
@@ -110,6 +112,23 @@ def test_mistakes_give_one_line(demo_root, arguments, message):
     told = [line for line in lines if line.startswith("error: ")]
     assert finished.returncode == 1 and len(told) == 1 and message in told[0], finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ("--rest_api_port=-1 --port=-1", "--rest_api_port, --port: expected a port from 0"),
+    ("--model_name=mine --model_config_file=x", "--model_name: expected --model_base_path"),
+    ("--batching_parameters_file=x --enable_batching=false", "--batching_parameters_file: expected --enable_batching beside it"),
+    ("--enable_per_model_batching_parameters --noenable_batching", "--enable_per_model_batching_parameters: expected"),
+    ("--run_cost=0 --enable_batching=false", "--run_cost: expected --enable_batching"),
+    ("--monitoring_config_file=x --rest_api_port=-1", "--monitoring_config_file: expected REST"),
+    ("--allowed_origins=https://example.org --rest_api_port=-1", "--allowed_origins: expected REST"),
+    ("--run_cost=512 --model_name=mine --model_base_path=x --enable_batching=false --rest_api_port=-1", ""),
+])
+def test_flags_that_would_do_nothing_are_refused(given, message):
+    refused = pytest.raises(ValueError, match=f"^{message}") if message else contextlib.nullcontext()
+    with imported_tool("serve", "official_bert") as serve, flagsaver.flagsaver(), refused:
+        flags.FLAGS(["serve", *given.split()])
+        serve._check_flags()
 
 
 def test_it_listens_on_this_machine_only_unless_told():
