@@ -70,13 +70,13 @@ class Batcher:
         answers = [part_answer.result()[0] for part_answer in waiting]
         return {name: join([answer[name] for answer in answers]) for name in answers[0]}
 
-    async def alone(self, inputs: Arrays, run: Run, deadline: float | None = None) -> dict[str, np.ndarray]:
-        """Returns the outputs for inputs that are not batched. Raises RequestError as `answer` does."""
+    async def alone(self, inputs: Arrays, run: Run, has_rows: bool, deadline: float | None = None) -> dict[str, np.ndarray]:
+        """Returns the outputs for inputs that are not batched, as `run_alone` does. Raises RequestError as `answer` does."""
         is_running = False
         try:
             async with asyncio.timeout_at(deadline), self._free_threads:
                 is_running = True
-                return await self._in_thread(run_alone, run, inputs, deadline, self.limits.max_answer_bytes)
+                return await self._in_thread(run_alone, run, inputs, has_rows, deadline, self.limits)
         except TimeoutError:
             raise _late(is_running) from None
 
@@ -184,12 +184,23 @@ def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: 
     return [*run_batch(run, parameters, most_bytes, tasks[:middle]), *run_batch(run, parameters, most_bytes, tasks[middle:])]
 
 
-def run_alone(run: Run, inputs: Arrays, deadline: float | None, most_bytes: int) -> dict[str, np.ndarray]:
-    """Returns the outputs for one request's inputs. Raises RequestError if they are too large."""
-    outputs = run(inputs, deadline)
-    if answer_bytes(outputs) > most_bytes:
-        raise answer_too_large(most_bytes)
-    return outputs
+def run_alone(run: Run, inputs: Arrays, has_rows: bool, deadline: float | None, limits: Limits) -> dict[str, np.ndarray]:
+    """Returns the outputs for one request's inputs; rows run in parts that are within the bounds of a batch.
+
+    Raises RequestError if the outputs are too large.
+    """
+    parts = [inputs]
+    if has_rows:
+        part = most_rows(row_extents(inputs), BatchingParameters(max_batch_size=limits.max_request_rows), limits)
+        size = len(next(iter(inputs.values())))
+        parts = [{name: array[start:start + part] for name, array in inputs.items()} for start in range(0, size, part)]
+    answers, total = [], 0
+    for rows in parts:
+        answers.append(run(rows, deadline))
+        total += answer_bytes(answers[-1])
+        if total > limits.max_answer_bytes:
+            raise answer_too_large(limits.max_answer_bytes)
+    return {name: join([answer[name] for answer in answers]) for name in answers[0]}
 
 
 def answer_bytes(outputs: Arrays) -> int:

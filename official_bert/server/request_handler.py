@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.server.batching import Batcher
+from official_bert.server.batching import Batcher, run_alone
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager, Version
 from official_bert.server.reading.process import RequestReader
@@ -127,10 +127,11 @@ class RequestHandler:
             self.metrics.model_ran(servable.name, time.perf_counter() - started)
             return outputs
 
+        has_rows = have_rows(signature, inputs)
         if self.batcher is None:
-            return await asyncio.to_thread(run, inputs, deadline)
-        if servable.batching is None or not have_rows(signature, inputs):
-            return await self.batcher.alone(inputs, run, deadline)
+            return await asyncio.to_thread(run_alone, run, inputs, has_rows, deadline, self.limits)
+        if servable.batching is None or not has_rows:
+            return await self.batcher.alone(inputs, run, has_rows, deadline)
         return await self.batcher.answer((servable.name, servable.version, signature.name), inputs, run, deadline,
                                          servable.batching)
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from official_bert.server.batching import BatchingParameters
+from official_bert.server.client import GrpcClient, ServingError
 from official_bert.server.reading import process
 from official_bert.server.request_checks import Limits
 from official_bert.server.server import ServerOptions
@@ -174,6 +175,17 @@ def test_requests_run_in_parts_that_are_within_the_bounds_of_a_batch(demo_root):
         assert status == 400 and "whose square is at most 64" in answer["error"]
         page = running.ask("/monitoring/prometheus/metrics")[1].decode()
     assert ':processed_batch_size_bucket{le="2.0"}' in page
+
+
+def test_requests_that_are_not_batched_have_the_same_bounds(demo_root):
+    limits = Limits(max_batch_elements=100, max_answer_bytes=1 << 20)
+    options = options_for(demo_root, limits, batching=None, poll_seconds=0.1)
+    with made_serving.embedded(options) as running, GrpcClient(running.target, "demo", batch_size=100) as client:
+        texts = ["ab" * size for size in range(1, 41)]  # of 80 bytes at most: one at a time
+        assert [row["length"] for row in client.predict(texts)] == [len(text) for text in texts]
+        assert 'runtime_latency_count{model_name="demo"} 40.0' in running.ask("/monitoring/prometheus/metrics")[1].decode()
+        with pytest.raises(ServingError, match="INVALID_ARGUMENT: the answer would take more than 1048576 bytes"):
+            client.predict([{"sizes": 40_000}] * 10, "long")
 
 
 def test_a_large_body_that_is_being_read_holds_up_nobody(running):
