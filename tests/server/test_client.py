@@ -16,7 +16,9 @@ import time
 import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
 from local_ports import free_ports
+from tensorflow.core.framework import types_pb2
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from official_bert.server.client import AsyncGrpcClient, AsyncRestClient, GrpcClient, RestClient, ServingError
@@ -350,6 +352,47 @@ def test_asynchronous_clients_give_the_same_answers_and_can_be_cancelled(server,
             with pytest.raises(ServingError, match="DEADLINE_EXCEEDED"):
                 await hasty.predict([{"steps": 2_000_000}], "work")
     asyncio.run(main())
+
+
+def signatures_with(dtype, output):
+    return {"serving_default": {"inputs": {"x": {"dtype": dtype}}, "outputs": {output: {"dtype": "DT_FLOAT"}}}}
+
+
+def test_a_newer_version_with_another_output_is_not_answered_under_the_name_of_the_former(monkeypatch):
+    outputs = iter(["score", "chance"])
+
+    async def ask(self, method, path, body=None):
+        return {"predictions": [0.5]} if method == "POST" else {
+            "metadata": {"signature_def": {"signature_def": signatures_with("DT_INT32", next(outputs))}}}
+
+    monkeypatch.setattr(AsyncRestClient, "_ask", ask)
+    with RestClient("http://127.0.0.1:1", "m") as client:
+        assert client.predict([1]) == [{"score": 0.5}]
+        assert client.predict([1]) == [{"chance": 0.5}]
+    outputs = iter(["score"])
+    with RestClient("http://127.0.0.1:1", "m", version=1) as client:  # which stays what it is
+        assert client.predict([1]) == client.predict([1]) == [{"score": 0.5}]
+
+
+def test_a_newer_version_with_another_type_gets_that_type(monkeypatch):
+    types = ["DT_INT32"]
+
+    async def signatures(self):
+        return {"serving_default": {"inputs": {"x": types[-1]}, "outputs": {"y": "DT_FLOAT"}}}
+
+    async def call(self, service, method, request):
+        if types_pb2.DataType.Name(request.inputs["x"].dtype) != types[-1]:
+            raise ServingError("INVALID_ARGUMENT", f"input 'x': expected {types[-1]}")
+        return predict_pb2.PredictResponse(outputs={"y": tf.make_tensor_proto(np.array([0.5], np.float32))})
+
+    monkeypatch.setattr(AsyncGrpcClient, "signatures", signatures)
+    monkeypatch.setattr(AsyncGrpcClient, "_call", call)
+    with GrpcClient("127.0.0.1:1", "m") as client:
+        assert client.predict([1]) == [{"y": 0.5}]
+        types.append("DT_INT64")
+        assert client.predict([1]) == [{"y": 0.5}]
+        with pytest.raises(ServingError, match="expected an answer for each of 2 rows, got y of the shape"):
+            client.predict([1, 2])
 
 
 @pytest.mark.parametrize("row", ["abc", b"abc", {"text": "abc"}])

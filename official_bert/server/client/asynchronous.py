@@ -19,11 +19,13 @@ from official_bert.server.client.messages import (
     signatures_of_json,
     signatures_of_proto,
     to_json,
+    without_rows,
 )
 from official_bert.server.statuses import HTTP_STATUS
 
 KEEP_ALIVE = 2.0  # seconds that an idle connection is kept: less than servers keep theirs, so none is found closed
 STATE_SECONDS = 0.2  # until the state of a channel shows that its connection has broken
+STALE = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")  # codes of a request that was made for other signatures
 # Of the codes that share a status, the commonest.
 CODES = {**{status: code for code, status in HTTP_STATUS.items()}, 400: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED",
          500: "INTERNAL"}
@@ -70,7 +72,10 @@ class AsyncModelClient(abc.ABC):
 
     async def _predict_in_turn(self, rows: Sequence[Any], signature: str) -> list[dict[str, Any]]:
         async with self._places:
-            return await self._predict_batch(rows, signature)
+            answers = await self._predict_batch(rows, signature)
+        if len(answers) != len(rows):
+            raise without_rows(len(rows), f"{len(answers)} rows")
+        return answers
 
     @abc.abstractmethod
     async def _predict_batch(self, rows: Sequence[Any], signature: str) -> list[dict[str, Any]]:
@@ -89,7 +94,7 @@ class AsyncModelClient(abc.ABC):
         """Ends the connections."""
 
     async def _names(self, side: str, signature: str) -> dict[str, str]:
-        """Returns the inputs or outputs of a signature, with their types; the server is asked once."""
+        """Returns the inputs or outputs of a signature, with their types; the server is asked if `known_signatures` is None."""
         if self.known_signatures is None:
             self.known_signatures = await self.signatures()
         known = self.known_signatures
@@ -127,7 +132,9 @@ class AsyncRestClient(AsyncModelClient):
         answers = [from_json(answer) for answer in (await self._ask("POST", ":predict", body))["predictions"]]
         if all(isinstance(answer, dict) for answer in answers):
             return answers
-        (name,) = await self._names("outputs", signature)  # one output comes without its name
+        if self.version is None:
+            self.known_signatures = None  # a newer version may have answered, and one output comes without its name
+        (name,) = await self._names("outputs", signature)
         return [{name: answer} for answer in answers]
 
     async def signatures(self) -> Signatures:
@@ -199,6 +206,19 @@ class AsyncGrpcClient(AsyncModelClient):
         self._metadata = tuple((name.lower(), value) for name, value in self.headers.items())
 
     async def _predict_batch(self, rows: Sequence[Any], signature: str) -> list[dict[str, Any]]:
+        known = self.known_signatures
+        try:
+            return await self._predict_as_known(rows, signature)
+        except (ServingError, ValueError) as error:  # perhaps because a newer version has other inputs than the known ones
+            if known is None or getattr(error, "code", STALE[0]) not in STALE:
+                raise
+            self.known_signatures = await self.signatures()
+            if self.known_signatures == known:
+                raise
+        return await self._predict_as_known(rows, signature)
+
+    async def _predict_as_known(self, rows: Sequence[Any], signature: str) -> list[dict[str, Any]]:
+        """Returns the answers to a request in the types of the known inputs."""
         from tensorflow_serving.apis import predict_pb2
         request = predict_pb2.PredictRequest()
         self._address(request.model_spec)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from official_bert.server.client.attempts import ServingError
+
 Signatures = dict[str, dict[str, dict[str, str]]]  # {signature: {"inputs" or "outputs": {name: dtype}}}
 
 
@@ -61,18 +63,28 @@ def _column(name: str, values: Sequence[Any], inputs: Mapping[str, str]) -> Any:
     """Makes a `TensorProto` of a column; a name that the model does not know is left for it to refuse."""
     import tensorflow as tf
     dtype = tf.as_dtype(inputs[name].removeprefix("DT_").lower()) if name in inputs else None
+    lists = [_lists(value) for value in values]
     try:
-        return tf.make_tensor_proto([_lists(value) for value in values], dtype)
+        proto = tf.make_tensor_proto(lists, dtype)
     except (ValueError, TypeError) as error:
         raise ValueError(f"rows: {name}: expected values of one type and length in a batch: "
                          f"{str(error).splitlines()[0]}") from None
+    return proto
 
 
 def rows_of_proto(response: Any, count: int) -> list[dict[str, Any]]:
-    """Reads the rows of a `PredictResponse`."""
+    """Reads the rows of a `PredictResponse`. Raises ServingError if an output has not one row for each of `count`."""
     import tensorflow as tf
     arrays = {name: tf.make_ndarray(response.outputs[name]) for name in sorted(response.outputs)}
+    for name, array in arrays.items():
+        if array.shape[:1] != (count,):
+            raise without_rows(count, f"{name} of the shape {list(array.shape)}")
     return [{name: _plain(array[index], name) for name, array in arrays.items()} for index in range(count)]
+
+
+def without_rows(count: int, got: str) -> ServingError:
+    """Returns the error for an answer that cannot be given as the rows of its request."""
+    return ServingError("INVALID_ARGUMENT", f"expected an answer for each of {count} rows, got {got}")
 
 
 def _lists(value: Any) -> Any:
