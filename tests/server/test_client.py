@@ -395,6 +395,13 @@ def test_a_newer_version_with_another_type_gets_that_type(monkeypatch):
             client.predict([1, 2])
 
 
+@pytest.mark.parametrize("number", [(1 << 32) + 101, 1 << 70])
+def test_numbers_beyond_the_range_of_an_input_are_refused_and_not_wrapped_around(connect, number):
+    refused = pytest.raises((ServingError, ValueError), match="out of the range of int32|expected numbers of int32|too large")
+    with connect() as client, refused:
+        client.predict([{"input_ids": [number], "input_mask": [1]}], "ids")
+
+
 @pytest.mark.parametrize("row", ["abc", b"abc", {"text": "abc"}])
 def test_a_single_row_is_not_taken_for_a_list_of_its_letters_or_names(connect, row):
     with connect() as client, pytest.raises(ValueError, match="rows: expected a list of rows, got a single one"):

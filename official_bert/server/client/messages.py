@@ -66,10 +66,20 @@ def _column(name: str, values: Sequence[Any], inputs: Mapping[str, str]) -> Any:
     lists = [_lists(value) for value in values]
     try:
         proto = tf.make_tensor_proto(lists, dtype)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"rows: {name}: expected values of one type and length in a batch: "
                          f"{str(error).splitlines()[0]}") from None
+    if dtype is not None and (dtype.is_integer or dtype.is_floating):
+        _check_range(name, np.asarray(lists), dtype)
     return proto
+
+
+def _check_range(name: str, numbers: np.ndarray, dtype: Any) -> None:
+    """Refuses numbers beyond a type's range, which `make_tensor_proto` wraps around or makes infinite; a given infinity is meant."""
+    finite = numbers[np.isfinite(numbers)] if numbers.dtype.kind == "f" else numbers
+    for number in (finite.min(), finite.max()) if finite.size else ():
+        if not dtype.min <= number <= dtype.max:
+            raise ValueError(f"rows: {name}: expected numbers of {dtype.name}, from {dtype.min} to {dtype.max}, got {number}")
 
 
 def rows_of_proto(response: Any, count: int) -> list[dict[str, Any]]:
