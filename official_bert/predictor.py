@@ -42,11 +42,16 @@ class Predictor:
         path = os.fspath(path)
         options = _chosen(options or ServingOptions(), choices)
         if exported_folder(path):
-            options.read((), f"{path}, an exported model, which answers as it was exported")
+            as_exported = f"{path}, an exported model, which answers as it was exported"
+            options.read((), as_exported)
+            if options.max_seq_length:
+                raise ValueError(f"--max_seq_length: expected a run or a checkpoint beside it, got {as_exported}")
             if vocab_file or do_lower_case is not None:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
             self._model = load_exported(path, "text")
             kind = _exported_class(self._model.place, self._model.outputs)
+            if options.head == "embeddings" and ServedEmbeddings.outputs[0] not in self._model.outputs:
+                raise ValueError(f"--head=embeddings: expected a model exported with it, got {as_exported}")
             self.config = _exported_config(self._model.place)
         else:
             task, model = restore_for_inference(path, vocab_file, do_lower_case)
