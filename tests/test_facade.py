@@ -13,6 +13,7 @@ from made_checkpoints import WORDS, stored_small
 import official_bert
 from official_bert.models.interchange import formats
 from official_bert.serving import export
+from official_bert.serving.loading import exported_folder
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import restore_for_inference
 from official_bert.text.tokenization import FullTokenizer
@@ -255,3 +256,12 @@ def test_what_is_no_text_is_named(exported):
 def test_options_that_an_exported_model_does_not_follow_are_refused(exported, choices):
     with pytest.raises(ValueError, match=f"--{next(iter(choices))}.* an exported model, which answers as it was exported"):
         official_bert.Predictor(exported, **choices)
+
+
+def test_a_run_in_whose_folder_a_model_was_exported_is_still_the_run(written, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(written("ours", "pretraining"), run)
+    (run / "text" / "1").mkdir(parents=True)
+    (run / "text" / "1" / "saved_model.pb").write_bytes(b"of an earlier checkpoint")
+    assert exported_folder(str(run)) is None
+    assert exported_folder(str(run / "text")) == str(run / "text" / "1")

@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_bert.copies import for_tensorflow
 from official_bert.files import exists, list_names, list_versions
 from official_bert.serving.served_model import ServedModel
+from official_bert.training.checkpointing import CONFIG_FILE
 
 
 def latest_version(folder: str) -> str:
@@ -24,9 +25,14 @@ def latest_version(folder: str) -> str:
 
 
 def exported_folder(path: str) -> str | None:
-    """The SavedModel that a path means: itself, or the newest version in models/NAME or models/NAME/text; None if it holds none."""
+    """The SavedModel that a path means: itself, or the newest version in models/NAME or models/NAME/text; None if it holds none.
+
+    None also for a training run's folder, in which a model may have been exported: the run may have gone on since.
+    """
     if exists(os.path.join(path, "saved_model.pb")):
         return path
+    if exists(os.path.join(path, CONFIG_FILE)):
+        return None
     for folder in (os.path.join(path, "text"), path, os.path.join(path, "ids")):
         if list_versions(folder, ["saved_model.pb"]):
             return latest_version(folder)
