@@ -179,11 +179,17 @@ class ModelManager:
 
     def errors(self) -> list[str]:
         """Returns a line for each model without a version that answers, with the reason."""
-        lines = []
-        for name in self.waiting():
-            reasons = [entry.error for entry in list(self._versions[name].values()) if entry.error]
-            lines.append(f"model {name}: " + (reasons[-1] if reasons else why_no_versions(self.models[name].base_path)))
-        return lines
+        return [f"model {name}: {self._why_waiting(name)}" for name in self.waiting()]
+
+    def _why_waiting(self, name: str) -> str:
+        model, known = self.models[name], list(self._versions[name].values())
+        if reasons := [entry.error for entry in known if entry.error]:
+            return reasons[-1]
+        if changing := [entry.number for entry in known if entry.state in ("START", "LOADING")]:
+            return f"{model.base_path}: version {max(changing)} is being written or loaded"
+        if (found := model_versions(model.base_path)) and not model.chosen(found):
+            return f"{model.base_path}: expected one of the versions {sorted(model.specific)} of its policy, got {sorted(found)}"
+        return why_no_versions(model.base_path)
 
     def close(self, timeout: float | None = None) -> None:
         """Ends all versions; waits up to `timeout` seconds for the requests of each."""

@@ -200,6 +200,16 @@ def test_what_is_wrong_with_a_folder_is_said_with_a_hint(base, tmp_path):
         assert words in manager.errors()[0] and manager.waiting()
 
 
+def test_versions_that_are_not_there_or_not_whole_are_named(base):
+    add(base, 1)
+    manager = manager_of(base, policy="specific", specific=(3, 2))
+    manager.poll()
+    assert manager.errors() == [f"model m: {base}: expected one of the versions [2, 3] of its policy, got [1]"]
+    manager = manager_of(base, settle_seconds=30.0)
+    manager.poll()
+    assert manager.errors() == [f"model m: {base}: version 1 is being written or loaded"]
+
+
 def test_closing_ends_everything(base):
     add(base, 1)
     manager = manager_of(base)
