@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official_bert.files import remove
 from official_bert.server.batch_queue import BatchingParameters
 from official_bert.server.reading.requests import DEFAULT_SIGNATURE
 from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
@@ -74,11 +75,12 @@ class Servable:
     """A loaded version: its signatures by name. Raises OSError or ValueError if the folder cannot be loaded.
 
     `batching` are the parameters by which its requests share batches; None: each runs alone. `labels` are the lines of
-    `assets/labels.txt`: names that a model's exporter gives to its classes.
+    `assets/labels.txt`: names that a model's exporter gives to its classes. `is_copy`: the folder is removed at the end.
     """
 
     def __init__(self, name: str, version: int, folder: str, session_config: tf.compat.v1.ConfigProto | None = None,
-                 batching: BatchingParameters | None = None):
+                 batching: BatchingParameters | None = None, is_copy: bool = False):
+        self._copy = folder if is_copy else ""
         self.name, self.version, self.batching = name, version, batching
         self.labels = read_labels(folder)
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=session_config)
@@ -131,6 +133,8 @@ class Servable:
         """Frees the memory; runs that are under way are cancelled."""
         self._session.close()
         self.signatures = {}
+        if self._copy:
+            remove(self._copy)
 
 
 def read_labels(folder: str) -> list[str]:

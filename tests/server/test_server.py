@@ -24,7 +24,7 @@ from commands import imported_tool, run_here
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from official_bert import files
+from official_bert import copies, files
 from official_bert.server.client import GrpcClient, RestClient, ServingError
 from official_bert.server.request_checks import Limits
 from official_bert.server.server import Server, ServerOptions
@@ -87,6 +87,8 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
         made_serving.wait_for(lambda: client.predict(["abc"])[0]["version"] == 2)
         files.remove(f"{base}/2")
         made_serving.wait_for(lambda: client.predict(["abc"])[0]["version"] == 1)
+        made_serving.wait_for(lambda: running.server.manager.statuses("demo", 2)[0].state == "END")
+        assert not os.path.exists(copies._copy_of(f"{base}/2")) and os.path.exists(copies._copy_of(f"{base}/1"))  # else the disk fills
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
