@@ -1,6 +1,7 @@
 """The way in from Python: a tokenizer, an encoder, a model and answers from whatever a path holds."""
 
 import json
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -265,3 +266,9 @@ def test_a_run_in_whose_folder_a_model_was_exported_is_still_the_run(written, tm
     (run / "text" / "1" / "saved_model.pb").write_bytes(b"of an earlier checkpoint")
     assert exported_folder(str(run)) is None
     assert exported_folder(str(run / "text")) == str(run / "text" / "1")
+
+
+def test_a_model_exported_without_warm_up_is_batched_nevertheless(exported):
+    folder = pathlib.Path(exported) / "text" / "1"
+    assert not (folder / "assets.extra").exists()
+    assert (folder / "batching_params.pbtxt").read_text().endswith("max_execution_batch_size { value: 32 }\n")

@@ -24,6 +24,7 @@ FORMS = ("text", "ids")
 BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
 PRECISION_FILE = "precision.txt"
 MOST_REQUEST_ROWS = 1024
+WARMED_SIZES = (1, 8, 32)  # rows of the warm-up requests if nobody says otherwise; the largest is the most that runs at once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class ExportOptions:
 
     output: str  # models/NAME
     version: int = 0  # 0: one above the highest that is there
-    batch_sizes: Sequence[int] = (1, 8, 32)  # of the warm-up requests: what the server's batching allows
+    batch_sizes: Sequence[int] = WARMED_SIZES  # of the warm-up requests: what the server's batching allows; none: no warm-up
     num_choices: int = 4  # of a choice model's Examples and warm-up requests
     precision: Precision = "float32"  # the model was made in its `policy_of`
 
@@ -99,9 +100,9 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
     if options.batch_sizes:
         requests = warmup.write_requests(folder, os.path.basename(normal(options.output)), inputs,
                                          options.batch_sizes, options.num_choices, served.max_seq_length)
-        if batches := batching_parameters(inputs, options.batch_sizes):
-            with open(os.path.join(folder, BATCHING_FILE), "w", encoding="utf-8") as file:
-                file.write(batches)
+    if batches := batching_parameters(inputs, options.batch_sizes or WARMED_SIZES):
+        with open(os.path.join(folder, BATCHING_FILE), "w", encoding="utf-8") as file:
+            file.write(batches)
     foreign = sorted({op for signature in signatures.values() for op in foreign_ops(signature)})
     outputs = ", ".join(signatures["serving_default"].structured_outputs)
     precision = "" if options.precision == "float32" else f"{options.precision}; "
