@@ -148,8 +148,10 @@ def _string(leaf: Any, name: str) -> bytes:
             raise invalid(f"input {name!r}: a lone surrogate is not text") from None
     if not _is_binary(leaf):
         raise _type_error(leaf, "string", name)
+    encoded = "".join(leaf["b64"].split())  # as in TF Serving, spaces and line ends mean nothing, and padding may be missing
+    padding = "" if "=" in encoded else "=" * (-len(encoded) % 4)
     try:
-        return base64.b64decode(leaf["b64"], validate=True)
+        return base64.b64decode(encoded + padding, validate=True)
     except (binascii.Error, ValueError):
         raise invalid(f"input {name!r}: Unable to base64 decode") from None
 

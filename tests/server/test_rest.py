@@ -49,6 +49,15 @@ def test_binary_strings_are_base64_both_ways(server):
     assert answer["outputs"] == {"copy_bytes": [coded], "size": [256]}
 
 
+def test_base64_may_have_line_ends_and_no_padding(server):
+    rows = [{"b64": text} for text in ("YWI", "YWI=", "YW\nI=\n", "YQ", "")]
+    status, answer = post(server, "demo:predict", {"instances": rows, "signature_name": "binary"})
+    assert status == 200 and [row["copy_bytes"] for row in answer["predictions"]] == [
+        {"b64": text} for text in ("YWI=", "YWI=", "YWI=", "YQ==", "")]
+    for wrong in ("YWI==", "Y", "YQ=", "Y=Q="):
+        assert post(server, "demo:predict", {"instances": [{"b64": wrong}], "signature_name": "binary"})[0] == 400
+
+
 def test_one_output_stands_without_its_name(server):
     _, answer = post(server, "demo:predict", {"signature_name": "words", "instances": ["a b", "c"]})
     assert answer == {"predictions": [["a", "b"], ["c", ""]]}
