@@ -21,7 +21,8 @@ def command(tmp_path_factory, golden):
 
     def run(*arguments):
         return run_here("-m", "official_bert.run_finetuning", "--task=classification", f"--bert_config_file={folder}/bert_config.json",
-                        f"--vocab_file={golden}/vocab_uncased.txt", f"--train_file={folder}/train.csv", "--max_seq_length=32",
+                        f"--vocab_file={golden}/vocab_uncased.txt", f"--train_file={folder}/train.csv",
+                        *([] if "max_seq_length" in "".join(arguments) else ["--max_seq_length=32"]),
                         "--num_train_epochs=1", "--cache_dir=", f"--output_dir={folder}/runs",
                         *(argument.replace("HERE", str(folder)) for argument in arguments))
     return run
