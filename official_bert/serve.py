@@ -3,7 +3,8 @@
     python -m official_bert.serve --model_base_path=models/small/text
     python -m official_bert.serve --model_config_file=deploy/models.config --batching_parameters_file=deploy/batching.config
 
-Flags with TF Serving's names have the same meaning. docs/serving.md lists the interface, its limits and its statuses.
+The paths in deploy/models.config are those of its container. Flags with TF Serving's names have the same meaning. docs/serving.md lists the
+interface, its limits and its statuses.
 """
 
 from official_bert.command_line import run_main
