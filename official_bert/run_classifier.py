@@ -80,8 +80,11 @@ def _config(dataset: str):
     checkpoint = runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "")
     overrides = ["task=glue", f"options.dataset={dataset}"]
     overrides += ["options.language=zh"] if dataset == "xnli" else []  # like 2018's XnliProcessor
-    return load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                       overrides=[*overrides, *FLAGS.set], defaults=merge(runs.DEFAULTS, AS_IN_2018), checkpoint=checkpoint, report=print)
+    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
+                         overrides=[*overrides, *FLAGS.set], defaults=merge(runs.DEFAULTS, AS_IN_2018), checkpoint=checkpoint, report=print)
+    if FLAGS.do_train:
+        runs.check_read(config, runs.asked_keys(given_flags(FLAGS), FLAGS.set))
+    return config
 
 
 def _results_of_2018(metrics: dict[str, float], best: bool) -> dict[str, float | int]:

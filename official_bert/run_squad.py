@@ -81,6 +81,7 @@ def train(placement, eval_files: list[str]) -> None:
     from official_bert.training.distribution import is_first_worker
     from official_bert.training.task import DataFiles, Steps
     config = _config()
+    runs.check_read(config, runs.asked_keys(given_flags(FLAGS), FLAGS.set))
     task = load_task(config)
     version_2 = task.options.version_2_with_negative
     languages.check(eval_files, version_2)

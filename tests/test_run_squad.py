@@ -122,6 +122,12 @@ def test_questions_to_answer_that_are_training_questions_are_refused_before_trai
     assert "300 of its 300 questions are in" in done.stderr and "(--allow_same_data allows it)" in done.stderr
 
 
+def test_epochs_beside_steps_that_count_are_refused(files, tmp_path):
+    done = run(*train_flags(files, tmp_path / "run", "--num_train_epochs=2", "--set=training.steps=5"))
+    assert done.returncode == 1 and "config.training.epochs: expected config.training.steps 0 beside it, got 5" in done.stderr, done.stderr
+    assert not (tmp_path / "run/config.yaml").exists()
+
+
 @pytest.mark.parametrize("flag", ["--predict_file", "--eval_files"])
 def test_questions_to_answer_are_read_before_training_begins(files, tmp_path, flag):
     (tmp_path / "broken.en.json").write_text('{"data": [{"paragraphs": [{"qas": []}]}]}')
