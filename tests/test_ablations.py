@@ -11,7 +11,7 @@ import pytest
 import yaml
 from commands import run_here
 
-from official_bert.config import Config
+from official_bert.config import Config, inherited_and_own, merge
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.ablations import Plan, generator_flags, usually_masked
 from official_bert.typed_values import build
@@ -50,6 +50,9 @@ def test_rows_of_the_budget_are_valid_and_measured_on_the_same_masks():
     assert "--masked_lm_prob=0.3" in generator_flags(plan.pretraining("masks_30"), {}, 3)[0]
     (trained_on,) = generator_flags(plan.pretraining("neighbours_kept_20"), plan.rows["neighbours_kept_20"].data, 3)
     assert {"--mask_rate=0.7", "--keep_rate=0.2", "--random_rate=0.1"} <= set(trained_on)
+    recipe = merge(*inherited_and_own(str(ROOT / "configs/pretrain/budget.yaml")))
+    measured = plan.pretraining("neighbours_masks_30")
+    assert build(Config, merge(recipe, {"training": {"precision": "bfloat16"}})) == build(Config, measured)
 
 
 def test_rows_differ_from_the_baseline_in_what_they_are_about_alone(plans):
