@@ -72,7 +72,7 @@ def draw(rows: dict[str, list[dict]], lengths: dict[str, float]) -> None:
     for color, (name, length) in enumerate(lengths.items()):
         for number, row in enumerate(rows[name]):
             axes.plot([step * length for step, _ in row["curve"]], [loss for _, loss in row["curve"]], color=f"C{color}", linewidth=1.2,
-                      marker=".", label=None if number else f"{row['title']} ({len(rows[name])} seeds)")
+                      marker=".", label=None if number else f"{row['title']} ({len(rows[name])} seed{'s' * (len(rows[name]) > 1)})")
     axes.axhline(final_loss(rows[FLAGS.baseline]), color="gray", linestyle="--", linewidth=1)
     axes.axvline(0.5, color="gray", linestyle="--", linewidth=1)
     axes.set(xlabel="time, in whole runs of the baseline", ylabel="held-out loss of masked words, nats")
