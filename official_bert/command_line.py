@@ -103,6 +103,17 @@ def placement_values(values: Any) -> dict[str, Any]:
     return {"strategy": strategy} | {name: values[name].value for name in PLACEMENT}
 
 
+def refuse_unread(values: Any, needs: Iterable[tuple[Iterable[str], bool, str]]) -> None:
+    """Raises ValueError for a flag on the command line that would do nothing (`values`: absl's `FLAGS`).
+
+    `needs` are names of flags, whether they are read beside the others, and what they need.
+    """
+    for names, are_read, wanted in needs:
+        for name in names:
+            if not are_read and values[name].present:
+                raise ValueError(f"--{name}: is read only beside {wanted}; leave it out")
+
+
 def define_configuration() -> None:
     """Defines --config, --set and --bert_config_file."""
     flags.DEFINE_string("config", None, "The run's YAML.")

@@ -5,7 +5,7 @@
 Several languages: `--input_file=en:english/*.txt,sw:swahili/*.txt`; the sampling is then smoothed (`--smoothing`).
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import refuse_unread, run_main
 
 import collections
 import itertools
@@ -124,8 +124,7 @@ def main(_) -> None:
     """Counts, smooths, learns, writes."""
     interruption.end_on_signals()
     report, files = YieldReport(), mixing.split_languages(FLAGS.input_file)
-    if len(files) < 2 and FLAGS["smoothing"].present:
-        raise ValueError("--smoothing: is read only beside several languages in --input_file; leave it out")
+    refuse_unread(FLAGS, [(["smoothing"], len(files) > 1, "several languages in --input_file")])
     preflight.check_outputs([FLAGS.output_file, *filter(None, [FLAGS.report_file])], itertools.chain(*files.values()),
                             mixing.without_languages(FLAGS.input_file))
     counts = count_languages(files, report)

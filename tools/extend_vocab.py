@@ -13,7 +13,7 @@ Without a checkpoint, this makes one to pre-train from (`--init_checkpoint=begun
 have a vector begin as these vectors, projected to the model's width.
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import refuse_unread, run_main
 
 import dataclasses
 import json
@@ -88,12 +88,8 @@ def begins_model() -> bool:
 
 def refuse_unread_options() -> None:
     """Raises ValueError for an option on the command line that would do nothing."""
-    unread = [(not FLAGS.input_file, ["num_words", "min_frequency"], "--input_file"),
-              (not begins_model(), ["random_seed"], "--vectors, and without --init_checkpoint")]
-    for is_unread, names, wanted in unread:
-        for name in names:
-            if is_unread and FLAGS[name].present:
-                raise ValueError(f"--{name}: is read only beside {wanted}; leave it out")
+    refuse_unread(FLAGS, [(["num_words", "min_frequency"], bool(FLAGS.input_file), "--input_file"),
+                          (["random_seed"], begins_model(), "--vectors, and without --init_checkpoint")])
 
 
 def wanted_words(tokenizer: FullTokenizer) -> list[str]:

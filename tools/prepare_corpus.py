@@ -4,7 +4,7 @@
     python tools/prepare_corpus.py --input_file='de:dewiki/**,th:thwiki/**' --output_file=mixed.txt@16 --smoothing=0.7
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import refuse_unread, run_main
 
 import collections
 import concurrent.futures
@@ -359,13 +359,11 @@ def main(_) -> None:
 
 def refuse_unread_options(files: Mapping[str, list[str]]) -> None:
     """Raises ValueError for an option on the command line that would do nothing."""
-    several = (len(files) < 2, "several languages in --input_file")
-    unread = {"near_similarity": ("near" not in FLAGS.drop_duplicates, "--drop_duplicates=near"), "mix": several, "smoothing": several,
-              "text_key": (FLAGS.format not in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
-              "language": (FLAGS.language not in files, "files without LANGUAGE: in --input_file")}
-    for name, (is_unread, wanted) in unread.items():
-        if is_unread and FLAGS[name].present:
-            raise ValueError(f"--{name}: is read only beside {wanted}; leave it out")
+    refuse_unread(FLAGS, [
+        (["near_similarity"], "near" in FLAGS.drop_duplicates, "--drop_duplicates=near"),
+        (["mix", "smoothing"], len(files) > 1, "several languages in --input_file"),
+        (["text_key"], FLAGS.format in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
+        (["language"], FLAGS.language in files, "files without LANGUAGE: in --input_file")])
 
 
 def input_files() -> dict[str, list[str]]:
