@@ -28,8 +28,8 @@ from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
-from official_bert.data.raw_text.documents import HEAD, check_prepared
-from official_bert.files import absolute, find_files, open_bytes, shard_names
+from official_bert.data.raw_text.documents import check_prepared_files
+from official_bert.files import absolute, find_files, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
 
@@ -181,9 +181,7 @@ def create_on_beam(config: InstanceConfig, outputs: list[str]) -> Account:
 def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
     """Makes the records on this machine; returns the counts."""
     facts, inputs = VocabularyFacts.of(load_vocab(FLAGS.vocab_file)), find_files(FLAGS.input_file, "--input_file", repeats=True)
-    for path in inputs:
-        with open_bytes(path) as file:
-            check_prepared(path, file.read(HEAD))
+    check_prepared_files(inputs)
     warn(file_sets.doubts(inputs))
     preflight.check_outputs([*outputs, *filter(None, [FLAGS.report_file])], [*inputs, FLAGS.vocab_file], FLAGS.input_file)
     work_dir = FLAGS.work_dir or os.path.dirname(work_path(outputs[0])) or "."

@@ -26,8 +26,8 @@ import numpy as np
 from absl import flags
 
 from official_bert import config as configuration
-from official_bert.data.raw_text.documents import HEAD, check_prepared
-from official_bert.files import find_files, open_bytes, read_json, read_lines, require_new_folder, written_folder
+from official_bert.data.raw_text.documents import check_prepared_files
+from official_bert.files import find_files, read_json, read_lines, require_new_folder, written_folder
 from official_bert.models.interchange import casing
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
@@ -101,9 +101,7 @@ def wanted_words(tokenizer: FullTokenizer) -> list[str]:
     if FLAGS.words_file:
         return read_words(FLAGS.words_file, tokenizer)
     paths = find_files(FLAGS.input_file, "--input_file")
-    for path in paths:
-        with open_bytes(path) as file:
-            check_prepared(path, file.read(HEAD))
+    check_prepared_files(paths)
     lines = (line for path in paths for line in read_lines(path, on_bad_text=FLAGS.on_bad_text))
     counts = vocab_learning.count_words(lines, FLAGS.do_lower_case)
     return vocab_learning.choose_domain_words(counts, tokenizer, FLAGS.num_words, FLAGS.min_frequency)

@@ -14,6 +14,7 @@ from official_bert.data.raw_text import containers, running_text
 from official_bert.data.raw_text.quality import QualityLimits
 from official_bert.data.raw_text.scripts import WordCounter
 from official_bert.data.raw_text.sentence_splitting import split_sentences
+from official_bert.files import open_bytes
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
 RAW = ((rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"), (rb'(\xef\xbb\xbf)?\s*\{\s*"[^"]{1,100}"\s*:', "JSON lines"),
@@ -57,6 +58,13 @@ def check_prepared(path: str, head: bytes) -> None:
         raise ValueError(f"{path}: expected text with a sentence on each line, got {found}; tools/prepare_corpus.py makes such text of it")
     if found := next((name for pattern, name in NO_TEXT if re.match(pattern, head)), ""):
         raise ValueError(f"{path}: expected text in UTF-8 with a sentence on each line, got {found}")
+
+
+def check_prepared_files(paths: Iterable[str]) -> None:
+    """Raises ValueError for the first of several files that is not prepared text."""
+    for path in paths:
+        with open_bytes(path) as file:
+            check_prepared(path, file.read(HEAD))
 
 
 def _check_documents(path: str, lines: Iterable[str]) -> None:
