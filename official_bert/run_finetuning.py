@@ -10,6 +10,7 @@ again continues a stopped run.
 
 from official_bert.command_line import given_flags, run_main
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -81,11 +82,15 @@ def _search(config: Config, files, placement, steps) -> None:
 
     from official_bert import finetuning
     from official_bert.data.cache import file_digest
-    from official_bert.files import normal
+    from official_bert.files import is_remote, normal
     from official_bert.tasks.loading import load_task
     from official_bert.training import runs, search
+    from official_bert.training.checkpointing import locked
     if not (steps.train and steps.evaluate):
         raise ValueError("--grid, --vary, --random, --folds and --seeds: expected --do_train and --do_eval beside them")
+    if placement.strategy == "multi_worker":  # TensorFlow connects the workers of a process once, for one model
+        raise ValueError("--grid, --vary, --random, --folds and --seeds: expected another --strategy than multi_worker, which trains one run; "
+                         "give each run a command and an --output_dir of its own")
     if FLAGS.folds and steps.predict:
         raise ValueError("--folds: expected no --predict_file and no --do_predict beside it, because the model of a fold has not seen all "
                          "rows; train the best setting without --folds to predict with it")
@@ -111,7 +116,8 @@ def _search(config: Config, files, placement, steps) -> None:
     settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
     for setting in settings:  # refuses, before the first of them trains, what needs no data to be wrong
         load_task(search.with_setting(config, setting)).check(steps)
-    outcomes, best = search.search(config, settings, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin, folds=FLAGS.folds)
+    with contextlib.nullcontext() if is_remote(FLAGS.output_dir) else locked(FLAGS.output_dir):
+        outcomes, best = search.search(config, settings, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin, folds=FLAGS.folds)
     print("\n".join(search.describe(outcomes, metric, FLAGS.folds)))
     print(f"  {best}")
     if steps.predict:

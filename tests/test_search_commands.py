@@ -7,6 +7,8 @@ import pytest
 from commands import run_here
 from test_run_finetuning import write_csv
 
+from official_bert.training.checkpointing import locked
+
 TINY = {"vocab_size": 3000, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
         "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.2, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0}
@@ -38,6 +40,8 @@ def command(tmp_path_factory, golden):
     (["--random=2", "--vary=optimizer.learning_rat=uniform(1,2)"], "unknown keys ['learning_rat']"),
     (["--random=2", "--vary=training.batch_size=uniform(1,2)"], "config.training.batch_size: expected int, got 1."),
     (["--random=-1"], "flag --random"),
+    (["--folds=3", "--strategy=multi_worker", "--worker_hosts=localhost:1,localhost:2", "--task_index=0"],
+     "expected another --strategy than multi_worker, which trains one run"),
     (["--vary=options.max_seq_length=16,128"], "config.options.max_seq_length: expected at most the model's 64 positions"),
     (["--vary=training.batch_size=16,20", "--set=training.accumulation_steps=8"], "times 8 accumulation steps = 8, got 20"),
     (["--set=training.freeze=layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
@@ -46,6 +50,13 @@ def test_what_cannot_be_is_refused_in_one_line(command, arguments, said):
     done = command(*arguments)
     assert done.returncode == 1 and said in done.stderr + done.stdout and "Traceback" not in done.stderr, done.stderr
     assert "step 1/" not in done.stdout  # nothing was trained before it was seen
+
+
+def test_two_searches_do_not_write_to_one_folder(command, tmp_path):
+    with locked(str(tmp_path)):
+        done = command("--folds=3", f"--output_dir={tmp_path}")
+    assert done.returncode == 1 and f"--output_dir={tmp_path}: another run is writing to this folder" in done.stderr
+    assert not (tmp_path / "search.json").exists() and "run 1" not in done.stdout
 
 
 @pytest.mark.slow

@@ -189,6 +189,10 @@ def main(_) -> None:
         check_size(FLAGS.vocab_file, len(tokenizer.vocab), model.vocab_size)
     if FLAGS.init_checkpoint:
         from official_bert.models.interchange import vocabulary_rows
+        from official_bert.tasks.loading import run_folder
+        if FLAGS.bert_config_file and (run := run_folder(FLAGS.init_checkpoint)):
+            raise ValueError(f"--bert_config_file={FLAGS.bert_config_file}: cannot hold all that the configuration of {run} says; give "
+                             f"--config={os.path.join(run, 'config.yaml')} instead")
         vocabulary_rows.check_vocabulary(FLAGS.init_checkpoint, FLAGS.vocab_file)
     words = wanted_words(tokenizer)
     entries, ids = extend_vocab(tokenizer.vocab, words, FLAGS.grow)

@@ -234,6 +234,7 @@ def test_a_model_from_nothing_begins_with_the_vectors_of_its_words(root, tmp_pat
 def test_a_yaml_begins_too_and_words_may_be_added(root, tmp_path, vocab):
     (tmp_path / "run.yaml").write_text("model: {vocab_size: 3000, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, "
                                        "intermediate_size: 16}\nseed: 7\n")
+    (tmp_path / "other.json").write_text('{"hidden_size": 8, "num_attention_heads": 2, "vocab_size": 3001}')
     (tmp_path / "words.txt").write_text("\n".join(["glassblower", "thermometers", "brno"]))
     done, stored = begin(root, vocab, tmp_path, [("the", np.ones(8)), ("brno", -np.ones(8))], f"--config={tmp_path}/run.yaml",
                          f"--words_file={tmp_path}/words.txt")
@@ -241,6 +242,9 @@ def test_a_yaml_begins_too_and_words_may_be_added(root, tmp_path, vocab):
     assert stored.config.vocab_size == 3001 and load_config(str(tmp_path / "out0/config.yaml")).seed == 7
     ids, table = FullTokenizer(str(tmp_path / "out0/vocab.txt")).vocab, stored.weights["embeddings/word_embeddings"]
     np.testing.assert_allclose(table[ids["the"]], -table[ids["brno"]])
+    done = extend(root, f"--vocab_file={tmp_path}/out0/vocab.txt", f"--output_dir={tmp_path}/more", f"--init_checkpoint={tmp_path}/out0",
+                  f"--words_file={tmp_path}/words.txt", f"--bert_config_file={tmp_path}/other.json")
+    assert done.returncode == 1 and f"give --config={tmp_path}/out0/config.yaml instead" in last_line(done)
     done, _ = begin(root, vocab, tmp_path, [("nowhere", np.ones(8))])
     assert done.returncode == 1 and "--vectors: expected vectors for some words of the vocabulary, got none" in last_line(done)
     assert not (tmp_path / "out1").exists()
