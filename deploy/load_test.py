@@ -23,6 +23,7 @@ from absl import flags
 FLAGS = flags.FLAGS
 flags.DEFINE_string("url", "http://127.0.0.1:8501", "The server's REST address.")
 flags.DEFINE_string("grpc", "", "The server's gRPC address; if given, the load goes there.")
+flags.DEFINE_string("api_token_file", "", "The server's file of tokens, of which the first is sent.")
 flags.DEFINE_string("model", "default", "The model's name.")
 flags.DEFINE_string("signature", "", "The signature; empty: serving_default.")
 flags.DEFINE_string("texts", "", "File of texts, one per line; empty: random sentences of 1 to 200 words.")
@@ -92,7 +93,8 @@ def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None
     while time.monotonic() < deadline and tally.may_send(FLAGS.requests):
         started = time.perf_counter()
         if rng.random() < FLAGS.mistakes:
-            answer = http.request("POST", f"{FLAGS.url}/v1/models/{FLAGS.model}:predict", body=rng.choice(MISTAKES))
+            answer = http.request("POST", f"{FLAGS.url}/v1/models/{FLAGS.model}:predict", body=rng.choice(MISTAKES),
+                                  headers=client.client.headers)
             refused = answer.status == 400 and "error" in json.loads(answer.data)
             tally.add("refused as documented" if refused else f"MISTAKE ANSWERED {answer.status}", 0, 0)
             continue
@@ -106,6 +108,7 @@ def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None
 
 def main(_) -> None:
     """Sends, waits, prints."""
+    from official_bert.server.access import read_tokens
     from official_bert.server.client import GrpcClient, RestClient
     host = FLAGS.grpc.rpartition(":")[0].strip("[]") if FLAGS.grpc else urllib.parse.urlsplit(FLAGS.url).hostname or ""
     check_loopback(host)
@@ -115,10 +118,13 @@ def main(_) -> None:
     if FLAGS.texts:
         with open(FLAGS.texts, encoding="utf-8") as file:
             texts = [line.strip() for line in file if line.strip()][:100_000]
-    options = {"batch_size": max(sizes), "concurrency": FLAGS.concurrency, "attempts": 1, "timeout": 60.0}
+    token = read_tokens(FLAGS.api_token_file)[0] if FLAGS.api_token_file else ""
+    options = {"batch_size": max(sizes), "concurrency": FLAGS.concurrency, "attempts": 1, "timeout": 60.0, "token": token}
     client = GrpcClient(FLAGS.grpc, FLAGS.model, **options) if FLAGS.grpc else RestClient(FLAGS.url, FLAGS.model, **options)
-    tally, started = Tally(), time.monotonic()
+    tally = Tally()
     with client:
+        client.signatures()  # over gRPC this imports TensorFlow, which is no part of the load
+        started = time.monotonic()
         threads = [threading.Thread(target=send, args=(client, tally, texts, sizes, started + FLAGS.seconds,
                                                        FLAGS.seed * 1000 + number)) for number in range(FLAGS.concurrency)]
         for thread in threads:
