@@ -89,8 +89,8 @@ def _search(config: Config, files, placement, steps) -> None:
     if not (steps.train and steps.evaluate):
         raise ValueError("--grid, --vary, --random, --folds and --seeds: expected --do_train and --do_eval beside them")
     if placement.strategy == "multi_worker":  # TensorFlow connects the workers of a process once, for one model
-        raise ValueError("--grid, --vary, --random, --folds and --seeds: expected another --strategy than multi_worker, which trains one run; "
-                         "give each run a command and an --output_dir of its own")
+        raise ValueError("--grid, --vary, --random, --folds and --seeds: expected another --strategy than multi_worker, which trains one "
+                         "run; give each run a command and an --output_dir of its own")
     if FLAGS.folds and steps.predict:
         raise ValueError("--folds: expected no --predict_file and no --do_predict beside it, because the model of a fold has not seen all "
                          "rows; train the best setting without --folds to predict with it")
