@@ -4,7 +4,8 @@
     python benchmarks/budget.py --work_dir=budget --baseline=rate_1e3 --contenders=budget,masks_20
 
 The losses are those of `results.jsonl` (other seeds of a row are called ROW_seed_2, ROW_seed_3). Runs of different hours cannot tell times:
-the seconds of a step are measured here, by the rows' own commands, configurations and records, cut to --steps steps, by turns.
+the seconds of a step are measured here, by the rows' own commands, configurations and records, cut to --steps steps, by turns. Times in
+the table are in whole runs of the baseline; the last column says when each seed came down to the baseline's mean last loss.
 """
 
 import json
@@ -85,6 +86,16 @@ def final_loss(seeds: list[dict]) -> float:
     return statistics.fmean(row["held_out"]["mlm_loss"] for row in seeds)
 
 
+def steps_to(loss: float, curve: list[tuple[int, float]]) -> float | None:
+    """Returns after how many steps a curve comes down to a loss, on straight lines between its points; None if it does not."""
+    before: tuple[float, float] | None = None
+    for step, now in curve:
+        if now <= loss:
+            return step if before is None else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - now)
+        before = step, now
+    return None
+
+
 def main(_) -> None:
     """Measures, prints a table in Markdown, draws."""
     rows, names = read_rows(), [FLAGS.baseline, *FLAGS.contenders]
@@ -93,15 +104,18 @@ def main(_) -> None:
         for name in names:
             seconds[name].append(seconds_of_a_step(name))
         print(f"turn {turn + 1} of {FLAGS.turns}", file=sys.stderr, flush=True)
-    whole = rows[FLAGS.baseline][0]["steps"]
-    print("| | steps | time of a step | time of the run | held-out loss, each seed | mean |\n" + "|---" * 6 + "|")
+    whole, wanted = rows[FLAGS.baseline][0]["steps"], final_loss(rows[FLAGS.baseline])
+    headings = ["", "steps", "time of a step", "time of the run", "held-out loss, each seed", "mean", f"{wanted:.3f} reached after"]
+    print(f"| {' | '.join(headings)} |\n{'|---' * len(headings)}|")
     lengths = {}
     for name in names:
         ratios = [one / base for one, base in zip(seconds[name], seconds[FLAGS.baseline])]
         lengths[name] = statistics.median(ratios) / whole
         losses = ", ".join(f"{row['held_out']['mlm_loss']:.3f}" for row in rows[name])
+        reached = ", ".join("never" if steps is None else f"{steps * lengths[name]:.2f}"
+                            for steps in (steps_to(wanted, row["curve"]) for row in rows[name]))
         print(f"| {rows[name][0]['title']} | {rows[name][0]['steps']:,} | {min(ratios):.2f} to {max(ratios):.2f} | "
-              f"{lengths[name] * rows[name][0]['steps']:.2f} | {losses} | {final_loss(rows[name]):.3f} |")
+              f"{lengths[name] * rows[name][0]['steps']:.2f} | {losses} | {final_loss(rows[name]):.3f} | {reached} |")
     draw(rows, lengths)
 
 
