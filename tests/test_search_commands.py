@@ -44,12 +44,16 @@ def command(tmp_path_factory, golden):
      "expected another --strategy than multi_worker, which trains one run"),
     (["--vary=options.max_seq_length=16,128"], "config.options.max_seq_length: expected at most the model's 64 positions"),
     (["--vary=training.batch_size=16,20", "--set=training.accumulation_steps=8"], "times 8 accumulation steps = 8, got 20"),
+    (["--vary=training.freeze=embeddings,layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
+    (["--vary=training.reinitialize_layers=0,7"], "training.reinitialize_layers: expected at most the 1 layers of the model, got 7"),
+    (["--vary=training.reinitialize_layers=0,1", "--set=training.freeze=encoder"], "layer_0 would be made anew and frozen"),
+    (["--vary=optimizer.layer_decay=1.0,0.9", "--set=training.freeze=embeddings"], "optimizer.layer_decay: expected 1.0, embeddings and"),
     (["--set=training.freeze=layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
     (["--set=optimizer.layer_decay=1.5"], "config.optimizer.layer_decay: expected a factor above 0, at most 1, got 1.5")])
 def test_what_cannot_be_is_refused_in_one_line(command, arguments, said):
     done = command(*arguments)
     assert done.returncode == 1 and said in done.stderr + done.stdout and "Traceback" not in done.stderr, done.stderr
-    assert "step 1/" not in done.stdout  # nothing was trained before it was seen
+    assert "run 2 of" not in done.stdout and "saved" not in done.stdout  # nothing was trained before it was seen
 
 
 def test_two_searches_do_not_write_to_one_folder(command, tmp_path):

@@ -70,6 +70,29 @@ def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
     return (f"frozen: {names}; {after:,} of {before:,} parameters are trained",)
 
 
+def check_parts(freeze: str | Sequence[str], count: int, layer_decay: float, layers: int) -> None:
+    """Raises ValueError for what `freeze`, `first_values` and `rate_factors` refuse in every model of so many layers; it needs none."""
+    fixed = frozen_parts(freeze, layers)
+    _parts_anew(count, layers, fixed)
+    if layer_decay != 1.0 and {"embeddings", *(f"layer_{number}" for number in range(layers - 1))} <= fixed:
+        raise _no_decay(layer_decay)
+
+
+def _parts_anew(count: int, layers: int, fixed: set[str]) -> set[str]:
+    """Returns the parts that are made anew. Raises ValueError for more layers than there are, and for parts that are `fixed`."""
+    if count > layers:
+        raise ValueError(f"config.training.reinitialize_layers: expected at most the {layers} layers of the model, got {count}")
+    anew = {"pooler", *(f"layer_{number}" for number in range(layers - count, layers))} if count else set()
+    if both := sorted(anew & fixed):
+        raise ValueError(f"config.training.reinitialize_layers: {both[0]} would be made anew and frozen ({FROZEN_BY}), and never learn")
+    return anew
+
+
+def _no_decay(layer_decay: float) -> ValueError:
+    return ValueError(f"config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen ({FROZEN_BY}), "
+                      f"got {layer_decay}")
+
+
 def first_values(model: keras.Model, count: int, frozen: str | Sequence[str] = ()) -> Mapping[str, np.ndarray]:
     """Returns the weights of the last `count` layers and of the pooler, by name, to put back after a checkpoint is taken.
 
@@ -77,14 +100,9 @@ def first_values(model: keras.Model, count: int, frozen: str | Sequence[str] = (
     """
     if not count:
         return {}
-    layers = layers_of(model)
-    if count > layers:
-        raise ValueError(f"config.training.reinitialize_layers: expected at most the {layers} layers of the model, got {count}")
-    anew = {"pooler", *(f"layer_{number}" for number in range(layers - count, layers))}
-    named = weights_by_name(model)
+    layers, named = layers_of(model), weights_by_name(model)
     fixed = frozen_parts(frozen, layers) | {part_of(name) for name, weight in named.items() if not weight.trainable}
-    if both := sorted(anew & fixed):
-        raise ValueError(f"config.training.reinitialize_layers: {both[0]} would be made anew and frozen ({FROZEN_BY}), and never learn")
+    anew = _parts_anew(count, layers, fixed)
     return {name: np.array(weight.value) for name, weight in named.items() if part_of(name) in anew}
 
 
@@ -112,6 +130,5 @@ def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> li
         raise ValueError(f"config.optimizer.head_rate: expected 1.0 for a model without a head, got {head_rate}")
     trained = [parts[id(weight)] for weight in model.trainable_variables]
     if layer_decay != 1.0 and not set(trained) - {"pooler", "head", f"layer_{layers - 1}"}:
-        raise ValueError(f"config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen ({FROZEN_BY}), "
-                         f"got {layer_decay}")
+        raise _no_decay(layer_decay)
     return [factors[part] for part in trained]

@@ -19,6 +19,7 @@ from official_bert.data.cache import text_digest
 from official_bert.data.sources import BatchSource
 from official_bert.data.tables import Rows, Source, digest
 from official_bert.files import is_file
+from official_bert.models import parts
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
@@ -183,6 +184,11 @@ class TaskBase(abc.ABC):
         options = to_dict(dataclasses.replace(self.options, **found))
         return type(self)(dataclasses.replace(self.config, options=options))
 
+    @property
+    def frozen(self) -> str | Sequence[str]:
+        """The parts of the model that do not learn, as `training.freeze` has them."""
+        return self.config.training.freeze
+
     def reads_pooler(self, model: keras.Model) -> bool:
         """Whether a head reads the pooler: those of tags, spans, embeddings, and of words without one of sentences, do not."""
         return self.head not in ("tagger", "span", "embeddings") and getattr(model, "next_sentence", model) is not None
@@ -194,12 +200,15 @@ class TaskBase(abc.ABC):
     def check(self, steps: Steps) -> None:
         """Refuses lengths and batches that `steps` cannot use; it needs neither files nor a model, but the strategy's scope.
 
-        Raises ValueError for more tokens than the model has positions, and for a batch that replicas and micro-batches cannot share.
+        Raises ValueError for more tokens than the model has positions, for a batch that replicas and micro-batches cannot share, and for
+        parts to freeze or to make anew that the model lacks.
         """
         settings, strategy = self.config.training, tf.distribute.get_strategy()
         check_length(self.options.max_seq_length, self.config.model)
         if steps.train:
             check_batch("batch_size", settings.batch_size, strategy, settings.accumulation_steps)
+            parts.check_parts(self.frozen, settings.reinitialize_layers, self.config.optimizer.layer_decay,
+                              self.config.model.num_hidden_layers)
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:

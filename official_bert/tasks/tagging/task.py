@@ -105,6 +105,11 @@ class Task(TaskBase):
             return CRFTagger.make(model, settings | crf_settings, recompute=recompute)
         return Tagger.make(model, settings, recompute=recompute)
 
+    @property
+    def frozen(self):
+        """With features also the whole encoder."""
+        return "encoder" if self.options.features else self.config.training.freeze
+
     def losses(self, outputs, batch):
         """Negative log-likelihood by word: of single tags, or of the CRF's chains over the words of a row's sentences."""
         if not self.options.crf:
