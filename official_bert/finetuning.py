@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.config import (
+    FIXED_BY_CHECKPOINT,
     Config,
     ModelConfig,
     OptimizerConfig,
@@ -33,8 +34,8 @@ from official_bert.predictor import Predictor
 from official_bert.tasks.loading import load_task, run_folder, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text.vocab import load_vocab
-from official_bert.training import runs
-from official_bert.training.distribution import Placement, check_backend
+from official_bert.training import runs, search
+from official_bert.training.distribution import Placement, check_backend, make_strategy
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
 SECTIONS = {"model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
@@ -129,6 +130,20 @@ def _check_same_words(own: str, asked: str, folder: str) -> None:
     """Raises ValueError for a vocabulary file with other words than that of the run in a folder, if there are both."""
     if asked != own and exists(own) and exists(asked) and load_vocab(own) != load_vocab(asked):
         raise ValueError(f"--vocab_file={asked}: {folder} was trained with another vocabulary; leave --vocab_file out to use its own")
+
+
+def check_settings(config: Config, settings: Iterable[search.Setting], asked: Iterable[str], placement: Placement,
+                   init_checkpoint: str = "", steps: Steps = TRAIN_AND_EVALUATE) -> None:
+    """Raises ValueError, before a search trains its first setting, for one that needs no data to be wrong: it contradicts the initial
+    checkpoint, makes a value do nothing that it has or that is `asked` for, or does not fit the model or the devices.
+    """
+    with make_strategy(placement).scope():  # its replicas share a batch
+        for setting in settings:
+            if fixed := {key: value for key, value in setting.items() if key in FIXED_BY_CHECKPOINT}:
+                load_config(flags=fixed, checkpoint=runs.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file))
+            one = search.with_setting(config, setting)
+            runs.check_read(one, {*asked, *setting})
+            load_task(one).check(steps)
 
 
 def carry_out(config: Config, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",

@@ -111,11 +111,11 @@ def _search(config: Config, files, placement, steps) -> None:
         origin["vocabulary"] = file_digest(vocab_file)
     metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
     grid: search.Grid = {**(search.PAPER_GRID if FLAGS.grid else {}), **search.parse_vary(FLAGS.vary)}
-    if both := sorted(runs.asked_keys(given_flags(FLAGS), FLAGS.set) & grid.keys()):
+    asked = runs.asked_keys(given_flags(FLAGS), FLAGS.set)
+    if both := sorted(asked & grid.keys()):
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
     settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
-    for setting in settings:  # refuses, before the first of them trains, what needs no data to be wrong
-        load_task(search.with_setting(config, setting)).check(steps)
+    finetuning.check_settings(config, settings, asked, placement, FLAGS.init_checkpoint, steps)
     with contextlib.nullcontext() if is_remote(FLAGS.output_dir) else locked(FLAGS.output_dir):
         outcomes, best = search.search(config, settings, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin, folds=FLAGS.folds)
     print("\n".join(search.describe(outcomes, metric, FLAGS.folds)))

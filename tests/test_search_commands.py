@@ -1,13 +1,20 @@
 """Cross-validation and random search as commands: each run once, one table, and what they refuse."""
 
+import contextlib
 import json
 import re
 
 import pytest
+import tensorflow as tf
 from commands import run_here
+from made_finetuning import make_config
 from test_run_finetuning import write_csv
 
+from official_bert import finetuning
+from official_bert.config import ModelConfig, build
+from official_bert.models.classifier import Classifier
 from official_bert.training.checkpointing import locked
+from official_bert.training.distribution import Placement
 
 TINY = {"vocab_size": 3000, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
         "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.2, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
@@ -48,12 +55,37 @@ def command(tmp_path_factory, golden):
     (["--vary=training.reinitialize_layers=0,7"], "training.reinitialize_layers: expected at most the 1 layers of the model, got 7"),
     (["--vary=training.reinitialize_layers=0,1", "--set=training.freeze=encoder"], "layer_0 would be made anew and frozen"),
     (["--vary=optimizer.layer_decay=1.0,0.9", "--set=training.freeze=embeddings"], "optimizer.layer_decay: expected 1.0, embeddings and"),
+    (["--vary=optimizer.warmup_proportion=0.1,0.3", "--set=optimizer.warmup_steps=2"], "got 2, which counts; 0.1 would do nothing"),
+    (["--vary=training.steps=2,3"], "config.training.epochs: expected config.training.steps 0 beside it, got 2"),
     (["--set=training.freeze=layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
     (["--set=optimizer.layer_decay=1.5"], "config.optimizer.layer_decay: expected a factor above 0, at most 1, got 1.5")])
 def test_what_cannot_be_is_refused_in_one_line(command, arguments, said):
     done = command(*arguments)
     assert done.returncode == 1 and said in done.stderr + done.stdout and "Traceback" not in done.stderr, done.stderr
     assert "run 2 of" not in done.stdout and "saved" not in done.stdout  # nothing was trained before it was seen
+
+
+@pytest.mark.parametrize(("vary", "said"), [
+    ("model.num_hidden_layers=1,2", "num_hidden_layers is 1 there, got 2"),
+    ("model.attention=bidirectional,left_to_right", "model.attention is 'bidirectional' there, got 'left_to_right'")])
+def test_settings_that_contradict_the_checkpoint_are_refused(command, tmp_path, vary, said):
+    Classifier.make(build(ModelConfig, TINY), {"num_classes": 2}).save(tmp_path / "bert.keras")
+    done = command(f"--init_checkpoint={tmp_path}/bert.keras", f"--vary={vary}", f"--output_dir={tmp_path}/runs")
+    assert done.returncode == 1 and said in done.stderr and "run 1 of" not in done.stdout, done.stderr
+
+
+def test_every_setting_of_a_search_has_a_batch_that_the_replicas_share(monkeypatch):
+    class TwoReplicas:
+        num_replicas_in_sync = 2
+
+        @contextlib.contextmanager
+        def scope(self):
+            monkeypatch.setattr(tf.distribute, "get_strategy", lambda: self)
+            yield
+    monkeypatch.setattr(finetuning, "make_strategy", lambda _: TwoReplicas())
+    settings = [{"training.batch_size": 8}, {"training.batch_size": 9}]
+    with pytest.raises(ValueError, match=r"training\.batch_size: expected a multiple of 2 replicas times 1 .* got 9"):
+        finetuning.check_settings(make_config("classification"), settings, [], Placement())
 
 
 def test_two_searches_do_not_write_to_one_folder(command, tmp_path):

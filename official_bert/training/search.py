@@ -219,7 +219,7 @@ def _silent_about_retracing() -> Iterator[None]:
 
 
 def _check_settings(config: Config, settings: Sequence[Setting], folds: int) -> None:
-    """Raises ValueError for settings that are the same run, or of which a key has no effect."""
+    """Raises ValueError for settings that are the same run, or that have the keys of seeds and folds."""
     keys = settings[0]
     if "seed" in keys:
         raise ValueError("--vary=seed: expected --seeds, which trains with the seeds from config.seed on")
@@ -227,8 +227,6 @@ def _check_settings(config: Config, settings: Sequence[Setting], folds: int) -> 
         raise ValueError(f"--vary={wrong[0]}: expected --folds, which trains with every fold held out once")
     if folds and config.options.get("folds"):
         raise ValueError("--folds: expected no options.folds beside it, which is one fold alone")
-    if "training.epochs" in keys and (config.training.steps or "training.steps" in keys):
-        raise ValueError("training.epochs has no effect beside training.steps: expected one of them")
     names = [name_of(setting) for setting in settings]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"--vary: expected different settings, got {twice[0]} several times")
