@@ -23,7 +23,7 @@ from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
 from official_bert.training.checkpointing import CHECKPOINT, BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
-from official_bert.training.phases import Phase, evaluation_steps, plan
+from official_bert.training.phases import Phase, evaluation_steps, plan, resolved_config
 from official_bert.training.run_log import Profile, Watcher, logged_steps
 from official_bert.training.spikes import MOST_REWINDS, Spikes
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Predictions, Resolved, Steps, TaskBase
@@ -69,8 +69,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
             profile.check(phases[-1].last)
             task.draw_first_weights(phases[0].resolved.model)
             frozen = parts.freeze(phases[0].resolved.model, task.config.training.freeze)
-        # The run's own, with the labels found in its data.
-        config = task.config if task.config.phases else phases[0].resolved.task.config
+        config = resolved_config(task, phases)
         origin = origins.origin_of(config, digests, phases)
         distribution.check_same(strategy, "data and vocabulary", origin)
         if not files.allow_changed_data:

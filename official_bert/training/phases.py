@@ -5,9 +5,9 @@ A phase continues in the data at the end of the last phase with the same data.
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from official_bert.config import Config, PhaseConfig, TrainingConfig, merge
+from official_bert.config import Config, PhaseConfig, TrainingConfig, merge, to_dict
 from official_bert.data.sources import BatchSource
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
@@ -67,6 +67,16 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
         start = next((batch for batch in follows if batch is not None), 0)
         phases.append(Phase(number, first, first + phase.steps, resolved, start))
     return phases
+
+
+def resolved_config(task: TaskBase, phases: Sequence[Phase]) -> Config:
+    """Returns a run's own configuration, with the options (labels) that the task has found in the data of its first phase."""
+    found = phases[0].resolved.task
+    if not task.config.phases:
+        return found.config
+    before = to_dict(type(task)(phase_config(task.config, task.config.phases[0])).options)
+    made = {key: value for key, value in to_dict(found.options).items() if value != before[key]}
+    return dataclasses.replace(task.config, options=merge(task.config.options, made))
 
 
 def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | None = None) -> int:

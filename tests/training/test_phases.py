@@ -3,14 +3,17 @@
 import types
 
 import pytest
+from made_finetuning import make_config as make_finetuning
 from made_pretraining import make_config
 
 from official_bert.config import AS_IN_2018, FINE_TUNING, Config, TrainingConfig, build, merge
+from official_bert.data.tables import Rows
 from official_bert.serving import served_model
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task
 from official_bert.training.optimization import warmup_steps
-from official_bert.training.phases import epoch_steps, task_at
+from official_bert.training.phases import epoch_steps, plan, resolved_config, task_at
+from official_bert.training.task import DataFiles, Steps
 
 
 @pytest.mark.parametrize(("rows", "batch_size", "epochs", "up", "down"), [
@@ -27,6 +30,16 @@ def test_the_weights_after_a_phase_are_measured_as_training_measures_them():
     task = load_task(make_config(training={"steps": 0}, phases=phases))
     assert [task_at(task, step).options.max_seq_length for step in (0, 1, 2, 3, 5, 6)] == [8, 8, 8, 16, 16, 16]
     assert served_model._max_seq_length(task, ServingOptions()) == 16  # the longest rows of training
+
+
+def test_a_run_in_phases_keeps_the_labels_that_it_found_in_its_data():
+    phases = [{"steps": 2, "options": {"max_seq_length": 8}}, {"steps": 3, "options": {"max_seq_length": 16}}]
+    task = load_task(make_finetuning("classification", training={"epochs": 0.0}, phases=phases))
+    rows = Rows("train", [{"text": f"the {word}", "label": label} for word in ("atlas", "ferry", "clock") for label in ("good", "bad")])
+    planned = plan(task, DataFiles(train_file=rows), Steps(evaluate=False))
+    found = resolved_config(task, planned)
+    assert found.options == {"max_seq_length": 32, "labels": ["bad", "good"]} and found.phases == task.config.phases
+    assert load_task(found).build_model() is not None  # prediction and export have no training data to find them in
 
 
 # 2018's run_classifier.py and run_squad.py: int(examples / train_batch_size * num_train_epochs), int(steps * warmup_proportion).
