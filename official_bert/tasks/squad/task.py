@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import check_length
+from official_bert.config import check_length, check_used
 from official_bert.data import splits
 from official_bert.data.cache import cached, file_digest, text_digest
 from official_bert.data.labelled_texts import SAME_SHARE
@@ -89,6 +89,13 @@ class Task(TaskBase):
                 for name in ("input_ids", "input_mask", "segment_ids")}
         answers = {name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")}
         return rows | answers | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+
+    def check(self, steps):
+        """Also refuses to train with a threshold for no answer where every question is answered."""
+        super().check(steps)
+        if steps.train:
+            check_used(self.options, ["null_score_diff_threshold"], "options.version_2_with_negative: true",
+                       self.options.version_2_with_negative)
 
     def data(self, files):
         return {"train": [files.path(files.train_file, [self._published(0)])], "eval": [files.path(files.eval_file, [self._published(1)])]}

@@ -242,6 +242,13 @@ def test_rows_without_answers_are_predicted_but_not_evaluated(golden, tmp_path, 
         task.resolve(DataFiles(eval_file=str(path)), Steps(train=False))
 
 
+def test_a_threshold_for_no_answer_where_every_question_is_answered_is_refused_before_training(golden):
+    task = make_task(golden, max_seq_length=96, null_score_diff_threshold=2.0)
+    with pytest.raises(ValueError, match=r"null_score_diff_threshold: expected options\.version_2_with_negative: true beside it, got 2\.0"):
+        task.check(TRAIN_AND_EVALUATE)
+    task.check(Steps(train=False))  # as a run of an earlier version has it
+
+
 def test_questions_to_evaluate_on_have_answers_before_training_begins(golden, tmp_path):
     def change(paragraph):
         paragraph["qas"].append({"id": "q2", "question": "Who stood?", "answers": [], "is_impossible": True})
