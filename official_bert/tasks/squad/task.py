@@ -170,9 +170,9 @@ class Task(TaskBase):
                              buckets=self.options.buckets, rows=len(file.examples))
 
     def _questions(self, file: SquadFile) -> "Questions":
-        features = self._features(file, training=False)
-        source = ExampleSource(TextFeatures(as_arrays(features)), self.config.training.eval_batch_size,
-                               shuffle=False, by_length=True, buckets=self.options.buckets)
+        features, settings = self._features(file, training=False), self.config.training
+        source = ExampleSource(TextFeatures(as_arrays(features)), settings.eval_batch_size, shuffle=False,
+                               by_length=not settings.eval_steps, buckets=self.options.buckets)
         return Questions(self, file, features, source)
 
     def predictions(self, outputs, batch):

@@ -1,5 +1,6 @@
 """Question answering as a task: sources, losses, answers from logits, raw text, bad input."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -87,6 +88,17 @@ def test_an_evaluation_that_stops_early_measures_what_it_has_seen(golden_squad):
     one = next(index for index, owner in enumerate(owners) if owners.count(owner) > 1)  # a window of several
     with pytest.raises(ValueError, match=r"training\.eval_steps: expected enough batches for all rows of at least one text"):
         questions.evaluate([None] * one + rows[one:one + 1])
+
+
+def test_an_evaluation_that_stops_early_answers_the_first_questions_not_the_shortest_windows(golden, tmp_path):
+    row = {"context": "the atlas and the ferry " * 7, "question": "What?", "answers": {"text": ["atlas"], "answer_start": [4]}}
+    path = tmp_path / "dev.jsonl"
+    path.write_text("\n".join([json.dumps(row)] * 6))
+    task = make_task(golden, max_seq_length=40, doc_stride=8, max_query_length=10)
+    early = load_task(dataclasses.replace(task.config, training=dataclasses.replace(task.config.training, eval_steps=1)))
+    questions = early.resolve(DataFiles(eval_file=str(path)), Steps(train=False)).held_out
+    logits = {name: np.zeros(40, np.float32) for name in ("start_logits", "end_logits")}
+    assert list(questions.decode([logits] * 8)) == ["0"]  # its windows are in the first batch of 8 rows
 
 
 def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):
