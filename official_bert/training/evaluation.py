@@ -41,10 +41,11 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     output_dir = local_copy(output_dir)
     digests = task.data_digests(files)
     folder = init_checkpoint if os.path.isdir(init_checkpoint) else os.path.dirname(init_checkpoint)
+    folds = bool(getattr(task.options, "folds", 0))
     for place in {output_dir, folder} - {""}:
-        origins.check_held_out_part(digests, place)
-    if output_dir and "eval" not in digests:
-        checkpointing.check_same_run(task.config, output_dir, DIVISION, task.Options)
+        origins.check_held_out_part(digests, place, folds)
+        if "eval" not in digests or folds:
+            checkpointing.check_same_run(task.config, place, DIVISION, task.Options)
     trainer = _prepare(task, output_dir, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)

@@ -89,12 +89,15 @@ def check_unchanged(origin: Mapping[str, Any], output_dir: str) -> None:
                          "--allow_changed_data to go on with these")
 
 
-def check_held_out_part(digests: Mapping[str, str], output_dir: str) -> None:
-    """Raises ValueError if an evaluation without a file of its own would hold out rows on which the run in the folder has trained."""
+def check_held_out_part(digests: Mapping[str, str], output_dir: str, folds: bool = False) -> None:
+    """Raises ValueError if an evaluation without a file of its own would hold out rows on which the run in the folder has trained.
+
+    With `folds` a file of its own, which `--data_dir` may have, is not read.
+    """
     before = _recorded(output_dir)
-    if "eval" in digests or not {"train"} <= digests.keys() & before.keys():
+    if ("eval" in digests and not folds) or not {"train"} <= digests.keys() & before.keys():
         return
-    if "eval_content" not in before:
+    if not {"eval_content", *(["eval"] if folds else [])} & before.keys():
         raise ValueError(f"--output_dir={output_dir}: its run held out no part of its training file; expected --eval_file to evaluate on")
     if digests["train"] != before["train"]:
         raise ValueError(f"--output_dir={output_dir}: its run held out a part of another training file; expected that file, or --eval_file")

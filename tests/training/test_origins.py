@@ -8,16 +8,17 @@ import shutil
 
 import numpy as np
 import pytest
+from made_finetuning import make_config as make_finetuning
 from made_pretraining import V, data_files, make_config, write_records
 
 from official_bert.config import TokenizerConfig, save_config
 from official_bert.data.sources import ExampleSource, RecordSource
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
-from official_bert.training import checkpointing, loop, origins, runs
+from official_bert.training import checkpointing, evaluation, loop, origins, runs
 from official_bert.training.distribution import Placement
 from official_bert.training.phases import Phase
-from official_bert.training.task import Resolved
+from official_bert.training.task import DataFiles, Resolved
 
 
 def origin_of(config, *paths):
@@ -179,6 +180,24 @@ def test_an_evaluation_holds_out_only_what_the_run_held_out(tmp_path):
         else:
             with pytest.raises(ValueError, match=f"its run {refused}; expected .*--eval_file"):
                 origins.check_held_out_part(digests, str(folder))
+
+
+def test_a_fold_is_evaluated_as_it_was_held_out_although_its_folder_has_a_development_file(tmp_path):
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + "".join(f"the {word},{word[0]}\n" for word in ("atlas", "ferry") * 4))
+    for name, before in (("with_dev", FILE), ("alone", PART)):
+        (tmp_path / name).mkdir()
+        files = DataFiles(data_dir=str(tmp_path)) if name == "with_dev" else DataFiles(train_file=str(tmp_path / "train.csv"))
+        first, second = (load_task(make_finetuning("classification", options={"folds": 2, "fold": fold, "labels": ["a", "f"]}))
+                         for fold in (0, 1))
+        save_config(first.config, str(tmp_path / name / "config.yaml"))
+        for folders in ((str(tmp_path / name), Placement()), (str(tmp_path / "new"), Placement(), str(tmp_path / name))):
+            origins.write(before | first.data_digests(files), str(tmp_path / name))
+            with pytest.raises(ValueError, match=r"another configuration \(options\.fold: 0 -> 1\)"):
+                evaluation.evaluate(second, files, *folders)
+            origins.write({**before, "train": "another"}, str(tmp_path / name))
+            with pytest.raises(ValueError, match="held out a part of another training file"):
+                evaluation.evaluate(first, files, *folders)
 
 
 def test_examples_in_memory_are_known_by_their_content():
