@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, load_config, merge
+from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, load_config, merge, to_dict
 from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource
 from official_bert.files import exists, folder_of, is_folder, make_folder, written_whole
@@ -195,8 +195,9 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
         weights = trained_weights(output_dir, init_checkpoint, best)
         report(original_paths(f"answers come from {weights}"))
         asked = resolved.task if resolved else task
-        tuned = asked.with_tuned(tuned_for(weights))
-        if changed := differences(asked.config.options, tuned.config.options):
+        measured = {} if steps.train else task.tuned_options(metrics)  # of weights elsewhere, beside which nothing is written
+        tuned = asked.with_tuned(measured or tuned_for(weights))
+        if changed := differences(to_dict(asked.options), to_dict(tuned.options)):
             report(f"tuned in evaluation: {'; '.join(one.describe() for one in changed)}")
         resolved = resolved if resolved and not changed else resolve_answers(tuned, files)
         assert resolved.tests is not None

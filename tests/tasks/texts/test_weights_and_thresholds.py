@@ -139,6 +139,20 @@ def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_pa
     assert not [name for name in again if name.startswith("threshold")] and checkpointing.read_tuned(folder)["threshold"] == stored
 
 
+def test_an_evaluation_of_a_checkpoint_that_is_no_run_tunes_the_thresholds_of_the_answers(tmp_path):
+    dev = write_rows(tmp_path / "dev.tsv", rows_of(30, 1))
+    task = load_task(make_config("classification", options={"kind": "multi_label", "labels": ["stone", "water"], "threshold": "tuned"}))
+    task.build_model().save(tmp_path / "bert.keras")
+    said = []
+    metrics = runs.run(task, data_files(eval_file=dev, predict_file=dev), str(tmp_path / "out"), Placement(),
+                       str(tmp_path / "bert.keras"), Steps(train=False, predict=True), report=said.append)
+    assert f"tuned in evaluation: threshold: 'tuned' -> {metrics['threshold']!r}" in said
+    for line in (tmp_path / "out/predictions.tsv").read_text().splitlines()[1:]:
+        _, given, *probabilities = line.split("\t")
+        assert set(filter(None, given.split(","))) == {
+            label for label, probability in zip(("stone", "water"), probabilities) if float(probability) >= metrics["threshold"]}
+
+
 def test_a_threshold_that_no_evaluation_tuned_is_told(tmp_path):
     task = load_task(make_config("classification", options={"kind": "multi_label", "labels": ["a", "b"], "threshold": "tuned"}))
     with pytest.raises(ValueError, match="threshold: tuned, but no evaluation has tuned it yet"):
