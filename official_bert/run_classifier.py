@@ -40,7 +40,7 @@ def main(_) -> None:
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training import runs
-    from official_bert.training.distribution import Placement
+    from official_bert.training.distribution import Placement, is_first_worker
     from official_bert.training.task import DataFiles, Steps
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
     if (dataset := dataset_name(FLAGS.task_name)) is None:
@@ -56,9 +56,9 @@ def main(_) -> None:
     if steps.train or steps.evaluate:
         metrics = runs.run(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
                            Steps(train=steps.train, evaluate=steps.evaluate), best, opened=steps)
-        if steps.evaluate:
+        if steps.evaluate and is_first_worker(placement):
             runs.write_results(_results_of_2018(metrics, best), FLAGS.output_dir)
-    if steps.predict:
+    if steps.predict and is_first_worker(placement):
         resolved = runs.resolve_answers(task, files)
         tests: Any = resolved.tests  # of the task: its `TextSets`
         rows = runs.predict(resolved, tests.source, runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint, best))

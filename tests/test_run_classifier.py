@@ -115,3 +115,11 @@ def test_rows_to_answer_are_read_before_training_begins(files, tmp_path):
     (tmp_path / "test.tsv").write_text("index\n0\n")
     done = run(files, *asked)
     assert done.returncode == 1 and "test.tsv: expected a column '#1 String'" in done.stderr and "fresh:" not in done.stdout
+
+
+def test_the_first_of_several_workers_alone_answers(files, tmp_path):
+    done = run(files, "--task_name=MRPC", "--do_predict", "--strategy=multi_worker", "--worker_hosts=a:1,b:1", "--task_index=1",
+               f"--output_dir={tmp_path}")
+    assert done.returncode == 0 and not (tmp_path / "test_results.tsv").exists(), done.stderr
+    done = run(files, "--task_name=MRPC", "--do_predict", "--strategy=multi_worker", "--worker_hosts=a:1,b:1", f"--output_dir={tmp_path}")
+    assert done.returncode == 1 and "no checkpoint found there" in done.stderr
