@@ -15,7 +15,7 @@ from absl import logging
 from official_bert.copies import WorkingFolder, local_copy
 from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
-from official_bert.models.interchange.prefixes import prefixes_in, step_of
+from official_bert.models.interchange.prefixes import BEST_FOLDER, local_checkpoint, prefixes_in, step_of
 from official_bert.text.vocab import check_size, load_vocab
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import EVAL_LOG_FILE, BestCheckpoint, CheckpointFolder
@@ -40,7 +40,7 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     """
     output_dir = local_copy(output_dir)
     digests = task.data_digests(files)
-    folder = init_checkpoint if os.path.isdir(init_checkpoint) else os.path.dirname(init_checkpoint)
+    folder = _folder_of_run(init_checkpoint) if init_checkpoint else ""
     folds = bool(getattr(task.options, "folds", 0))
     for place in {output_dir, folder} - {""}:
         origins.check_held_out_part(digests, place, folds)
@@ -108,6 +108,13 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
         predictions = task.predictions(model(dict(batch), training=False), batch)
         return predictions | {"example_weights": batch["example_weights"]}
     return [row for batch in dataset for row in real_rows(run(batch))]
+
+
+def _folder_of_run(path: str) -> str:
+    """Returns the folder that has the files of the run, if it is one, of a checkpoint: of its prefix, its folder, or `best/` of that."""
+    path = local_checkpoint(path)
+    folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
+    return os.path.dirname(folder) if os.path.basename(folder) == BEST_FOLDER else folder
 
 
 def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "") -> Trainer:

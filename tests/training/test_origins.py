@@ -191,7 +191,9 @@ def test_a_fold_is_evaluated_as_it_was_held_out_although_its_folder_has_a_develo
         first, second = (load_task(make_finetuning("classification", options={"folds": 2, "fold": fold, "labels": ["a", "f"]}))
                          for fold in (0, 1))
         save_config(first.config, str(tmp_path / name / "config.yaml"))
-        for folders in ((str(tmp_path / name), Placement()), (str(tmp_path / "new"), Placement(), str(tmp_path / name))):
+        (tmp_path / name / "best").mkdir()
+        for folders in ((str(tmp_path / name), Placement()), *((str(tmp_path / "new"), Placement(), f"{tmp_path}/{name}{end}")
+                                                              for end in ("", "/best/", "/ckpt-3", "/best/ckpt-3"))):
             origins.write(before | first.data_digests(files), str(tmp_path / name))
             with pytest.raises(ValueError, match=r"another configuration \(options\.fold: 0 -> 1\)"):
                 evaluation.evaluate(second, files, *folders)
