@@ -34,7 +34,7 @@ from official_bert.predictor import Predictor
 from official_bert.tasks.loading import load_task, run_folder, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text.vocab import load_vocab
-from official_bert.training import runs, search
+from official_bert.training import guards, runs, search
 from official_bert.training.distribution import Placement, check_backend, make_strategy
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
@@ -143,6 +143,7 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked: It
                 load_config(flags=fixed, checkpoint=runs.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file))
             one = search.with_setting(config, setting)
             runs.check_read(one, {*asked, *setting})
+            guards.check_reinitialized(one, init_checkpoint)
             load_task(one).check(steps)
 
 

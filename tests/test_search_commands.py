@@ -25,6 +25,7 @@ TINY = {"vocab_size": 3000, "hidden_size": 16, "num_hidden_layers": 1, "num_atte
 def command(tmp_path_factory, golden):
     folder = tmp_path_factory.mktemp("searches")
     (folder / "bert_config.json").write_text(json.dumps(TINY))
+    Classifier.make(build(ModelConfig, TINY), {"num_classes": 2}).save(folder / "bert.keras")
     write_csv(folder / "train.csv", 60, 0)
     write_csv(folder / "new.csv", 10, 1)
 
@@ -52,8 +53,11 @@ def command(tmp_path_factory, golden):
     (["--vary=options.max_seq_length=16,128"], "config.options.max_seq_length: expected at most the model's 64 positions"),
     (["--vary=training.batch_size=16,20", "--set=training.accumulation_steps=8"], "times 8 accumulation steps = 8, got 20"),
     (["--vary=training.freeze=embeddings,layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
-    (["--vary=training.reinitialize_layers=0,7"], "training.reinitialize_layers: expected at most the 1 layers of the model, got 7"),
-    (["--vary=training.reinitialize_layers=0,1", "--set=training.freeze=encoder"], "layer_0 would be made anew and frozen"),
+    (["--vary=training.reinitialize_layers=0,1"], "training.reinitialize_layers: expected --init_checkpoint beside it"),
+    (["--vary=training.reinitialize_layers=0,7", "--init_checkpoint=HERE/bert.keras"],
+     "training.reinitialize_layers: expected at most the 1 layers of the model, got 7"),
+    (["--vary=training.reinitialize_layers=0,1", "--set=training.freeze=encoder", "--init_checkpoint=HERE/bert.keras"],
+     "layer_0 would be made anew and frozen"),
     (["--vary=optimizer.layer_decay=1.0,0.9", "--set=training.freeze=embeddings"], "optimizer.layer_decay: expected 1.0, embeddings and"),
     (["--vary=optimizer.warmup_proportion=0.1,0.3", "--set=optimizer.warmup_steps=2"], "got 2, which counts; 0.1 would do nothing"),
     (["--vary=training.steps=2,3"], "config.training.epochs: expected config.training.steps 0 beside it, got 2"),
@@ -68,9 +72,8 @@ def test_what_cannot_be_is_refused_in_one_line(command, arguments, said):
 @pytest.mark.parametrize(("vary", "said"), [
     ("model.num_hidden_layers=1,2", "num_hidden_layers is 1 there, got 2"),
     ("model.attention=bidirectional,left_to_right", "model.attention is 'bidirectional' there, got 'left_to_right'")])
-def test_settings_that_contradict_the_checkpoint_are_refused(command, tmp_path, vary, said):
-    Classifier.make(build(ModelConfig, TINY), {"num_classes": 2}).save(tmp_path / "bert.keras")
-    done = command(f"--init_checkpoint={tmp_path}/bert.keras", f"--vary={vary}", f"--output_dir={tmp_path}/runs")
+def test_settings_that_contradict_the_checkpoint_are_refused(command, vary, said):
+    done = command("--init_checkpoint=HERE/bert.keras", f"--vary={vary}")
     assert done.returncode == 1 and said in done.stderr and "run 1 of" not in done.stdout, done.stderr
 
 

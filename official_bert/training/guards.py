@@ -62,6 +62,12 @@ def check_patience(phases: Sequence[Phase]) -> None:
         raise ValueError(f"{where}: config.phases says how many steps a run has")
 
 
+def check_reinitialized(config: Config, init_checkpoint: str) -> None:
+    """Raises ValueError for layers that are made anew although no checkpoint gives the others."""
+    if config.training.reinitialize_layers and not init_checkpoint:
+        raise ValueError("config.training.reinitialize_layers: expected --init_checkpoint beside it; without one, all weights are new")
+
+
 def is_finite(value: tf.Tensor) -> bool:
     """Whether a tensor holds neither NaN nor infinity."""
     return not value.dtype.is_floating or bool(tf.reduce_all(tf.math.is_finite(value)))

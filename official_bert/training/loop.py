@@ -107,9 +107,8 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
         report(f"initialised (weights only): {found.describe()}")
         if anew:
             report(f"made anew (seed {config.seed}): the last {config.training.reinitialize_layers} layers and the pooler")
-    elif config.training.reinitialize_layers:
-        raise ValueError("config.training.reinitialize_layers: expected --init_checkpoint beside it; without one, all weights are new")
     else:
+        guards.check_reinitialized(config, init_checkpoint)
         report(f"fresh: weights are random (seed {config.seed})")
     for line in (*first.notes, *announce(trainer, config), *unmeasured(first), *cut_lines(first, config), *unknown_lines(first)):
         report(line)
