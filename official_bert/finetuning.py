@@ -143,6 +143,7 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked: It
                 load_config(flags=fixed, checkpoint=runs.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file))
             one = search.with_setting(config, setting)
             runs.check_read(one, {*asked, *setting})
+            guards.check_counted(one.training)
             guards.check_reinitialized(one, init_checkpoint)
             load_task(one).check(steps)
 

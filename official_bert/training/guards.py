@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import Config, load_config
+from official_bert.config import Config, TrainingConfig, load_config
 from official_bert.models.interchange import casing, formats
 from official_bert.text.vocab import check_casing, check_size, has_capitals, load_vocab
 from official_bert.training import checkpointing
@@ -52,14 +52,22 @@ def check_patience(phases: Sequence[Phase]) -> None:
     training = phases[0].resolved.task.config.training
     if not training.patience:
         return
-    where = f"config.training.patience: expected 0, got {training.patience}"
     if phases[0].resolved.held_out is None:
-        raise ValueError(f"{where}: it counts evaluations, and there is no evaluation data")
-    if not (training.eval_every or training.eval_epochs):
-        raise ValueError(f"{where}: it counts evaluations, and only the last weights are measured; training.eval_every or eval_epochs "
-                         "says when others are")
+        raise ValueError(f"{_no_patience(training)}: it counts evaluations, and there is no evaluation data")
+    check_counted(training)
     if len(phases) > 1:
-        raise ValueError(f"{where}: config.phases says how many steps a run has")
+        raise ValueError(f"{_no_patience(training)}: config.phases says how many steps a run has")
+
+
+def check_counted(training: TrainingConfig) -> None:
+    """Raises ValueError if `training.patience` has no evaluations to count but the last one, whatever the data."""
+    if training.patience and not (training.eval_every or training.eval_epochs):
+        raise ValueError(f"{_no_patience(training)}: it counts evaluations, and only the last weights are measured; training.eval_every or "
+                         "eval_epochs says when others are")
+
+
+def _no_patience(training: TrainingConfig) -> str:
+    return f"config.training.patience: expected 0, got {training.patience}"
 
 
 def check_reinitialized(config: Config, init_checkpoint: str) -> None:
