@@ -10,6 +10,7 @@ from official_bert.command_line import run_main
 
 import collections
 import contextlib
+import itertools
 import os
 import shlex
 import sys
@@ -29,7 +30,7 @@ from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.data.raw_text.documents import check_prepared_files
-from official_bert.files import absolute, find_files, shard_names
+from official_bert.files import absolute, find_files, is_remote, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
 
@@ -166,10 +167,12 @@ def create_on_beam(config: InstanceConfig, outputs: list[str]) -> Account:
         from official_bert.data.pretraining import beam_generation
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
-    inputs = beam_generation.match_files(FLAGS.input_file)
-    read, written = (set(map(absolute, paths)) for paths in ([*inputs, FLAGS.vocab_file], [*outputs, *filter(None, [FLAGS.report_file])]))
-    if both := sorted(read & written):
+    inputs, targets = beam_generation.match_files(FLAGS.input_file), [*outputs, *filter(None, [FLAGS.report_file])]
+    if both := sorted({*map(absolute, [*inputs, FLAGS.vocab_file])} & {*map(absolute, targets)}):
         raise ValueError(f"{both[0]}: this output is an input too; give another name")
+    # Other stores may be known to Beam alone.
+    patterns = ",".join(itertools.filterfalse(is_remote, FLAGS.input_file.split(",")))
+    preflight.check_outputs(list(itertools.filterfalse(is_remote, targets)), (), patterns)
     account, poor = beam_generation.generate(
         inputs, outputs, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.on_bad_text, config, FLAGS.random_seed, FLAGS.gzip_compress,
         shlex.split(FLAGS.beam_options))

@@ -28,7 +28,7 @@ from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import RowEncoder
 from official_bert.data.pretraining.token_store import TokenStore
 from official_bert.data.raw_text.documents import HEAD, check_prepared
-from official_bert.files import BadText, open_bytes, shard_names
+from official_bert.files import BadText, find_files, is_remote, open_bytes, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import load_vocab
 
@@ -170,13 +170,20 @@ def publish(path: str, destination: str) -> None:
 
 
 def match_files(patterns: str) -> list[str]:
-    """Returns the files of globs and name@8 with commas between them, on any file system, sorted within each pattern."""
+    """Returns the files of globs and name@8 with commas between them, on any file system, sorted within each pattern.
+
+    Those of this machine are found as without Beam, which finds neither the files of a folder nor those of a glob without a folder.
+    """
     found: list[str] = []
-    wanted = [pattern for name in patterns.split(",") for pattern in shard_names(name)]
-    for pattern, result in zip(wanted, FileSystems.match(wanted)):
-        if not result.metadata_list:
-            raise ValueError(f"--input_file: no file matches {pattern!r}")
-        found += sorted(metadata.path for metadata in result.metadata_list)
+    for name in filter(None, patterns.split(",")):
+        if not is_remote(name):
+            found += find_files(name, "--input_file", repeats=True)
+            continue
+        wanted = shard_names(name)
+        for pattern, result in zip(wanted, FileSystems.match(wanted)):
+            if not result.metadata_list:
+                raise ValueError(f"--input_file: no file matches {pattern!r}")
+            found += sorted(metadata.path for metadata in result.metadata_list)
     return found
 
 

@@ -104,6 +104,30 @@ def test_a_pattern_without_a_file_is_refused(tmp_path):
         beam_generation.match_files(f"{tmp_path}/*.txt")
 
 
+def test_folders_and_globs_without_a_folder_match_as_on_one_machine(tmp_path, monkeypatch):
+    (tmp_path / "folder" / "below").mkdir(parents=True)
+    for name in ("folder/b", "folder/below/a", "part-1", "part-2"):
+        (tmp_path / name).write_text("It rained.\n")
+    monkeypatch.chdir(tmp_path)
+    assert beam_generation.match_files("part-*") == ["part-1", "part-2"]
+    assert beam_generation.match_files("part-2,folder,") == ["part-2", "folder/b", "folder/below/a"]
+
+
+@pytest.mark.parametrize("message, arguments", [
+    ("expected the name of a file to write, got a folder", ["--output_file=kept"]),
+    ("would be an input the next time, since te*.txt matches it", ["--input_file=te*.txt", "--output_file=tex.txt"]),
+    ("/dev/null: cannot be written", ["--report_file=/dev/null/report.json"])])
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(tmp_path, golden, monkeypatch, message, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "notes").write_text("mine")
+    (tmp_path / "text.txt").write_text("One went.\nTwo came.\n\nThree ran.\nFour sat.\n")
+    done = run_here("tools/create_pretraining_data.py", "--input_file=text.txt", f"--vocab_file={golden / 'vocab_uncased.txt'}",
+                    "--output_file=out", "--engine=beam", *arguments)
+    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "notes", "text.txt"]
+
+
 def test_the_text_is_not_written_over(tmp_path, golden):
     text = tmp_path / "text.txt"
     text.write_bytes(b"One went.\nTwo came.\n\nThree ran.\nFour sat.\n")
