@@ -29,6 +29,7 @@ flags.DEFINE_string("bert_config_file", None, "The model's JSON, if it is not be
 flags.DEFINE_bool("use_tpu", False, f"{command_line.NO_MEANING}it runs on the first GPU, or the CPU.")
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
 command_line.define_without_meaning(["master", "num_tpu_cores", "use_one_hot_embeddings"])
+PAIR = re.compile(r"(.*) \|\|\| (.*)")
 LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 
 
@@ -36,6 +37,7 @@ def main(_) -> None:
     """Reads, computes and writes part by part."""
     from official_bert.data import layer_output_files
     from official_bert.data.long_work import preflight
+    from official_bert.text.packing import check_segments
     from official_bert.text.tokenization import FullTokenizer
     from official_bert.training import guards, runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
@@ -47,6 +49,8 @@ def main(_) -> None:
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
     length = config.options.get("max_seq_length", 128)
     check_length(length, config.model, "--max_seq_length", least=3)
+    if any(PAIR.fullmatch(line) for line in lines):
+        check_segments(config.model.type_vocab_size, f"--input_file={FLAGS.input_file}")
     tokenizer = FullTokenizer(config.tokenizer.vocab_file, config.tokenizer.do_lower_case)
     encoder = restore_encoder(config, FLAGS.init_checkpoint)
     with layer_output_files.open_writer(FLAGS.output_file, layers) as writer:
@@ -95,7 +99,7 @@ def restore_encoder(config, checkpoint: str):
 def make_row(line: str, tokenizer, max_seq_length: int) -> dict[str, np.ndarray]:
     """Returns the ids and segments of a line, cut as in 2018, not padded."""
     from official_bert.text.packing import pack_pair, truncate_pair
-    pair = re.fullmatch(r"(.*) \|\|\| (.*)", line)
+    pair = PAIR.fullmatch(line)
     first, second = (tokenizer.tokenize(part) for part in (pair.groups() if pair else (line, "")))
     first, second = truncate_pair(first, second, max_seq_length - (3 if second else 2))
     ids, segments = pack_pair(tokenizer.convert_tokens_to_ids(first), tokenizer.convert_tokens_to_ids(second),

@@ -7,6 +7,8 @@ import pyarrow.parquet
 import pytest
 from commands import run_here
 
+from official_bert.models.encoder import BertEncoder
+
 
 @pytest.fixture(scope="module")
 def extract(golden, tmp_path_factory):
@@ -24,6 +26,20 @@ def extract(golden, tmp_path_factory):
 @pytest.fixture(scope="module")
 def wanted(golden):
     return [json.loads(line) for line in (golden / "extract_features.jsonl").read_text().splitlines()]
+
+
+def test_two_texts_are_refused_for_a_model_of_one_segment(golden, tmp_path):
+    encoder = BertEncoder(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=32,
+                          type_vocab_size=1)
+    encoder.build()
+    encoder.save(tmp_path / "encoder.keras")
+    for text, refused in (("one\n", False), ("one\none ||| other\n", True)):
+        (tmp_path / "texts").write_text(text)
+        done = run_here("-m", "official_bert.extract_features", f"--input_file={tmp_path}/texts", f"--output_file={tmp_path}/features.npz",
+                        "--layers=-1", "--max_seq_length=24", f"--vocab_file={golden}/vocab_uncased.txt", "--do_lower_case=True",
+                        f"--init_checkpoint={tmp_path}/encoder.keras")
+        assert done.returncode == refused, done.stderr
+        assert ("texts: expected a model.type_vocab_size of at least 2 for two texts in a row" in done.stderr) == refused
 
 
 def values(row, layer):

@@ -49,6 +49,13 @@ def pack_pair(ids_a: Sequence[int], ids_b: Sequence[int] | None, cls_id: int, se
     return input_ids, segment_ids
 
 
+def check_segments(type_vocab_size: int, where: str) -> None:
+    """Raises ValueError, naming `where`, for rows of two texts if the model has no second segment."""
+    if type_vocab_size < 2:
+        raise ValueError(f"{where}: expected a model.type_vocab_size of at least 2 for two texts in a row (segments 0 and 1), "
+                         f"got {type_vocab_size}")
+
+
 def sliding_windows(length: int, window: int, stride: int) -> list[tuple[int, int]]:
     """Returns (start, length) of overlapping windows over `length` tokens (2018 `run_squad`, `_DocSpan`).
 

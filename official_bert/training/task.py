@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
-from official_bert.data.sources import BatchSource
+from official_bert.data.sources import BatchSource, ExampleSource
 from official_bert.data.tables import Rows, Source, digest
 from official_bert.files import is_file
 from official_bert.models import parts
@@ -24,6 +25,7 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
 from official_bert.reports.sections import Section
+from official_bert.text.packing import check_segments
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.training.distribution import check_batch
 
@@ -219,6 +221,8 @@ class TaskBase(abc.ABC):
         """
         self.check(steps)
         resolved = self.read(files, steps, model)
+        if self.config.model.type_vocab_size < 2 and _has_pairs(resolved):
+            check_segments(self.config.model.type_vocab_size, f"task {self.config.task}")
         if steps.evaluate and (steps.compared or not steps.train) and resolved.held_out is None:
             raise ValueError(f"task {self.config.task}: no evaluation data given")
         if steps.predict and resolved.tests is None:
@@ -291,3 +295,9 @@ class TaskBase(abc.ABC):
     def served(self, model: keras.Model, options: Any) -> Any:
         """Makes the `ServedModel`, one of `served_classes`, of the trained model; `options` are `ServingOptions`."""
         raise ValueError(f"task {self.config.task} is not served")
+
+
+def _has_pairs(resolved: Resolved) -> bool:
+    """Whether a row of the examples in memory has two texts; the records of pre-training are checked while they are read."""
+    sources = (resolved.train, resolved.held_out and resolved.held_out.source, resolved.tests and resolved.tests.source)
+    return any(np.any(row.get("segment_ids", 0)) for source in sources if isinstance(source, ExampleSource) for row in source.made_of)

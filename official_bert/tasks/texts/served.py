@@ -16,6 +16,7 @@ from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, 
 from official_bert.serving.windows import ServedWindows
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
+from official_bert.text.packing import check_segments
 
 
 class ServedClassifier(ServedWindows):
@@ -32,6 +33,8 @@ class ServedClassifier(ServedWindows):
                  pairs: bool = False, truncate: Truncate = "head", **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.truncate = tuple(labels), truncate
+        if pairs:
+            check_segments(self.encoder.settings["type_vocab_size"], "--pairs")
         self.text_inputs = text_specs("text", "text_pair") if pairs else text_specs("text")
 
     @classmethod

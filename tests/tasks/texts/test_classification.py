@@ -8,6 +8,7 @@ import tensorflow as tf
 from made_finetuning import data_files, make_config, perfect, resolve
 
 from official_bert.config import to_dict
+from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
@@ -22,6 +23,17 @@ def written(path, rows):
 
 def data_of(train, options, steps=TRAIN_AND_EVALUATE, **files):
     return resolve(make_config("classification", options=options), steps, train_file=train, **files)
+
+
+def test_pairs_are_refused_for_a_model_of_one_segment(tmp_path):
+    train = written(tmp_path / "train.csv", ["text,text_pair,label", "good,fine,a", "bad,fair,b"])
+    single = {"model": {"type_vocab_size": 1}}
+    task = resolve(make_config("classification", **single), train_file=train).task
+    with pytest.raises(ValueError, match="expected a model.type_vocab_size of at least 2 for two texts in a row"):
+        resolve(make_config("classification", options={"text_pair_column": "text_pair"}, **single), train_file=train)
+    assert make_served_model(task, task.build_model(), ServingOptions()).text_inputs.keys() == {"text"}
+    with pytest.raises(ValueError, match="--pairs: expected a model.type_vocab_size of at least 2"):
+        make_served_model(task, task.build_model(), ServingOptions(pairs=True))
 
 
 def test_labels_are_found_in_the_training_data_and_kept(tmp_path):
