@@ -260,6 +260,7 @@ def create() -> None:
         FLAGS["copies_apart"].value = FLAGS.sentence_task == "nsp" and holds_copies()
     begin = time.monotonic()
     config, outputs = instance_config(), output_files(FLAGS.output_file)
+    warn(config.masking.doubts(config.max_seq_length, config.max_predictions_per_seq) if config.masking else [])
     account = (create_on_beam if FLAGS.engine == "beam" else create_here)(config, outputs)
     counts: Counts = account["counts"]
     present(report(account, config), FLAGS.report_file, instances=counts.instances, second_labels=counts.second_labels,

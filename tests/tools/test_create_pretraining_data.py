@@ -188,6 +188,15 @@ def test_a_vocabulary_without_mask_or_with_an_entry_twice_is_refused(assert_refu
     assert_refused("vocab.txt:41: vocabulary entry", *small(tmp_path, f"--vocab_file={vocab}"))
 
 
+def test_more_predictions_than_a_row_has_room_for_are_a_warning(create, tmp_path, capsys):
+    create(*small(tmp_path, "--max_predictions_per_seq=10"))  # of 9.6
+    create(*small(tmp_path, "--masking=dynamic"))
+    assert "are predicted" not in capsys.readouterr().err
+    create(*small(tmp_path, "--max_predictions_per_seq=10", "--masked_lm_prob=0.5"))
+    assert ("warning: at most max_predictions_per_seq 10 of 64 tokens are predicted, 15.6%, although the share to predict is 50.0%\n"
+            in capsys.readouterr().err)
+
+
 @pytest.mark.parametrize("text, words", [
     (b"It rained.\nNobody knew.\nThe door closed.\n", "one document"),
     (b"It rained.\n\nNobody knew.\n\nThe door closed.\n", "single sentence"),

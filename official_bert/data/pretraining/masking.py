@@ -13,6 +13,7 @@ from official_bert.data.cache import text_digest
 from official_bert.data.pretraining import kernels
 
 MASKING_STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN}
+LEAST_SHARE = 0.75  # of the predictions asked for: fewer are worth a warning
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,13 @@ class MaskingConfig:
         """
         return np.array([min(max_predictions_per_seq, max(1, round(length * self.rate)))
                          for length in range(max_seq_length + 1)], np.int64)
+
+    def doubts(self, max_seq_length: int, max_predictions_per_seq: int) -> list[str]:
+        """Says that `max_predictions_per_seq` leaves full instances with clearly fewer predictions than `rate` asks for."""
+        if max_predictions_per_seq >= LEAST_SHARE * max_seq_length * self.rate:
+            return []
+        return [f"at most max_predictions_per_seq {max_predictions_per_seq} of {max_seq_length} tokens are predicted, "
+                f"{max_predictions_per_seq / max_seq_length:.1%}, although the share to predict is {self.rate:.1%}"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -160,6 +160,11 @@ def test_masks_that_the_objective_or_the_strategy_leaves_out_are_warnings(unmask
     assert [told for told in caplog.messages if "masking" in told] == [
         "config.options.masking (span_longest) is not read: its strategy is token, not span",
         "config.options.masking (rate) is not read: objective next_token masks nothing"]
+    caplog.clear()
+    resolve(unmasked, golden, options=lengths | {"masking": {"rate": 0.5}})
+    assert [told for told in caplog.messages if "masking" in told] == [
+        f"config.options.masking: at most max_predictions_per_seq {P} of {S} tokens are predicted, {P / S:.1%}, although the share to "
+        "predict is 50.0%"]
 
 
 def test_masked_words_need_room_for_a_prediction(unmasked, golden):
