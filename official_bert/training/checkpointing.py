@@ -134,6 +134,15 @@ def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
         return False
 
 
+def _holds_weights_alone(prefix: str) -> bool:
+    """Whether a checkpoint can be read, and has the weights of a model, but not the steps of a run."""
+    try:
+        names = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    except prefixes.UNREADABLE:
+        return False
+    return any(name.startswith("weights/") for name in names) and not any(name.startswith("step/") for name in names)
+
+
 class CheckpointFolder:
     """The checkpoints `ckpt-N` of a run, N the step: writes them, restores the newest, keeps the last `keep` (None: all).
 
@@ -158,6 +167,9 @@ class CheckpointFolder:
         for prefix in found:
             if restore(self.checkpoint, prefix):
                 return prefix
+        if found and _holds_weights_alone(found[0]):
+            raise ValueError(f"{self.folder}: expected the folder of a run, got weights alone, as convert_checkpoint and extend_vocab "
+                             "write them; --init_checkpoint takes them, with another --output_dir or, to evaluate, none")
         if found:
             raise ValueError(f"{self.folder}: none of its {len(found)} checkpoints can be read")
         return None

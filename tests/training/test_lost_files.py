@@ -249,3 +249,11 @@ def test_a_signal_saves_and_the_losses_stay_the_same(files, whole, tmp_path, mon
     if ends:
         train(files, tmp_path / "run")
     assert logged(tmp_path / "run", "train/loss") == logged(whole, "train/loss")
+
+
+def test_weights_alone_are_no_run_to_go_on_from(tmp_path):
+    weights = {"a": tf.Variable(1.0)}
+    tf.train.Checkpoint(weights=weights).save(str(tmp_path / "ckpt"))
+    folder = CheckpointFolder(tf.train.Checkpoint(weights=weights, step=tf.Variable(0)), str(tmp_path))
+    with pytest.raises(ValueError, match="expected the folder of a run, got weights alone.*--init_checkpoint takes them"):
+        folder.restore_newest()
