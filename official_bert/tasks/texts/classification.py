@@ -191,13 +191,23 @@ class Task(TextClassification):
             return labelled_texts.label_matrix(table, options.label_column, options.labels, options.label_separator)
         return labelled_texts.label_ids(table, options.label_column, options.labels)
 
+    def check(self, steps):
+        """Also refuses answers alone, before they are computed, if their thresholds are to be tuned and were not."""
+        super().check(steps)
+        if not (steps.train or steps.evaluate) and isinstance(self.options.threshold, str):
+            raise self._untuned()
+
     @property
     def thresholds(self):
         """Raises ValueError if they are to be tuned and were not."""
         given = self.options.threshold
         if isinstance(given, str):
-            raise ValueError(f"options.threshold: {given}, but no evaluation has tuned it yet; expected one (--do_eval), or a number")
+            raise self._untuned()
         return np.broadcast_to(np.float32(given), self.num_outputs)
+
+    def _untuned(self) -> ValueError:
+        return ValueError(f"options.threshold: {self.options.threshold}, but no evaluation has tuned it yet; expected one (--do_eval), or a "
+                          "number")
 
     def measure(self, targets, logits, end=""):
         """Also tunes the thresholds, if that is asked for, and measures with them; they are among the metrics."""

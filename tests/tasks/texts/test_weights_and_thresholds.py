@@ -157,6 +157,9 @@ def test_a_threshold_that_no_evaluation_tuned_is_told(tmp_path):
     task = load_task(make_config("classification", options={"kind": "multi_label", "labels": ["a", "b"], "threshold": "tuned"}))
     with pytest.raises(ValueError, match="threshold: tuned, but no evaluation has tuned it yet"):
         task.answer(np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match="threshold: tuned, but no evaluation has tuned it yet"):
+        task.check(Steps(train=False, evaluate=False, predict=True))  # before anything is answered
+    task.check(Steps(train=False))
     given = load_task(make_config("classification", options={"kind": "multi_label", "labels": ["a", "b"], "threshold": [0.9, 0.2]}))
     assert given.answer(np.array([2.0, -1.0], np.float32))["labels"] == ["b"]  # 0.88 and 0.27
 
