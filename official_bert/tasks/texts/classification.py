@@ -206,8 +206,8 @@ class Task(TextClassification):
         return np.broadcast_to(np.float32(given), self.num_outputs)
 
     def _untuned(self) -> ValueError:
-        return ValueError(f"options.threshold: {self.options.threshold}, but no evaluation has tuned it yet; expected one (--do_eval), or a "
-                          "number")
+        return ValueError(f"options.threshold: {self.options.threshold}, but no evaluation has tuned it yet; expected one (--do_eval), or "
+                          "a number")
 
     def measure(self, targets, logits, end=""):
         """Also tunes the thresholds, if that is asked for, and measures with them; they are among the metrics."""
