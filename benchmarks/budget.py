@@ -1,7 +1,7 @@
 """Draws held-out losses of pre-trainings against their time, in units of the baseline's: how soon a recipe reaches the same loss.
 
     python tools/run_ablations.py --suites_file=budget.yaml --scale=wikipedia --corpus=... --held_out_corpus=... --work_dir=budget
-    python benchmarks/budget.py --work_dir=budget --baseline=rate_1e3 --contenders=budget,masks_20
+    python benchmarks/budget.py --work_dir=budget --baseline=baseline --contenders=neighbours,neighbours_masks_30
 
 The losses are those of `results.jsonl` (other seeds of a row are called ROW_seed_2, ROW_seed_3). Runs of different hours cannot tell times:
 the seconds of a step are measured here, by the rows' own commands, configurations and records, cut to --steps steps, by turns. Times in
