@@ -98,7 +98,7 @@ def test_an_evaluation_that_stops_early_answers_the_first_questions_not_the_shor
     early = load_task(dataclasses.replace(task.config, training=dataclasses.replace(task.config.training, eval_steps=1)))
     questions = early.resolve(DataFiles(eval_file=str(path)), Steps(train=False)).held_out
     logits = {name: np.zeros(40, np.float32) for name in ("start_logits", "end_logits")}
-    assert list(questions.decode([logits] * 8)) == ["0"]  # its windows are in the first batch of 8 rows
+    assert list(questions.decode([logits] * 8)) == ["0", "1"]  # their windows, 4 each, are the first batch of 8 rows
 
 
 def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):
