@@ -59,7 +59,7 @@ def main(_) -> None:
         if steps.evaluate and is_first_worker(placement):
             runs.write_results(_results_of_2018(metrics, best), FLAGS.output_dir)
     if steps.predict and is_first_worker(placement):
-        resolved = runs.resolve_answers(task, files)
+        resolved = runs.resolve_answers(task, files, placement)
         tests: Any = resolved.tests  # of the task: its `TextSets`
         rows = runs.predict(resolved, tests.source, runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint, best))
         for path in tests.write_probabilities(rows, FLAGS.output_dir):

@@ -54,23 +54,18 @@ def main(_) -> None:
         raise ValueError("--ensemble: expected --do_predict beside it")
     if FLAGS.eval_files and FLAGS.ensemble:
         raise ValueError("--eval_files: expected no --ensemble beside it")
-    from official_bert.tasks.squad import languages
-    from official_bert.training.distribution import Placement, is_first_worker
+    from official_bert.training.distribution import Placement, answering_scope, is_first_worker
     files = find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else []
     placement = Placement(**command_line.placement_values(FLAGS))
     if FLAGS.do_train:
         train(placement, files)
-    if FLAGS.do_predict and is_first_worker(placement):
-        predict()
-    if files and is_first_worker(placement):
-        trained, model = _trained(FLAGS.output_dir)
-        task = _as_asked(trained)
-        task.check_same_rows(trained, FLAGS.output_dir)
-        if not FLAGS.do_train:  # else `train` did
-            languages.check(files, task.options.version_2_with_negative)
-        rows = languages.evaluate(task, model, files, FLAGS.output_dir, logging.warning)
-        print(languages.table(rows), end="")
-        print("\n".join(languages.write(rows, FLAGS.output_dir)))
+    if not is_first_worker(placement):
+        return
+    with answering_scope(placement):
+        if FLAGS.do_predict:
+            predict()
+        if files:
+            measure(files)
 
 
 def train(placement, eval_files: list[str]) -> None:
@@ -127,6 +122,19 @@ def predict() -> None:
         if not FLAGS.ensemble:
             checkpointing.write_tuned(task.tuned_options(metrics), answering_folder(FLAGS.output_dir))
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
+
+
+def measure(eval_files: list[str]) -> None:
+    """Answers and measures the questions of files in several languages; writes the answers and a table."""
+    from official_bert.tasks.squad import languages
+    trained, model = _trained(FLAGS.output_dir)
+    task = _as_asked(trained)
+    task.check_same_rows(trained, FLAGS.output_dir)
+    if not FLAGS.do_train:  # else `train` did
+        languages.check(eval_files, task.options.version_2_with_negative)
+    rows = languages.evaluate(task, model, eval_files, FLAGS.output_dir, logging.warning)
+    print(languages.table(rows), end="")
+    print("\n".join(languages.write(rows, FLAGS.output_dir)))
 
 
 def _as_asked(trained):

@@ -2,6 +2,9 @@
 
 import json
 import random
+import shutil
+import subprocess
+import sys
 import types
 
 import pytest
@@ -112,6 +115,24 @@ def test_one_command_measures_a_trained_model_in_several_languages(files, traine
     (tmp_path / "made.json").write_bytes(path.read_bytes())
     done = run(f"--output_dir={files}/first", f"--eval_files={tmp_path}/made.json")
     assert done.returncode == 1 and "made.json: expected the language in the file's name, as in xquad.de.json" in done.stderr
+
+
+@pytest.mark.slow
+def test_replicas_share_the_questions_to_answer(files, trained, tmp_path):
+    shutil.copytree(files / "first", tmp_path / "run")
+    write_questions(tmp_path / "made.en.json", 9, 3)
+    command = [sys.executable, "-m", "official_bert.run_squad", f"--output_dir={tmp_path}/run", "--strategy=mirrored",
+               "--num_cpu_devices=2", "--do_predict", f"--predict_file={files}/dev.json", f"--eval_files={tmp_path}/made.en.json"]
+    done = subprocess.run([*command, "--predict_batch_size=7"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "config.training.eval_batch_size: expected a multiple of 2 replicas" in done.stderr
+    (tmp_path / "run/nbest_predictions.json").unlink()
+    done = subprocess.run([*command, "--predict_batch_size=14"], capture_output=True, text=True, check=False)  # the last has 4 rows
+    assert done.returncode == 0, done.stderr
+    answers, wanted = (json.loads((folder / "nbest_predictions.json").read_text()) for folder in (tmp_path / "run", files / "first"))
+    assert list(answers) == list(wanted) and len(answers) == 60
+    for found, alone in zip(answers.values(), wanted.values()):
+        assert [row["probability"] for row in found] == pytest.approx([row["probability"] for row in alone], abs=1e-4)
+    assert len(json.loads((tmp_path / "run/predictions_made.en.json").read_text())) == 9
 
 
 def test_questions_to_answer_that_are_training_questions_are_refused_before_training(files, tmp_path):

@@ -271,22 +271,22 @@ class BestCheckpoint:
             self.record = read_json(path)
 
     def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float], phase: int = 0,
-                       saved: str = "", tuned: Mapping[str, Any] = types.MappingProxyType({})) -> bool:
+                       batches: int = 0, saved: str = "", tuned: Mapping[str, Any] = types.MappingProxyType({})) -> bool:
         """Writes the weights and what was `tuned` for them, then the metric, if it beats the best so far; returns whether it does.
 
         `saved` is the prefix of a checkpoint of this step, if the run has just written one: it is not stored twice. `phase` is the
-        first phase that is measured like this one. The best of a phase measured otherwise, on other lengths say, is not comparable,
-        and gives way.
+        first phase that is measured like this one, `batches` the number of batches measured, 0 for all. The best of a phase measured
+        otherwise, on other lengths say, or on another number of batches, is not comparable, and gives way.
         """
         if self.metric not in metrics:
             raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
         value = float(metrics[self.metric])
-        comparable = self.record and self.record.get("phase", 0) == phase
+        comparable = self.record and (self.record.get("phase", 0), self.record.get("batches", batches)) == (phase, batches)
         if not math.isfinite(value) or (comparable and self.sign * value <= self.sign * self.record["value"]):
             return False
         CheckpointFolder(checkpoint, self.folder, keep=1).save(step, saved)
         write_tuned(tuned, self.folder)  # before the metric: after a kill in between, the same evaluation is better again
-        self.record = {"metric": self.metric, "value": value, "step": step} | ({"phase": phase} if phase else {})
+        self.record = {"metric": self.metric, "value": value, "step": step, "batches": batches} | ({"phase": phase} if phase else {})
         with written_whole(os.path.join(self.folder, METRIC_FILE)) as file:
             json.dump(self.record, file)
         return True

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import zlib
@@ -105,6 +106,7 @@ def _is_first_in(text: str) -> bool:
     return index == 0 and (kind == "chief" or not cluster.get("chief"))
 
 
+@functools.cache  # to initialise it a second time would take the values of all variables on it
 def _tpu(placement: Placement) -> tf.distribute.Strategy:
     where = f"--tpu_name={placement.tpu_name}"
     try:
@@ -143,6 +145,17 @@ def is_first_worker(placement: Placement) -> bool:
     if placement.worker_hosts:
         return placement.task_index == 0
     return _is_first_in(os.environ.get("TF_CONFIG", ""))
+
+
+def answering_scope(placement: Placement) -> contextlib.AbstractContextManager:
+    """The scope in which to build a model that answers: on the devices of a run; of several workers, on those of the one that answers."""
+    return contextlib.nullcontext() if placement.strategy == "multi_worker" else make_strategy(placement).scope()
+
+
+def answering_strategy(model: keras.Model) -> tf.distribute.Strategy:
+    """The strategy with which a model answers: that of its variables, but a worker that answers does not wait for the others."""
+    strategy = getattr(model.variables[0].value, "distribute_strategy", tf.distribute.get_strategy())  # a plain variable has no such field
+    return tf.distribute.get_strategy() if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) else strategy
 
 
 def set_precision(name: str, tf32: bool = True) -> None:

@@ -23,7 +23,7 @@ from official_bert.training.distribution import Placement
 from official_bert.training.phases import task_at, total_steps
 from official_bert.training.run_log import BOARD_FOLDER, Watcher
 from official_bert.training.task import DataFiles, Predictions, Resolved, Steps, TaskBase
-from official_bert.training.trainer import Trainer, real_rows
+from official_bert.training.trainer import EXACT_SHAPES, Trainer, real_rows
 
 POLL_SECONDS = 2.0
 DIVISION = ("options.dev_share", "options.train_share", "options.split_seed", "options.fold")  # of a training file
@@ -100,14 +100,20 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
 
 
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
-    """Returns the task's predictions for each real row of a source, in its order, as NumPy values."""
-    dataset = source.dataset().take(source.batches_per_epoch)
+    """Returns the task's predictions for each real row of a source, in its order, as NumPy values; all devices of the model share a batch."""
+    strategy = distribution.answering_strategy(model)
+    dataset = distribution.distribute(source, strategy)
 
-    @tf.function(input_signature=[dataset.element_spec], autograph=False)  # one graph for all lengths
+    def answer(local):
+        predictions = task.predictions(model(dict(local), training=False), local)
+        return predictions | {"example_weights": local["example_weights"]}
+
+    @tf.function(reduce_retracing=True, autograph=False)
     def run(batch):
-        predictions = task.predictions(model(dict(batch), training=False), batch)
-        return predictions | {"example_weights": batch["example_weights"]}
-    return [row for batch in dataset for row in real_rows(run(batch))]
+        return distribution.gather_replicas(strategy, strategy.run(answer, args=(batch,), options=EXACT_SHAPES))
+    if strategy.num_replicas_in_sync == 1:  # one graph for all lengths
+        run.get_concrete_function(dataset.element_spec)
+    return [row for _, batch in zip(range(source.batches_per_epoch), dataset) for row in real_rows(run(batch))]
 
 
 def _folder_of_run(path: str) -> str:

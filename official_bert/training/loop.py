@@ -364,7 +364,7 @@ class Run:
         saved = os.path.join(self.folder.folder, f"{CHECKPOINT}-{step}") if self.saved_at == step else ""
         tuned = phase.resolved.task.tuned_options(metrics)
         better = self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics,
-                                                                   self._first_measured_like(phase), saved, tuned)
+                                                                   self._first_measured_like(phase), self.settings.eval_steps, saved, tuned)
         if self.watcher.enabled:
             checkpointing.write_tuned(tuned, self.folder.folder)
         self.watcher.evaluation(step, metrics)

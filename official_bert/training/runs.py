@@ -16,7 +16,7 @@ from official_bert.text.vocab import load_vocab
 from official_bert.training import checkpointing, evaluation, loop, search
 from official_bert.training.announcement import cut_rows
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, LOG_FILE, METRIC_FILE, VOCAB_FILE
-from official_bert.training.distribution import Placement, is_first_worker, set_precision
+from official_bert.training.distribution import Placement, answering_scope, is_first_worker, set_precision
 from official_bert.training.task import (
     TRAIN_AND_EVALUATE,
     ConstantAnswers,
@@ -199,7 +199,7 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
         tuned = asked.with_tuned(measured or tuned_for(weights))
         if changed := differences(to_dict(asked.options), to_dict(tuned.options)):
             report(f"tuned in evaluation: {'; '.join(one.describe() for one in changed)}")
-        resolved = resolved if resolved and not changed else resolve_answers(tuned, files)
+        resolved = resolved if resolved and not changed else resolve_answers(tuned, files, placement)
         assert resolved.tests is not None
         predictions = predict(resolved, resolved.tests.source, weights, report)
         make_folder(output_dir)
@@ -267,10 +267,11 @@ def tuned_for(weights: str) -> dict[str, float]:
     return checkpointing.read_tuned(answering_folder(weights) if is_folder(weights) else folder_of(weights))
 
 
-def resolve_answers(task: TaskBase, files: DataFiles) -> Resolved:
-    """Resolves the task with the data to answer. Raises ValueError if there are none."""
+def resolve_answers(task: TaskBase, files: DataFiles, placement: Placement) -> Resolved:
+    """Resolves the task with the data to answer, for the devices of a run. Raises ValueError if there are none."""
     set_precision(task.config.training.precision, task.config.training.tf32)
-    return task.resolve(files, Steps(train=False, evaluate=False, predict=True))
+    with answering_scope(placement):
+        return task.resolve(files, Steps(train=False, evaluate=False, predict=True))
 
 
 def predict(resolved: Resolved, source: BatchSource, path: str, report: Callable[[str], None] = print) -> list[dict[str, Any]]:

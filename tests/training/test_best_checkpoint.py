@@ -75,7 +75,7 @@ def test_training_ends_when_patience_does_and_the_best_answers(scripted, tmp_pat
     metrics = tune(tmp_path, patience=3)
     assert logged(tmp_path, "eval/accuracy") == {step: SCRIPT[step] for step in (4, 8, 12, 16, 20)}
     assert metrics["accuracy"] == 0.9 and json.loads((tmp_path / "best/metric.json").read_text()) == {
-        "metric": "accuracy", "value": 0.9, "step": 8}
+        "metric": "accuracy", "value": 0.9, "step": 8, "batches": 0}
     said = capsys.readouterr().out
     assert ("best checkpoint: by accuracy, more is better, of 8 evaluations; 3 without a better value end the training; "
             "the best one answers") in said
@@ -139,7 +139,7 @@ def test_a_best_checkpoint_of_another_run_or_of_other_data_gives_way(scripted, u
     (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8}')
     assert tune(tmp_path, epochs=2.0)["accuracy"] == 0.9
     best = json.loads((tmp_path / "best/metric.json").read_text())
-    assert best == {"metric": "accuracy", "value": 0.9, "step": 8}
+    assert best == {"metric": "accuracy", "value": 0.9, "step": 8, "batches": 0}
     other = files(eval_file=FILES["new"], allow_changed_data=True)
     (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8}')
     assert tune(tmp_path, other, epochs=3.0, patience=2)["accuracy"] == 0.9  # step 8 is measured anew, on the other data

@@ -90,7 +90,7 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, t
     losses = logged(tmp_path, "eval/loss")
     best = min(losses, key=losses.get)
     assert json.loads((tmp_path / "best" / checkpointing.METRIC_FILE).read_text()) == {
-        "metric": "loss", "value": losses[best], "step": best}
+        "metric": "loss", "value": losses[best], "step": best, "batches": 0}
     assert len(list(tmp_path.glob("ckpt-*.index"))) == 3 and len(list((tmp_path / "best").glob("ckpt-*.index"))) == 1
     task, model = restore_for_inference(str(tmp_path / "best"))
     source = resolve(config, records, held_out).held_out.source
@@ -107,10 +107,13 @@ def test_the_best_of_a_phase_that_is_measured_otherwise_gives_way(tmp_path):
 
     def kept(*evaluations):
         best = checkpointing.BestCheckpoint(str(tmp_path), "-loss")  # as after a resume
-        return [best.keep_if_better(checkpoint, step, {"loss": loss}, phase) for step, loss, phase in evaluations]
+        return [best.keep_if_better(checkpoint, step, {"loss": loss}, *how) for step, loss, *how in evaluations]
     assert kept((1, 1.0, 0), (2, 1.5, 0), (3, 2.0, 1), (4, 2.1, 1)) == [True, False, True, False]
     assert kept((5, 2.05, 1), (6, 1.9, 1)) == [False, True]
     assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-6.index"]
+    assert kept((7, 2.0, 1, 50), (8, 2.1, 1, 50), (9, 1.95, 1, 50), (10, 3.0, 1, 0)) == [True, False, True, True]
+    (tmp_path / "best/metric.json").write_text('{"metric": "loss", "value": 3.0, "step": 10, "phase": 1}')  # of an earlier version
+    assert kept((11, 3.1, 1, 50), (12, 2.9, 1, 50)) == [False, True]
 
 
 @pytest.mark.slow
@@ -124,7 +127,7 @@ def test_the_best_of_a_run_in_phases_is_the_best_of_the_last_length(records, hel
     losses = logged(tmp_path / "run", "eval/loss")
     best = min((9, 10, 11), key=losses.get)
     assert json.loads((tmp_path / "run/best" / checkpointing.METRIC_FILE).read_text()) == {
-        "metric": "loss", "value": losses[best], "step": best, "phase": 1}
+        "metric": "loss", "value": losses[best], "step": best, "batches": 0, "phase": 1}
 
 
 def test_a_wrong_record_to_evaluate_on_is_named(tmp_path):

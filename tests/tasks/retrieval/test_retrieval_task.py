@@ -79,6 +79,8 @@ def test_the_vectors_of_training_are_those_that_are_served(pooling, tmp_path, gr
     ({}, {"train_on": "scores", "score_column": "score"}, "expected options.score_column and score_range"),
     ({}, {"train_on": "scores", "score_column": "score", "score_range": [0, 5], "temperature": 0.1},
      "temperature: expected options.train_on: pairs beside it, got 0.1 without; it would do nothing"),
+    ({}, {"train_on": "scores", "score_column": "score", "score_range": [0, 5], "group_size": 16},
+     "group_size: expected options.train_on: pairs beside it, got 16 without; it would do nothing"),
     ({}, {"score_range": [5.0, 0.0]}, "expected lowest and highest score"),
     ({}, {"text_pair_column": "text"}, "expected two columns, got 'text' twice")])
 def test_groups_that_would_be_cut_and_wrong_options_are_refused(tmp_path, training, options, told):
@@ -98,7 +100,7 @@ def test_files_are_checked_row_by_row(tmp_path):
     with pytest.raises(ValueError, match=r"dev\.tsv:2: column 'score': expected a number from 0 to 5, got '5\.5'"):
         resolve(config_of(score_column="score", score_range=[0.0, 5.0]), train_file=good, eval_file=scored)
     with pytest.raises(ValueError, match=r"train\.tsv: expected a column 'score'"):
-        resolve(config_of(score_column="score", train_on="scores", score_range=[0.0, 5.0]), train_file=good)
+        resolve(config_of(score_column="score", train_on="scores", score_range=[0.0, 5.0], group_size=32), train_file=good)
 
 
 def test_texts_of_both_columns_can_be_asked(tmp_path):
