@@ -50,7 +50,7 @@ def make_strategy(placement: Placement) -> tf.distribute.Strategy:
         _split_cpu(placement.num_cpu_devices)
     if placement.strategy == "one_device":
         return tf.distribute.get_strategy()
-    makers = {"mirrored": _mirrored, "multi_worker": _multi_worker, "tpu": _tpu}
+    makers: dict[str, Callable[[Placement], tf.distribute.Strategy]] = {"mirrored": _mirrored, "multi_worker": _multi_worker, "tpu": _tpu}
     if placement.strategy not in makers:
         raise ValueError(f"--strategy: expected one of {list(STRATEGIES)}, got {placement.strategy!r}")
     return makers[placement.strategy](placement)

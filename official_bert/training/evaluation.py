@@ -100,7 +100,7 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
 
 
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
-    """Returns the task's predictions for each real row of a source, in its order, as NumPy values; all devices of the model share a batch."""
+    """Returns the task's predictions for each real row of a source, in its order, as NumPy values; the model's devices share each batch."""
     strategy = distribution.answering_strategy(model)
     dataset = distribution.distribute(source, strategy)
 

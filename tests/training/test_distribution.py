@@ -199,6 +199,18 @@ def test_tpus_of_other_machines_are_refused_because_batches_are_made_here():
         distribution.check_hosts(["/job:localhost/device:TPU:0", "/job:worker/replica:0/task:1/device:TPU:0"], "--tpu_name=pod")
 
 
+def test_a_tpu_is_initialised_once_for_training_and_prediction(monkeypatch):
+    initialised = []
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda **_: "the TPU")
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda _: None)
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", initialised.append)
+    monkeypatch.setattr(tf.distribute, "TPUStrategy",
+                        lambda _: types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=["/job:localhost/device:TPU:0"])))
+    placement = Placement(strategy="tpu", tpu_name="made for this test")
+    assert distribution.make_strategy(placement) is distribution.make_strategy(placement)
+    assert initialised == ["the TPU"]
+
+
 def test_a_tf_config_without_this_worker_is_told(monkeypatch):
     monkeypatch.setitem(os.environ, "TF_CONFIG", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}')
     with pytest.raises(ValueError, match=r"expected task\.index from 0 to 0, got 1"):
