@@ -222,6 +222,15 @@ def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int
     return strategy.distribute_datasets_from_function(worker_batches)
 
 
+def over_batches(run: Any, source: BatchSource, strategy: tf.distribute.Strategy, limit: int = 0) -> Iterator[Any]:
+    """Yields what `run`, a `tf.function`, returns for each distributed batch of the source, or for its first `limit`."""
+    dataset = distribute(source, strategy)
+    if strategy.num_replicas_in_sync == 1:  # one graph for all lengths, not one for the first and another for all others
+        run.get_concrete_function(dataset.element_spec)
+    for _, batch in zip(range(limit or source.batches_per_epoch), dataset):
+        yield run(batch)
+
+
 def gather_replicas(strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Gathers the replicas' rows to those of the global batch, in its order."""
     return {name: value if strategy.num_replicas_in_sync == 1 else strategy.gather(value, axis=0)

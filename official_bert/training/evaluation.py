@@ -102,7 +102,6 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
     """Returns the task's predictions for each real row of a source, in its order, as NumPy values; the model's devices share each batch."""
     strategy = distribution.answering_strategy(model)
-    dataset = distribution.distribute(source, strategy)
 
     def answer(local):
         predictions = task.predictions(model(dict(local), training=False), local)
@@ -111,9 +110,7 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
     @tf.function(reduce_retracing=True, autograph=False)
     def run(batch):
         return distribution.gather_replicas(strategy, strategy.run(answer, args=(batch,), options=EXACT_SHAPES))
-    if strategy.num_replicas_in_sync == 1:  # one graph for all lengths
-        run.get_concrete_function(dataset.element_spec)
-    return [row for _, batch in zip(range(source.batches_per_epoch), dataset) for row in real_rows(run(batch))]
+    return [row for found in distribution.over_batches(run, source, strategy) for row in real_rows(found)]
 
 
 def _folder_of_run(path: str) -> str:

@@ -141,11 +141,7 @@ class Trainer:
     def _evaluate(self, source: BatchSource, limit: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         sums: dict[str, np.ndarray] = {}
         rows: list[dict[str, Any]] = []
-        batches, dataset = limit or source.batches_per_epoch, distribution.distribute(source, self.strategy)
-        if self.strategy.num_replicas_in_sync == 1:  # one graph for all lengths, not one for the first and another for all others
-            self.run_evaluation.get_concrete_function(dataset.element_spec)
-        for _, batch in zip(range(batches), dataset):
-            losses, counters, predictions = self.run_evaluation(batch)
+        for losses, counters, predictions in distribution.over_batches(self.run_evaluation, source, self.strategy, limit):
             named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in losses.items()} | counters
             for name, pair in named.items():
                 sums[name] = sums.get(name, 0) + np.array([float(value) for value in pair])
