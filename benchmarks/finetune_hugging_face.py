@@ -113,16 +113,18 @@ def answer(model, tokenizer, rows, run):
 def losses(folder, batches_file):
     """Trains on given batches without dropout, at given rates; weights and head come from the folder."""
     given = np.load(batches_file)
-    model = transformers.BertForSequenceClassification.from_pretrained(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-                                                                       classifier_dropout=0.0, attn_implementation="eager")
+    of_scores = "scores_0" in given
+    model = transformers.BertForSequenceClassification.from_pretrained(
+        folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0, attn_implementation="eager",
+        problem_type="regression" if of_scores else "single_label_classification")
     optimizer = make_optimizer(model, float(given["epsilon"]))
     model.train()
     found = []
     for step, rate in enumerate(given["rates"]):
         batch = {name: torch.tensor(given[f"{ours}_{step}"]).long()
-                 for name, ours in (("input_ids", "input_ids"), ("attention_mask", "input_mask"), ("token_type_ids", "segment_ids"),
-                                    ("labels", "label_ids"))}
-        loss = model(**batch).loss
+                 for name, ours in zip(INPUTS, ("input_ids", "input_mask", "segment_ids"))}
+        labels = torch.tensor(given[f"scores_{step}"]).float() if of_scores else torch.tensor(given[f"label_ids_{step}"]).long()
+        loss = model(**batch, labels=labels).loss
         found.append(loss.item())
         update(model, optimizer, loss, rate)
     print(json.dumps(found))

@@ -247,6 +247,8 @@ def main(_) -> None:
         sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
     if FLAGS.prove and FLAGS.precision != "float32":
         sys.exit(f"error: --prove: expected --precision=float32 (losses of bfloat16 differ by more than {LARGEST}), got {FLAGS.precision}")
+    if FLAGS.prove and FLAGS.task in KINDS:
+        sys.exit(f"error: --prove: expected a data set of GLUE as --task, got {FLAGS.task}")
     if not FLAGS.resume:
         shutil.rmtree(FLAGS.work_dir, ignore_errors=True)
     os.makedirs(FLAGS.work_dir, exist_ok=True)
