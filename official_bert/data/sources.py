@@ -19,6 +19,9 @@ from official_bert.data.indexed_records import BrokenRecordError, IndexedRecords
 from official_bert.data.record_order import RecordOrder
 from official_bert.files import size_of
 
+# Training sorts this many batches by length at a time, and at most a quarter of an epoch. Of more, the texts of a batch are too much alike:
+# on STS-B, a model learns less from chunks of 50 than from random order, and as much from chunks of 10 (docs/benchmarks/finetuning.md).
+SORTED_BATCHES = 10
 T = TypeVar("T")
 ParseFunction = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
@@ -197,8 +200,8 @@ class ExampleSource:
 
     Each batch's sequences (arrays named in `sequence_keys`) are padded with 0 to the smallest of `buckets` that holds them
     all (default: to the longest of the batch, after `round_lengths` to the next multiple of 8); other values are stacked.
-    Every epoch of training permutes the examples by (seed, epoch), sorts chunks of `bucket_batches` batches by length, and shuffles
-    the batches; evaluation keeps the order of the examples, or sorts chunks too (`by_length`). The last batch is filled up with rows of
+    Every epoch of training permutes the examples by (seed, epoch), sorts chunks of `SORTED_BATCHES` by length, and shuffles the batches;
+    evaluation keeps the order of the examples, or sorts them all by length (`by_length`). The last batch is filled up with rows of
     `example_weights` 0. `rows` is the number that an epoch counts, if that is not the number of examples. `content` reads the rows
     `made_of`, if they are given, and not the examples, whose values may wait for the weights of a model.
 
@@ -207,13 +210,13 @@ class ExampleSource:
 
     def __init__(self, examples: Sequence[Mapping[str, np.ndarray]], batch_size: int, seed: int = 0, shuffle: bool = True,
                  buckets: Sequence[int] = (), length_key: str = "input_ids",
-                 sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"), bucket_batches: int = 50,
+                 sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"),
                  by_length: bool = False, rows: int = 0, made_of: Sequence[Mapping[str, np.ndarray]] = ()):
         if not examples:
             raise ValueError("no examples in the data")
         self.by_length, self.rows, self.made_of = by_length, rows or len(examples), made_of or examples
         self.examples, self.batch_size, self.seed, self.shuffle = examples, batch_size, seed, shuffle
-        self.buckets, self.sequence_keys, self.bucket_batches = sorted(buckets), frozenset(sequence_keys), bucket_batches
+        self.buckets, self.sequence_keys = sorted(buckets), frozenset(sequence_keys)
         self.lengths = np.array([np.shape(example[length_key])[-1] for example in examples])
         if self.buckets and self.lengths.max() > self.buckets[-1]:
             raise ValueError(f"an example of {self.lengths.max()} tokens is longer than the largest bucket, {self.buckets[-1]}")
@@ -253,7 +256,7 @@ class ExampleSource:
             return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
         rng = np.random.default_rng((self.seed, epoch))
         order = rng.permutation(count) if self.shuffle else np.arange(count)
-        chunk = size * self.bucket_batches
+        chunk = size * max(1, min(SORTED_BATCHES, self.batches_per_epoch // 4)) if self.shuffle else count
         batches = []
         for start in range(0, count, chunk):
             part = order[start:start + chunk]

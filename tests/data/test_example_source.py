@@ -68,3 +68,29 @@ def test_lengths_that_were_chosen_stay():
     source.fix_lengths()
     source.round_lengths()
     assert [source.batch(number)["input_ids"].shape[1] for number in range(2)] == [48, 48]
+
+
+def planned_epochs(lengths, size, epochs):
+    source = ExampleSource(examples(lengths), size, seed=3, sequence_keys=("input_ids",))
+    return [[rows.tolist() for rows in source.plan(epoch)] for epoch in range(epochs)]
+
+
+def test_training_sorts_at_most_ten_batches_at_a_time():
+    lengths = np.random.default_rng(0).permutation(4000)  # all different
+    [batches] = planned_epochs(lengths, 10, 1)
+    assert sorted(np.concatenate(batches)) == list(range(4000))
+    spans = [lengths[rows].max() - lengths[rows].min() for rows in batches]
+    # Of 100 random lengths below 4,000, ten neighbours span 9 of 101 gaps, 4000 * 9 / 101 = 356 on average; ten of random order 3,273.
+    assert 300 < np.mean(spans) < 420
+
+
+@pytest.mark.parametrize("batches", [1, 3, 4, 8, 39])
+def test_texts_of_few_batches_meet_others_in_every_epoch(batches):
+    epochs = planned_epochs(range(1, 8 * batches + 1), 8, 30)
+    assert all(sorted(np.concatenate(plan)) == list(range(8 * batches)) for plan in epochs)
+    met = [set() for _ in range(8 * batches)]
+    for rows in (rows for plan in epochs for rows in plan):
+        for row in rows:
+            met[row].update(rows)
+    # Were a whole epoch sorted, a text would meet the same 8 each time. In random order it meets nearly all in 30 epochs.
+    assert min(map(len, met)) >= min(0.9 * 8 * batches, 24)
