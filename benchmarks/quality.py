@@ -50,7 +50,7 @@ Written by `benchmarks/quality.py` from [finetuning.jsonl](finetuning.jsonl), a 
 `make minilm`), published development sets, the last checkpoint of each run, mean ± standard deviation over seeds, all in {precision}
 ("mixed precision" on both sides: weights, updates and sums are float32 with bfloat16 too). The second and the third row are the
 same rule: AdamW with bias correction, the same steps, rates, epsilon, decay, clipping and texts. They differ in initial heads,
-dropout, and batches (ours hold texts of similar length). The first row is 2018's rule, without bias correction. Each side ran its
+dropout, and batches (in ours, ten at a time are sorted by length). The first row is 2018's rule, without bias correction. Each side ran its
 first seed at three rates; the best of them by the first metric, on the same development set, is the one that the row shows.
 """
 

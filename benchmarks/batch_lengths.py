@@ -1,0 +1,50 @@
+"""Counts the tokens of an epoch of fine-tuning, padding included, for batches sorted in chunks of several sizes; writes a table in Markdown.
+
+    make minilm
+    python benchmarks/batch_lengths.py --data=FOLDER --init_checkpoint=MODEL_FOLDER
+
+FOLDER holds `glue/MRPC`, `glue/RTE`, ... as published. Chunks of one batch are batches in random order.
+"""
+
+import os
+
+import numpy as np
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("data", None, "The folder of the data.", required=True)
+flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=True)
+flags.DEFINE_integer("batch_size", 32, "Rows of a batch.")
+FOLDERS = {"mrpc": "MRPC", "rte": "RTE", "stsb": "STS-B", "cola": "CoLA", "sst2": "SST-2"}
+CHUNKS = (1, 4, 10, 50)
+
+
+def train_source(dataset: str):
+    """Returns the training batches of a data set, with the defaults of `run_finetuning`."""
+    from official_bert.config import load_config
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import runs
+    from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+    config = load_config(None, overrides=["task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}"],
+                         defaults=runs.DEFAULTS, checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint))
+    files = DataFiles(data_dir=os.path.join(FLAGS.data, "glue", FOLDERS[dataset]))
+    return load_task(config).resolve(files, TRAIN_AND_EVALUATE).train
+
+
+def main(_) -> None:
+    """Prints the table."""
+    from official_bert.data import sources
+    print(f"| data set | rows | tokens of a row | {' | '.join(f'chunks of {chunk}' for chunk in CHUNKS)} |")
+    print("|---" * (3 + len(CHUNKS)) + "|")
+    for dataset, folder in FOLDERS.items():
+        source = train_source(dataset)
+        cells = []
+        for sources.SORTED_BATCHES in CHUNKS:
+            source = sources.ExampleSource(source.examples, FLAGS.batch_size, seed=1)
+            tokens = sum(source.lengths[rows].max() * len(rows) for rows in source.plan(0))
+            cells.append(f"{tokens / np.sum(source.lengths):.3f}")
+        print(f"| {folder} | {len(source.lengths):,} | {np.mean(source.lengths):.1f} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)
