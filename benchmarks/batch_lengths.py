@@ -1,4 +1,4 @@
-"""Counts the tokens of an epoch of fine-tuning, padding included, for batches sorted in chunks of several sizes; writes a table in Markdown.
+"""Counts the tokens of an epoch of fine-tuning, padding included, for batches sorted in chunks of several sizes, as a Markdown table.
 
     make minilm
     python benchmarks/batch_lengths.py --data=FOLDER --init_checkpoint=MODEL_FOLDER
