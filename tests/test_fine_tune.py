@@ -1,6 +1,7 @@
 """Fine-tuning from Python: files and tables in memory are one, wrong rows are named, the result answers."""
 
 import csv
+import gc
 import json
 
 import keras
@@ -44,6 +45,17 @@ def work(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def there(work, monkeypatch):
     monkeypatch.chdir(work)
+
+
+def graphs_alive():
+    gc.collect()
+    return {id(one) for one in gc.get_objects() if type(one).__name__ == "FuncGraph" and one.name in ("_run_steps", "_run_evaluation")}
+
+
+def test_a_training_leaves_no_weights_in_memory():
+    before = graphs_alive()  # of a graph, which holds the variables that it uses
+    official_bert.fine_tune("classification", train=ROWS, eval=HELD_OUT, output_dir="forgotten", **{**SETTINGS, "epochs": 0.5})
+    assert graphs_alive() <= before
 
 
 def test_rows_files_and_frames_train_the_same_model_and_it_answers(work):

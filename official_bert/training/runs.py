@@ -1,9 +1,12 @@
 """One fine-tuning: training, evaluation and prediction, shared by the fine-tuning commands."""
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+from tensorflow.python.framework import ops
 
 from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, load_config, merge, to_dict
 from official_bert.copies import original_paths
@@ -154,6 +157,24 @@ def require_vocabulary(config: Config) -> None:
         raise ValueError(f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")
 
 
+@contextlib.contextmanager
+def _forgotten_gradients() -> Iterator[None]:
+    """Forgets the gradients that graphs made meanwhile have registered, once nothing trains any more.
+
+    TensorFlow registers each use of `tf.custom_gradient` in a graph for good, and with it the graph and its variables: a search of twenty
+    runs would hold the weights and moments of all.
+    """
+    registered = ops.gradient_registry._registry
+    before = set(registered)
+    try:
+        yield
+    finally:
+        for name in registered.keys() - before:
+            if name.startswith("CustomGradient-"):
+                del registered[name]
+
+
+@_forgotten_gradients()
 def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
         steps: Steps = TRAIN_AND_EVALUATE, best: bool | None = None, report: Callable[[str], None] = print,
         opened: Steps | None = None) -> dict[str, float]:
