@@ -15,7 +15,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("data", None, "The folder of the data.", required=True)
 flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=True)
 flags.DEFINE_integer("batch_size", 32, "Rows of a batch.")
-FOLDERS = {"mrpc": "MRPC", "rte": "RTE", "stsb": "STS-B", "cola": "CoLA", "sst2": "SST-2"}
+DATASETS = ("mrpc", "rte", "stsb", "cola", "sst2")
 CHUNKS = (1, 4, 10, 50)
 
 
@@ -27,23 +27,27 @@ def train_source(dataset: str):
     from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
     config = load_config(None, overrides=["task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}"],
                          defaults=runs.DEFAULTS, checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint))
-    files = DataFiles(data_dir=os.path.join(FLAGS.data, "glue", FOLDERS[dataset]))
-    return load_task(config).resolve(files, TRAIN_AND_EVALUATE).train
+    return load_task(config).resolve(DataFiles(data_dir=os.path.join(FLAGS.data, "glue")), TRAIN_AND_EVALUATE).train
+
+
+def padded_share(examples, chunk: int) -> float:
+    """Returns the tokens of an epoch with padding, divided by those without, where so many batches at a time are sorted by length."""
+    from official_bert.data import sources
+    sources.SORTED_BATCHES = chunk
+    source = sources.ExampleSource(examples, FLAGS.batch_size, seed=1)
+    padded = sum(source.lengths[rows].max() * len(rows) for rows in source.plan(0))
+    return padded / np.sum(source.lengths)
 
 
 def main(_) -> None:
     """Prints the table."""
-    from official_bert.data import sources
+    from official_bert.tasks.texts import glue_files
     print(f"| data set | rows | tokens of a row | {' | '.join(f'chunks of {chunk}' for chunk in CHUNKS)} |")
     print("|---" * (3 + len(CHUNKS)) + "|")
-    for dataset, folder in FOLDERS.items():
+    for dataset in DATASETS:
         source = train_source(dataset)
-        cells = []
-        for sources.SORTED_BATCHES in CHUNKS:
-            source = sources.ExampleSource(source.examples, FLAGS.batch_size, seed=1)
-            tokens = sum(source.lengths[rows].max() * len(rows) for rows in source.plan(0))
-            cells.append(f"{tokens / np.sum(source.lengths):.3f}")
-        print(f"| {folder} | {len(source.lengths):,} | {np.mean(source.lengths):.1f} | {' | '.join(cells)} |", flush=True)
+        cells = " | ".join(f"{padded_share(source.examples, chunk):.3f}" for chunk in CHUNKS)
+        print(f"| {glue_files.DATASETS[dataset].folder} | {len(source.lengths):,} | {np.mean(source.lengths):.1f} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":
