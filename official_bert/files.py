@@ -86,6 +86,11 @@ def absolute(path: str) -> str:
     return normal(path) if is_remote(path) else os.path.abspath(path)
 
 
+def real(path: str) -> str:
+    """A path without links."""
+    return normal(path) if is_remote(path) else os.path.realpath(path)
+
+
 def make_folder(path: str) -> None:
     """Makes a folder and those above it, unless they are there."""
     store_of(path).make_folder(path)

@@ -44,17 +44,20 @@ flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 
 
 def main(_) -> None:
     """Trains, answers, or both."""
+    from official_bert.training.distribution import Placement, answering_scope, is_first_worker
+    from official_bert.training.task import DataFiles
     if not (FLAGS.do_train or FLAGS.do_predict or FLAGS.eval_files):
         raise ValueError("expected --do_train, --do_predict or both, got neither")
     if FLAGS.do_train and not FLAGS.train_file:
         raise ValueError("--do_train: expected --train_file")
     if FLAGS.do_predict and not FLAGS.predict_file:
         raise ValueError("--do_predict: expected --predict_file")
+    if FLAGS.do_predict:
+        DataFiles(train_file=FLAGS.train_file, predict_file=FLAGS.predict_file).check_not_answers(FLAGS.output_dir)
     if FLAGS.ensemble and not FLAGS.do_predict:
         raise ValueError("--ensemble: expected --do_predict beside it")
     if FLAGS.eval_files and FLAGS.ensemble:
         raise ValueError("--eval_files: expected no --ensemble beside it")
-    from official_bert.training.distribution import Placement, answering_scope, is_first_worker
     files = find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else []
     placement = Placement(**command_line.placement_values(FLAGS))
     if FLAGS.do_train:

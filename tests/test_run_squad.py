@@ -143,6 +143,14 @@ def test_questions_to_answer_that_are_training_questions_are_refused_before_trai
     assert "300 of its 300 questions are in" in done.stderr and "(--allow_same_data allows it)" in done.stderr
 
 
+def test_questions_that_their_answers_would_replace_are_refused(files, tmp_path):
+    asked = write_questions(tmp_path / "predictions.json", 3, 5)
+    before = asked.read_bytes()
+    done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={asked}")
+    assert done.returncode == 1 and f"--predict_file={asked}: answers would replace this file" in done.stderr, done.stderr
+    assert asked.read_bytes() == before
+
+
 def test_epochs_beside_steps_that_count_are_refused(files, tmp_path):
     done = run(*train_flags(files, tmp_path / "run", "--num_train_epochs=2", "--set=training.steps=5"))
     assert done.returncode == 1 and "config.training.epochs: expected config.training.steps 0 beside it, got 5" in done.stderr, done.stderr

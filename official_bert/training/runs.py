@@ -186,6 +186,8 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
     alone predicts and writes.
     """
     require_vocabulary(task.config)
+    if steps.predict:
+        files.check_not_answers(output_dir)
     best = task.config.training.answer_with == "best" if best is None else best
     first = is_first_worker(placement)
     if first and (constant := task.constant_answers(files, steps)):

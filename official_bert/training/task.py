@@ -19,7 +19,7 @@ from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
 from official_bert.data.sources import BatchSource, ExampleSource
 from official_bert.data.tables import Rows, Source, digest
-from official_bert.files import is_file
+from official_bert.files import folder_of, is_file, real
 from official_bert.models import parts
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
@@ -34,6 +34,7 @@ Outputs = Mapping[str, tf.Tensor]
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only the loop divides, over the global batch
 KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}  # of `Head`
+BEGINNING_OF_ANSWERS = "predictions."  # of the names of the files that tasks write
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
 
 
@@ -54,6 +55,15 @@ class DataFiles:
         if not self.allow_same_data:
             raise ValueError(f"{message} (--allow_same_data allows it)")
         logging.warning("%s: what is measured there says nothing about other data", message)
+
+    def check_not_answers(self, output_dir: str) -> None:
+        """Raises ValueError for a file that lies in `output_dir` and has the name of a prediction file: answers would replace it."""
+        for name in ("train_file", "eval_file", "predict_file"):
+            given = getattr(self, name)
+            path = real(given) if isinstance(given, str) else ""
+            if os.path.basename(path).startswith(BEGINNING_OF_ANSWERS) and folder_of(path) == real(output_dir):
+                raise ValueError(f"--{name}={given}: answers would replace this file, because its name in --output_dir is theirs; rename "
+                                 "it or give another folder")
 
     def path(self, given: Source, names: Sequence[str]) -> Source:
         """Returns `given`, or the first of `names` that is in `data_dir`; "" if there is neither."""

@@ -75,6 +75,23 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     assert {key: again[key] for key in metrics} == pytest.approx(metrics, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.parametrize("given", ["predict_file", "train_file"])
+@pytest.mark.parametrize("linked", [False, True], ids=["itself", "by a link"])
+def test_data_that_answers_would_replace_are_refused_before_training(tmp_path, given, linked):
+    sections, files = tagged(tmp_path)
+    output = tmp_path / "run"
+    output.mkdir()
+    path = output / WRITTEN["ner"]
+    path.write_bytes(files[given].read_bytes())
+    if linked:
+        (tmp_path / "linked.conll").symlink_to(path)
+        path = tmp_path / "linked.conll"
+    task = load_task(make_config(sections.pop("task"), **sections))
+    with pytest.raises(ValueError, match=f"--{given}={path}: answers would replace this file"):
+        runs.run(task, data_files(**files | {given: path}), str(output), Placement(), steps=Steps(predict=True))
+    assert [one.name for one in output.iterdir()] == [WRITTEN["ner"]]
+
+
 def check_names_and_weights(data):
     """Requires that the weights computed from a batch alone equal those of the losses, to the bit, under the task's own names."""
     task, batch = data.task, next(iter(data.train.dataset()))

@@ -26,10 +26,10 @@ def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: 
     `inputs` are the files to read, `patterns` the paths, folders and globs that selected them. Raises ValueError for an output
     that is a folder, is named twice, is an input or would be one in the next run; and if its folder cannot be written.
     """
-    read = {_real(path): path for path in inputs}
+    read = {files.real(path): path for path in inputs}
     taken: dict[str, str] = {}
     for path in outputs:
-        real = _real(path)
+        real = files.real(path)
         if files.is_folder(path) or not os.path.basename(path):
             raise ValueError(f"{path or 'an output'}: expected the name of a file to write, got {'a folder' if path else 'none'}")
         if real in taken:
@@ -42,11 +42,6 @@ def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: 
         taken[real] = path
     for folder in dict.fromkeys(files.folder_of(path) or "." for path in outputs):
         check_folder(folder)
-
-
-def _real(path: str) -> str:
-    """The path without links."""
-    return files.normal(path) if files.is_remote(path) else os.path.realpath(path)
 
 
 def check_folder(folder: str) -> None:
