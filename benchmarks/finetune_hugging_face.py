@@ -13,6 +13,8 @@ import torch
 import transformers
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# On CPUs as fast as its fused attention in float32, and 1.1 (rows of 70 tokens) to 1.3 times (350) as fast in bfloat16, with less memory.
+ATTENTION = {"attn_implementation": "eager"}
 NOT_DECAYED = ("bias", "LayerNorm.weight")
 
 
@@ -43,11 +45,11 @@ def load(folder, run):
     """Returns the library's tokenizer, and its model for the kind of task."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     if run["kind"] == "spans":
-        return tokenizer, transformers.AutoModelForQuestionAnswering.from_pretrained(folder)
+        return tokenizer, transformers.AutoModelForQuestionAnswering.from_pretrained(folder, **ATTENTION)
     if run["kind"] == "tags":
-        return tokenizer, transformers.AutoModelForTokenClassification.from_pretrained(folder, num_labels=run["num_labels"])
+        return tokenizer, transformers.AutoModelForTokenClassification.from_pretrained(folder, num_labels=run["num_labels"], **ATTENTION)
     kind = {"problem_type": "regression", "num_labels": 1} if run["num_labels"] == 1 else {"num_labels": run["num_labels"]}
-    return tokenizer, transformers.AutoModelForSequenceClassification.from_pretrained(folder, **kind)
+    return tokenizer, transformers.AutoModelForSequenceClassification.from_pretrained(folder, **kind, **ATTENTION)
 
 
 def make_rows(tokenizer, part, longest):
@@ -115,8 +117,8 @@ def losses(folder, batches_file):
     given = np.load(batches_file)
     of_scores = "scores_0" in given
     model = transformers.BertForSequenceClassification.from_pretrained(
-        folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0, attn_implementation="eager",
-        problem_type="regression" if of_scores else "single_label_classification")
+        folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0,
+        problem_type="regression" if of_scores else "single_label_classification", **ATTENTION)
     optimizer = make_optimizer(model, float(given["epsilon"]))
     model.train()
     found = []

@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -170,6 +171,8 @@ def ask_peer(*arguments: str):
     """Returns the peer's output."""
     done = subprocess.run([FLAGS.torch_python, PEER, arguments[0], FLAGS.init_checkpoint if arguments[0] == "train" else arguments[1],
                            arguments[-1]], check=False, capture_output=True, text=True)
+    if done.returncode < 0:
+        sys.exit(f"error: the peer was ended by {signal.Signals(-done.returncode).name}")
     if done.returncode:
         sys.exit(f"error: the peer failed: {done.stderr.strip().splitlines()[-1]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
