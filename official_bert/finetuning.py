@@ -6,7 +6,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,8 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     output_dir, init_checkpoint = os.fspath(output_dir), os.fspath(init_checkpoint)
     named = {_dotted(task, key): value for key, value in options.items()}
     resolved = make_config(task, os.fspath(config), init_checkpoint, output_dir, flags=named, report=report)
-    return carry_out(resolved, files, output_dir, Placement(), init_checkpoint, Steps(predict=predict is not None), report=report)
+    return carry_out(resolved, files, output_dir, Placement(), init_checkpoint, Steps(predict=predict is not None), report=report,
+                     given=named)
 
 
 def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: str, train: bool = True, overrides: Iterable[str] = (),
@@ -150,9 +151,9 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked: It
 
 def carry_out(config: Config, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
               steps: Steps = TRAIN_AND_EVALUATE, best: bool | None = None, report: Callable[[str], None] = print,
-              opened: Steps | None = None) -> FineTuned:
+              opened: Steps | None = None, given: Collection[str] = ()) -> FineTuned:
     """Trains, evaluates and predicts as `runs.run` does."""
-    metrics = runs.run(load_task(config), files, output_dir, placement, init_checkpoint, steps, best, report, opened)
+    metrics = runs.run(load_task(config), files, output_dir, placement, init_checkpoint, steps, best, report, opened, given)
     return FineTuned(metrics, output_dir)
 
 

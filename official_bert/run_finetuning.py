@@ -53,7 +53,7 @@ command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "trai
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
     from official_bert import finetuning
-    from official_bert.training import search
+    from official_bert.training import runs, search
     from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps
     placement = Placement(**command_line.placement_values(FLAGS))
@@ -68,16 +68,17 @@ def main(_) -> None:
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
                       predict_file=FLAGS.predict_file, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data,
                       cache_dir=os.path.expanduser(FLAGS.cache_dir))
+    asked = runs.asked_keys(given, FLAGS.set)
     if searching:
-        _search(config, files, placement, steps)
+        _search(config, files, placement, steps, asked)
         return
-    tuned = finetuning.carry_out(config, files, output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best)
+    tuned = finetuning.carry_out(config, files, output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best, given=asked)
     print("\n".join(f"{name} = {value:.5f}" for name, value in tuned.metrics.items()))
     print(f"checkpoints, configuration, log and results: {os.path.join(tuned.output_dir, '')}")
 
 
-def _search(config: Config, files, placement, steps) -> None:
-    """Trains all settings, seeds and folds, and predicts with the best run if that is asked for."""
+def _search(config: Config, files, placement, steps, asked: set[str]) -> None:
+    """Trains all settings, seeds and folds, and predicts with the best run if that is asked for; `asked` are the keys that are given."""
     import keras
 
     from official_bert import finetuning
@@ -111,7 +112,6 @@ def _search(config: Config, files, placement, steps) -> None:
         origin["vocabulary"] = file_digest(vocab_file)
     metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
     grid: search.Grid = {**(search.PAPER_GRID if FLAGS.grid else {}), **search.parse_vary(FLAGS.vary)}
-    asked = runs.asked_keys(given_flags(FLAGS), FLAGS.set)
     if both := sorted(asked & grid.keys()):
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
     settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
@@ -124,7 +124,7 @@ def _search(config: Config, files, placement, steps) -> None:
         only = dataclasses.replace(steps, train=False, evaluate=False)
         trained = runs.stored_config(best)  # with its own values, and the labels that it found
         assert trained is not None
-        finetuning.carry_out(trained, files, best, placement, "", only, FLAGS.predict_best)
+        finetuning.carry_out(trained, files, best, placement, "", only, FLAGS.predict_best, given=asked)
 
 
 if __name__ == "__main__":

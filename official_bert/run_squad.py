@@ -18,7 +18,7 @@ from absl import flags, logging
 
 from official_bert import command_line
 from official_bert.config import AS_IN_2018, FINE_TUNING, Config, build, load_config, merge, nest, parse_override, to_dict
-from official_bert.files import exists, find_files
+from official_bert.files import absolute, exists, find_files
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and predictions.", required=True)
@@ -28,7 +28,8 @@ flags.DEFINE_string("init_checkpoint", "", "A checkpoint to take the weights fro
 flags.DEFINE_string("eval_files", "", "Files of questions in several languages, which their names tell: paths and globs, with commas "
                     "between. Prints a table, and writes languages.json and languages.md.")
 flags.DEFINE_bool("do_train", False, "Train.")
-flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir.")
+flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir, or with its best one if "
+                  "training.answer_with is best.")
 flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data are the training data, for smoke tests.")
 flags.DEFINE_string("ensemble", "", "Comma-separated output folders of finished runs: their logits are averaged.")
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized training features between runs.")
@@ -56,6 +57,9 @@ def main(_) -> None:
         DataFiles(train_file=FLAGS.train_file, predict_file=FLAGS.predict_file).check_not_answers(FLAGS.output_dir)
     if FLAGS.ensemble and not FLAGS.do_predict:
         raise ValueError("--ensemble: expected --do_predict beside it")
+    for folder in _ensemble():
+        if not (FLAGS.do_train and absolute(folder) == absolute(FLAGS.output_dir)):
+            _require_run(folder)
     if FLAGS.eval_files and FLAGS.ensemble:
         raise ValueError("--eval_files: expected no --ensemble beside it")
     files = find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else []
@@ -106,23 +110,25 @@ def predict() -> None:
     from official_bert.training.task import DataFiles, Steps
     questions: Any = None  # of the task: its `Questions`
     found = []
-    for folder in [folder for folder in FLAGS.ensemble.split(",") if folder] or [FLAGS.output_dir]:
+    for folder in _ensemble() or [FLAGS.output_dir]:
         trained, model = _trained(folder)
         if questions is None:
             task = _as_asked(trained)
             files = DataFiles(predict_file=FLAGS.predict_file)
             questions = task.resolve(files, Steps(train=False, evaluate=False, predict=True), model).tests
+            if questions.have_gold_answers:
+                questions.check_answers()
         task.check_same_rows(trained, folder)
         found.append(predict_rows(task, model, questions.source))
     rows = average_logits(found)
-    if not questions.have_gold_answers and "options.null_score_diff_threshold" not in given_flags(FLAGS) and not FLAGS.ensemble:
+    if not questions.have_gold_answers and not FLAGS.ensemble:
         questions = _with_stored_threshold(questions)
     for path in questions.write(rows, FLAGS.output_dir):
         print(path)
     if questions.have_gold_answers:
         metrics = questions.evaluate(rows)
         write_results(metrics, FLAGS.output_dir)
-        if not FLAGS.ensemble:
+        if not FLAGS.ensemble and _begun(FLAGS.output_dir):  # else the weights lie elsewhere
             checkpointing.write_tuned(task.tuned_options(metrics), answering_folder(FLAGS.output_dir))
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
 
@@ -153,16 +159,28 @@ def _as_asked(trained):
 
 
 def _with_stored_threshold(questions):
-    """Returns questions that nobody has answered, with the threshold for no answer that was tuned for the weights that answer."""
-    from official_bert.models.interchange.prefixes import answering_folder
-    from official_bert.training import checkpointing, runs
-    found = checkpointing.read_tuned(answering_folder(FLAGS.output_dir))
-    if not found and not _begun(FLAGS.output_dir):
-        found = runs.tuned_for(FLAGS.init_checkpoint)
-    tuned = questions.task.with_tuned(found)
+    """Returns questions that nobody has answered, with the threshold for no answer that was tuned for the weights that answer, unless
+    the command line gives one.
+    """
+    from official_bert.training import runs
+    found = runs.tuned_for(FLAGS.output_dir if _begun(FLAGS.output_dir) else FLAGS.init_checkpoint)
+    tuned = runs.with_tuned(questions.task, found, runs.asked_keys(given_flags(FLAGS), FLAGS.set))
     if tuned is not questions.task:
         print(f"null_score_diff_threshold {tuned.options.null_score_diff_threshold:.4f}, tuned in evaluation")
     return dataclasses.replace(questions, task=tuned)
+
+
+def _ensemble() -> list[str]:
+    """Returns the folders whose logits are averaged."""
+    return [folder for folder in FLAGS.ensemble.split(",") if folder]
+
+
+def _require_run(folder: str) -> None:
+    """Raises ValueError unless a path belongs to a run."""
+    from official_bert.tasks.loading import run_folder
+    from official_bert.training.checkpointing import CONFIG_FILE
+    if run_folder(folder) is None:
+        raise ValueError(f"{folder}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
 
 
 def _begun(folder: str) -> bool:
@@ -182,12 +200,10 @@ def _stored(folder: str) -> Config:
 
 def _trained(folder: str):
     """Returns the task and the model of a run's folder or, as 2018 allows, of a fine-tuned --init_checkpoint of any format."""
-    from official_bert.tasks.loading import load_task, restore_for_inference, run_folder
-    from official_bert.training.checkpointing import CONFIG_FILE
+    from official_bert.tasks.loading import load_task, restore_for_inference
     from official_bert.training.evaluation import take_all
     if _begun(folder) or FLAGS.ensemble or FLAGS.do_train or not FLAGS.init_checkpoint:
-        if run_folder(folder) is None:
-            raise ValueError(f"{folder}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
+        _require_run(folder)
         _, model = restore_for_inference(folder)
         return load_task(_stored(folder)), model
     task = load_task(_config())

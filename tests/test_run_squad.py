@@ -202,6 +202,11 @@ def test_training_on_without_an_evaluation_forgets_the_threshold_of_earlier_weig
     checkpoint, tuned, found = tf.train.Checkpoint(value=tf.Variable(1.0)), {"null_score_diff_threshold": -1.5}, []
     checkpoint.write(str(tmp_path / "ckpt-1"))
     checkpointing.write_tuned(tuned, str(tmp_path))
+    checkpointing.write_tuned(tuned, str(tmp_path / "elsewhere"))  # where no weights of its own were when it was tuned
+    monkeypatch.setattr(loop, "train", lambda *_, **__: checkpoint.write(str(tmp_path / "elsewhere/ckpt-1"))
+                        and types.SimpleNamespace(metrics={}))
+    assert run(*train_flags(files, tmp_path / "elsewhere", "--version_2_with_negative")).returncode == 0
+    assert checkpointing.read_tuned(str(tmp_path / "elsewhere")) == {}
     for step in (1, 2):  # the same command again, and more epochs
         monkeypatch.setattr(loop, "train", lambda *_, step=step, **__: checkpoint.write(str(tmp_path / f"ckpt-{step}"))
                             and types.SimpleNamespace(metrics={}))
@@ -228,6 +233,18 @@ def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_a
     done = run(*asked, f"--init_checkpoint={first}")
     assert done.returncode == 0 and "null_score_diff_threshold -222.0000, tuned in evaluation" in done.stdout, done.stderr
     assert json.loads((new / "predictions.json").read_text()) == {"0": ""}
+    for value in ("--null_score_diff_threshold=0", "--set=options.null_score_diff_threshold=0.0"):  # a number that is given counts
+        done = run(*asked, f"--init_checkpoint={first}", value)
+        assert done.returncode == 0 and "tuned in evaluation" not in done.stdout, done.stderr
+    values = json.loads(dev.read_text())
+    del values["data"][0]["paragraphs"][2]["qas"][0]["answers"]
+    (tmp_path / "partly.json").write_text(json.dumps(values))
+    done = run(*asked[:-1], f"--predict_file={tmp_path}/partly.json", f"--init_checkpoint={first}", f"--output_dir={tmp_path}/partly")
+    assert done.returncode == 1 and f"{tmp_path}/partly.json: question 'q2': expected gold answers" in done.stderr
+    assert not (tmp_path / "partly").exists()
+    done = run(*asked[:-1], f"--predict_file={dev}", f"--init_checkpoint={first}")
+    assert done.returncode == 0 and "best_f1_threshold" in done.stdout, done.stderr
+    assert not (new / "tuned.json").exists()  # the weights that were measured lie elsewhere
     formats.write(formats.encoder_of(formats.read(str(first))), "hugging_face", str(tmp_path / "encoder"))
     done = run(*asked, f"--init_checkpoint={tmp_path}/encoder", f"--vocab_file={files}/vocab.txt")
     assert done.returncode == 1 and "span/" in done.stderr and "expected a fine-tuned checkpoint" in done.stderr, done.stdout
@@ -245,6 +262,8 @@ def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_a
     (("--do_train", "--train_file=x.json", "--null_score_diff_threshold=-1"),
      "error: --null_score_diff_threshold: expected --version_2_with_negative beside it"),
     (("--do_predict", "--predict_file=none.json"), "expected the output folder of a training run, got none"),
+    (("--do_train", "--train_file=x.json", "--do_predict", "--predict_file=x.json", "--ensemble=none"),
+     "error: none: expected the output folder of a training run, got none"),
 ])
 def test_mistakes_are_told_in_one_line(tmp_path, arguments, wanted):
     done = run(f"--output_dir={tmp_path}", *arguments)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tensorflow.python.framework import ops
@@ -177,13 +177,13 @@ def _forgotten_gradients() -> Iterator[None]:
 @_forgotten_gradients()
 def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
         steps: Steps = TRAIN_AND_EVALUATE, best: bool | None = None, report: Callable[[str], None] = print,
-        opened: Steps | None = None) -> dict[str, float]:
+        opened: Steps | None = None, given: Collection[str] = ()) -> dict[str, float]:
     """Trains, evaluates and predicts as `steps` say, and returns the metrics.
 
     `best` says whether the best checkpoint answers, or the last one; by default `training.answer_with` does. The data of the steps
     `opened` (by default of `steps`) are opened and checked before training. Without training, the folder's checkpoint counts, or
-    `init_checkpoint` if the folder has none. Of several workers all train and evaluate, and the first one
-    alone predicts and writes.
+    `init_checkpoint` if the folder has none. `given` are the keys that the user gives: what an evaluation tunes yields to them. Of several
+    workers all train and evaluate, and the first one alone predicts and writes.
     """
     require_vocabulary(task.config)
     if steps.predict:
@@ -219,7 +219,7 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
         report(original_paths(f"answers come from {weights}"))
         asked = resolved.task if resolved else task
         measured = {} if steps.train else task.tuned_options(metrics)  # of weights elsewhere, beside which nothing is written
-        tuned = asked.with_tuned(measured or tuned_for(weights))
+        tuned = with_tuned(asked, measured or tuned_for(weights), given)
         if changed := differences(to_dict(asked.options), to_dict(tuned.options)):
             report(f"tuned in evaluation: {'; '.join(one.describe() for one in changed)}")
         resolved = resolved if resolved and not changed else resolve_answers(tuned, files, placement)
@@ -280,14 +280,20 @@ def last_weights(output_dir: str) -> str:
 
 
 def forget_tuned_for(begun_with: str, metrics: Mapping[str, float], output_dir: str, report: Callable[[str], None] = print) -> None:
-    """Removes what was tuned for the weights `begun_with`, if the run has trained on from there without an evaluation."""
-    if begun_with and not metrics and last_weights(output_dir) != begun_with:
+    """Removes what was tuned before, if the run has trained on from the weights `begun_with` ("": its first) without an evaluation."""
+    if not metrics and last_weights(output_dir) != begun_with:
         checkpointing.forget_tuned(output_dir, report)
 
 
 def tuned_for(weights: str) -> dict[str, float]:
     """Reads the options that were tuned for the weights at a path: a run's folder, or a checkpoint in one."""
     return checkpointing.read_tuned(answering_folder(weights) if is_folder(weights) else folder_of(weights))
+
+
+def with_tuned(task: TaskBase, found: Mapping[str, Any], given: Collection[str]) -> TaskBase:
+    """Returns the task with stored `tuned_options`, but for numbers that the user has `given`, by dotted key, such as 2018's default."""
+    left = {key: value for key, value in found.items() if f"options.{key}" not in given or isinstance(getattr(task.options, key), str)}
+    return task.with_tuned(left)
 
 
 def resolve_answers(task: TaskBase, files: DataFiles, placement: Placement) -> Resolved:

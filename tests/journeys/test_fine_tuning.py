@@ -300,6 +300,10 @@ def test_the_threshold_for_no_answer_is_tuned_once_and_used_everywhere(tuner, go
     tuner.types("python -m official_bert.run_finetuning --task=squad --output_dir=runs/squad --nodo_train --nodo_eval --do_predict "
                 "--predict_file=test.json", messages=cut)
     assert json.loads((tuner.folder / "runs/squad/predictions.json").read_text()) == written
+    tuner.types("python -m official_bert.run_finetuning --task=squad --output_dir=runs/squad --nodo_train --nodo_eval --do_predict "
+                "--predict_file=test.json --set options.null_score_diff_threshold=0.0", messages=cut)
+    at_zero = json.loads((tuner.folder / "runs/squad/predictions.json").read_text())
+    assert {key: not answer for key, answer in at_zero.items()} == {key: value > 0.0 for key, value in odds.items()}
     assert restore_model(str(tuner.folder / "runs/squad"))[0].options["null_score_diff_threshold"] == pytest.approx(threshold)
     for epochs, kept in ((1, True), (2, False)):  # later weights, which no evaluation has seen, have none
         tuner.types(f"{line.replace('epochs=1', f'epochs={epochs}')} --do_train --train_file=dev.json", messages=cut)

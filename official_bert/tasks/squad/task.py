@@ -244,6 +244,10 @@ class Questions:
         return decode_all(self.file.examples, [feature for feature, _ in kept], logits, self.task.rules,
                           self.task.config.tokenizer.do_lower_case)
 
+    def check_answers(self) -> None:
+        """Raises ValueError for a question without gold answers."""
+        metrics.check_answers(self.file.articles, self.task.options.version_2_with_negative, str(self.file.source))
+
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
         decoded = self.decode(predictions)
