@@ -28,8 +28,8 @@ flags.DEFINE_string("init_checkpoint", "", "A checkpoint to take the weights fro
 flags.DEFINE_string("eval_files", "", "Files of questions in several languages, which their names tell: paths and globs, with commas "
                     "between. Prints a table, and writes languages.json and languages.md.")
 flags.DEFINE_bool("do_train", False, "Train.")
-flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir, or with its best one if "
-                  "training.answer_with is best.")
+flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file with the newest checkpoint of --output_dir, or with its "
+                  "best one if training.answer_with is best.")
 flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data are the training data, for smoke tests.")
 flags.DEFINE_string("ensemble", "", "Comma-separated output folders of finished runs: their logits are averaged.")
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized training features between runs.")
@@ -102,11 +102,9 @@ def train(placement, eval_files: list[str]) -> None:
 
 def predict() -> None:
     """Answers the questions of --predict_file; writes the answers and, if there are gold answers, the metrics."""
-    from official_bert.models.interchange.prefixes import answering_folder
     from official_bert.tasks.squad.task import average_logits
-    from official_bert.training import checkpointing
+    from official_bert.training import runs
     from official_bert.training.evaluation import predict as predict_rows
-    from official_bert.training.runs import write_results
     from official_bert.training.task import DataFiles, Steps
     questions: Any = None  # of the task: its `Questions`
     found = []
@@ -127,9 +125,9 @@ def predict() -> None:
         print(path)
     if questions.have_gold_answers:
         metrics = questions.evaluate(rows)
-        write_results(metrics, FLAGS.output_dir)
+        runs.write_results(metrics, FLAGS.output_dir)
         if not FLAGS.ensemble and _begun(FLAGS.output_dir):  # else the weights lie elsewhere
-            checkpointing.write_tuned(task.tuned_options(metrics), answering_folder(FLAGS.output_dir))
+            runs.store_tuned(task, metrics, FLAGS.output_dir, _stored(FLAGS.output_dir).training.answer_with == "best")
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
 
 

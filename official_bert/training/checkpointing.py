@@ -17,11 +17,11 @@ import tensorflow as tf
 
 from official_bert.config import Config, Difference, differences, load_config, may_change, merge, save_config, to_dict
 from official_bert.copies import copy_file
-from official_bert.files import absolute, exists, read_json, remove, written_beside, written_whole
+from official_bert.files import absolute, exists, list_names, read_json, remove, written_beside, written_whole
 from official_bert.models.interchange import prefixes
-from official_bert.models.interchange.prefixes import BEST_FOLDER, CONFIG_FILE, METRIC_FILE
+from official_bert.models.interchange.prefixes import BEST_FOLDER, CONFIG_FILE, METRIC_FILE, TUNED_FILE
 
-VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE, TUNED_FILE = "vocab.txt", "log.jsonl", "eval_log.jsonl", "tuned.json"
+VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "vocab.txt", "log.jsonl", "eval_log.jsonl"
 CHECKPOINT, STATE_FILE = "ckpt", "checkpoint"
 
 
@@ -95,24 +95,25 @@ def _go_on(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bo
     return len(after) >= len(before) or first >= done
 
 
-def write_tuned(tuned: Mapping[str, Any], folder: str) -> None:
-    """Writes the options that an evaluation tuned beside the weights; nothing if there are none."""
-    if tuned:
-        with written_whole(os.path.join(folder, TUNED_FILE)) as file:
-            json.dump(dict(tuned), file)
+def write_tuned(tuned: Mapping[str, Any], folder: str, step: int) -> None:
+    """Writes the options that an evaluation tuned for the weights of a step beside them; nothing if there are none.
+
+    Those of other steps stay as long as their checkpoints do.
+    """
+    if not tuned:
+        return
+    path, names = os.path.join(folder, TUNED_FILE), set(list_names(folder))
+    stored = read_json(path).get("steps", {}) if exists(path) else {}
+    steps = {one: value for one, value in stored.items() if f"{CHECKPOINT}-{one}.index" in names} | {str(step): dict(tuned)}
+    with written_whole(path) as file:
+        json.dump({"steps": steps}, file)
 
 
 def forget_tuned(folder: str, report: Callable[[str], None]) -> None:
     """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation."""
-    if tuned := read_tuned(folder):
-        report(f"trained on without an evaluation: what was tuned for earlier weights is forgotten ({', '.join(sorted(tuned))})")
-        remove(os.path.join(folder, TUNED_FILE))
-
-
-def read_tuned(folder: str) -> dict[str, Any]:
-    """Reads the options that an evaluation tuned; {} if there are none."""
-    path = os.path.join(folder, TUNED_FILE)
-    return read_json(path) if exists(path) else {}
+    if exists(path := os.path.join(folder, TUNED_FILE)):
+        report(f"trained on without an evaluation: what was tuned for earlier weights is forgotten ({TUNED_FILE})")
+        remove(path)
 
 
 def write_run_files(config: Config, output_dir: str) -> None:
@@ -285,7 +286,7 @@ class BestCheckpoint:
         if not math.isfinite(value) or (comparable and self.sign * value <= self.sign * self.record["value"]):
             return False
         CheckpointFolder(checkpoint, self.folder, keep=1).save(step, saved)
-        write_tuned(tuned, self.folder)  # before the metric: after a kill in between, the same evaluation is better again
+        write_tuned(tuned, self.folder, step)  # before the metric: after a kill in between, the same evaluation is better again
         self.record = {"metric": self.metric, "value": value, "step": step, "batches": batches} | ({"phase": phase} if phase else {})
         with written_whole(os.path.join(self.folder, METRIC_FILE)) as file:
             json.dump(self.record, file)

@@ -366,7 +366,7 @@ class Run:
         better = self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics,
                                                                    self._first_measured_like(phase), self.settings.eval_steps, saved, tuned)
         if self.watcher.enabled:
-            checkpointing.write_tuned(tuned, self.folder.folder)
+            checkpointing.write_tuned(tuned, self.folder.folder, step)
         self.watcher.evaluation(step, metrics)
         self.evaluated.add(step)
         self.measured = {step: metrics}

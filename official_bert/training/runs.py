@@ -11,9 +11,9 @@ from tensorflow.python.framework import ops
 from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, load_config, merge, to_dict
 from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource
-from official_bert.files import exists, folder_of, is_folder, make_folder, written_whole
-from official_bert.models.interchange import casing, classes, formats, ours
-from official_bert.models.interchange.prefixes import answering_folder, local_checkpoint, newest_whole
+from official_bert.files import exists, is_folder, make_folder, written_whole
+from official_bert.models.interchange import casing, classes, formats, ours, prefixes
+from official_bert.models.interchange.prefixes import answering_folder, local_checkpoint, newest_whole, step_of
 from official_bert.reports.sections import Section
 from official_bert.text.vocab import load_vocab
 from official_bert.training import checkpointing, evaluation, loop, search
@@ -207,21 +207,21 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
             forget_tuned_for(begun_with, metrics, output_dir, report)
         examined.append((resolved, trained.predictions))
     elif steps.evaluate:
-        task = task.measured_with(tuned_for(trained_weights(output_dir, init_checkpoint, best)))
+        asked, task = task, task.measured_with(tuned_for(trained_weights(output_dir, init_checkpoint, best)))
+        _tell_tuned(asked, task, "measured with what an earlier evaluation tuned", report)
         elsewhere = "" if own_folder(output_dir, best) else trained_weights(output_dir, init_checkpoint)
         metrics = evaluation.evaluate(task, files, output_dir, placement, elsewhere, report, best, lambda *found: examined.append(found))
     if first and steps.evaluate and metrics:
         write_results(metrics, output_dir)
-        if not steps.train and (own := own_folder(output_dir, best)):
-            checkpointing.write_tuned(task.tuned_options(metrics), own)
+        if not steps.train:
+            store_tuned(task, metrics, output_dir, best, report)
     if first and steps.predict:
         weights = trained_weights(output_dir, init_checkpoint, best)
         report(original_paths(f"answers come from {weights}"))
         asked = resolved.task if resolved else task
         measured = {} if steps.train else task.tuned_options(metrics)  # of weights elsewhere, beside which nothing is written
         tuned = with_tuned(asked, measured or tuned_for(weights), given)
-        if changed := differences(to_dict(asked.options), to_dict(tuned.options)):
-            report(f"tuned in evaluation: {'; '.join(one.describe() for one in changed)}")
+        changed = _tell_tuned(asked, tuned, "tuned in evaluation", report)
         resolved = resolved if resolved and not changed else resolve_answers(tuned, files, placement)
         assert resolved.tests is not None
         predictions = predict(resolved, resolved.tests.source, weights, report)
@@ -231,6 +231,14 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
         for found in examined:
             _write_report(*found, metrics, output_dir, report)
     return metrics
+
+
+def _tell_tuned(before: TaskBase, after: TaskBase, what: str, report: Callable[[str], None]) -> bool:
+    """Reports which options an evaluation has tuned; returns whether there are any."""
+    changed = differences(to_dict(before.options), to_dict(after.options))
+    if changed:
+        report(f"{what}: {'; '.join(one.describe() for one in changed)}")
+    return bool(changed)
 
 
 def _write_report(resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float], output_dir: str,
@@ -285,9 +293,22 @@ def forget_tuned_for(begun_with: str, metrics: Mapping[str, float], output_dir: 
         checkpointing.forget_tuned(output_dir, report)
 
 
-def tuned_for(weights: str) -> dict[str, float]:
+def tuned_for(weights: str) -> dict[str, Any]:
     """Reads the options that were tuned for the weights at a path: a run's folder, or a checkpoint in one."""
-    return checkpointing.read_tuned(answering_folder(weights) if is_folder(weights) else folder_of(weights))
+    return prefixes.tuned_for((newest_whole(local_checkpoint(answering_folder(weights))) or "") if is_folder(weights) else weights)
+
+
+def store_tuned(task: TaskBase, metrics: Mapping[str, float], output_dir: str, best: bool, report: Callable[[str], None] = print) -> None:
+    """Stores what an evaluation of the weights of a run tuned beside them, unless the run's own options ask for something else."""
+    tuned, own, stored = task.tuned_options(metrics), own_folder(output_dir, best), stored_config(output_dir)
+    if not tuned or not own or stored is None:
+        return
+    for key in tuned:
+        if (has := stored.options.get(key, asked := getattr(task.options, key))) != asked:
+            report(f"{key} of this evaluation is not stored, because the run in {output_dir} has options.{key}: {has}; give it to the "
+                   f"commands that shall use it: {tuned[key]}")
+            return
+    checkpointing.write_tuned(tuned, own, step_of(trained_weights(output_dir, "", best)))
 
 
 def with_tuned(task: TaskBase, found: Mapping[str, Any], given: Collection[str]) -> TaskBase:

@@ -133,7 +133,7 @@ def test_a_kill_within_an_evaluation_leaves_no_threshold_of_other_weights_with_t
             break
         evaluate(*evaluations[1])
         assert [json.loads(path.read_text()) for path in kept] == [
-            {"metric": "f1", "value": 0.9, "step": 2, "batches": 0}, {"threshold": 0.7}]
+            {"metric": "f1", "value": 0.9, "step": 2, "batches": 0}, {"steps": {"2": {"threshold": 0.7}}}]
         shutil.rmtree(tmp_path / "best")
         evaluate(*evaluations[0])
     assert number == 2

@@ -16,13 +16,14 @@ from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, weights_by_name
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
+from official_bert.models.interchange.prefixes import tuned_for
 from official_bert.models.interchange.stored_models import Kind, Objective, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
 
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
-CONFIG_FILE, TUNED_FILE = "config.yaml", "tuned.json"
+CONFIG_FILE = "config.yaml"
 NO_CLASSES = ("the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is given "
               "(convert_checkpoint --labels names them; a run's folder holds both)")
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -90,8 +91,8 @@ def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
 
 def _threshold_of(config: Config, prefix: str) -> float | str | list[float] | None:
     """The threshold for several labels in a run; one to be tuned is the number that was tuned beside the weights, if there is one."""
-    given, path = config.options.get("threshold"), os.path.join(os.path.dirname(prefix), TUNED_FILE)
-    return stored_models.read_mapping(path).get("threshold", given) if isinstance(given, str) and os.path.exists(path) else given
+    given = config.options.get("threshold")
+    return tuned_for(prefix).get("threshold", given) if isinstance(given, str) else given
 
 
 def _objective_of(config: Config) -> Objective:

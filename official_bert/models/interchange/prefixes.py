@@ -6,15 +6,16 @@ only to choose between checkpoints of several names.
 
 import os
 import re
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from official_bert.config import load_config
 from official_bert.copies import local_copy
-from official_bert.files import folder_of, is_file, is_folder, is_remote, list_names, normal
+from official_bert.files import exists, folder_of, is_file, is_folder, is_remote, list_names, normal, read_json
 
-CONFIG_FILE, BEST_FOLDER, METRIC_FILE = "config.yaml", "best", "metric.json"  # in the folder of a run
+CONFIG_FILE, BEST_FOLDER, METRIC_FILE, TUNED_FILE = "config.yaml", "best", "metric.json", "tuned.json"  # in the folder of a run
 NUMBERED = re.compile(r"(.+)-(\d+)")
 PART = re.compile(r"\.(index|data-\d+-of-\d+|meta)$")  # of the files of a checkpoint
 UNREADABLE = (tf.errors.OpError, ValueError, IndexError, RuntimeError)
@@ -48,6 +49,16 @@ def step_of(prefix: str) -> int:
     """Returns the step in a checkpoint's name, -1 if it has none."""
     found = NUMBERED.fullmatch(os.path.basename(prefix))
     return int(found[2]) if found else -1
+
+
+def tuned_for(prefix: str) -> dict[str, Any]:
+    """Reads the options that an evaluation tuned for a checkpoint: that of its step, or the last one before it; {} if there is none."""
+    path = os.path.join(folder_of(prefix), TUNED_FILE)
+    found = read_json(path) if exists(path) else {}
+    if "steps" not in found:
+        return found  # of an earlier version, for all checkpoints of the folder
+    steps = [step for step in map(int, found["steps"]) if step <= step_of(prefix)]
+    return found["steps"][str(max(steps))] if steps else {}
 
 
 def prefixes_in(folder: str) -> list[str]:

@@ -1,5 +1,7 @@
 """Weights of labels in training, and thresholds tuned in evaluation, from the options to the answers."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,9 +9,9 @@ from made_finetuning import data_files, make_config, resolve
 
 from official_bert.predictor import Predictor
 from official_bert.serving.served_model import ServingOptions
-from official_bert.tasks.loading import load_task
+from official_bert.tasks.loading import load_task, restore_model
 from official_bert.tasks.texts.metrics import best_threshold
-from official_bert.training import checkpointing, distribution, runs
+from official_bert.training import distribution, runs
 from official_bert.training.distribution import Placement
 from official_bert.training.task import DataFiles, Steps
 from official_bert.training.trainer import Trainer
@@ -113,12 +115,12 @@ def test_the_best_threshold_is_that_of_every_threshold_tried():
 def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_path, threshold):
     train, dev = (write_rows(tmp_path / f"{name}.tsv", rows_of(count, seed)) for name, count, seed in (("train", 200, 0), ("dev", 60, 1)))
     config = make_config("classification", options={"kind": "multi_label", "threshold": threshold, "positive_weights": "balanced"},
-                         training={"epochs": 1.0}, optimizer={"learning_rate": 2e-3})
+                         training={"epochs": 2.0, "eval_epochs": 1.0, "save_every": 13}, optimizer={"learning_rate": 2e-3})
     folder = str(tmp_path / "run")
     files = data_files(train_file=train, eval_file=dev, predict_file=dev)
     said = []
     metrics = runs.run(load_task(config), files, folder, Placement(), steps=Steps(predict=True), report=said.append)
-    stored = checkpointing.read_tuned(folder)["threshold"]
+    stored = runs.tuned_for(folder)["threshold"]
     assert any(line.startswith("weights of the positive rows: stone ") for line in said)
     named = {"tuned": {"threshold": stored}, "tuned_per_label": dict(zip(("threshold_stone", "threshold_water"), np.atleast_1d(stored)))}
     assert {name: value for name, value in metrics.items() if name.startswith("threshold")} == named[threshold]
@@ -132,11 +134,39 @@ def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_pa
                                             if probability >= limit]
     chosen = Predictor(folder, ServingOptions(threshold=0.0))("paper green")
     assert len(chosen["labels"]) == 2
+    # Each kept checkpoint answers with the thresholds of its own evaluation, an earlier one with none.
+    measured = {row["step"]: row for row in map(json.loads, (tmp_path / "run/log.jsonl").read_text().splitlines()) if "eval/loss" in row}
+    assert len(measured) == 2 and len({row["eval/threshold" if threshold == "tuned" else "eval/threshold_stone"]
+                                       for row in measured.values()}) == 2
+    for step, row in measured.items():
+        wanted = [row[f"eval/{name}"] for name in named[threshold]]
+        assert np.atleast_1d(restore_model(f"{folder}/ckpt-{step}")[0].options["threshold"]).tolist() == wanted
+    assert runs.tuned_for(f"{folder}/ckpt-{min(measured) - 1}") == {}
     # An evaluation alone measures with what is stored, and tunes nothing on its rows.
     other = write_rows(tmp_path / "other.tsv", rows_of(30, 5))
     again = runs.run(load_task(runs.stored_config(folder)), DataFiles(eval_file=str(other)), folder, Placement(), steps=Steps(train=False),
                      report=said.append)
-    assert not [name for name in again if name.startswith("threshold")] and checkpointing.read_tuned(folder)["threshold"] == stored
+    assert not [name for name in again if name.startswith("threshold")] and runs.tuned_for(folder)["threshold"] == stored
+
+
+def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_alone(tmp_path):
+    train, dev = (write_rows(tmp_path / f"{name}.tsv", rows_of(count, seed)) for name, count, seed in (("train", 40, 0), ("dev", 30, 1)))
+    folder, said = str(tmp_path / "run"), []
+    config = make_config("classification", options={"kind": "multi_label", "threshold": "tuned"}, training={"epochs": 1.0})
+    runs.run(load_task(config), data_files(train_file=train, eval_file=dev), folder, Placement(), report=said.append)
+    before, files = runs.tuned_for(folder), DataFiles(eval_file=str(dev), predict_file=str(dev))
+    asked = load_task(runs.stored_config(folder, ["options.threshold=tuned_per_label"]))
+    found = runs.run(asked, files, folder, Placement(), steps=Steps(train=False, predict=True), report=said.append)
+    stone, water = (found[f"threshold_{label}"] for label in ("stone", "water"))
+    for line in (tmp_path / "run/predictions.tsv").read_text().splitlines()[1:]:
+        _, given, *probabilities = line.split("\t")
+        assert set(filter(None, given.split(","))) == {label for label, probability, limit in zip(
+            ("stone", "water"), probabilities, (stone, water)) if float(probability) >= limit}
+    assert runs.tuned_for(folder) == before  # which the run's own option asked for
+    assert f"threshold of this evaluation is not stored, because the run in {folder} has options.threshold: tuned; give it to the " \
+           f"commands that shall use it: [{stone}, {water}]" in said
+    runs.run(load_task(runs.stored_config(folder)), files, folder, Placement(), steps=Steps(train=False), report=said.append)
+    assert f"measured with what an earlier evaluation tuned: threshold: 'tuned' -> {before['threshold']}" in said
 
 
 def test_an_evaluation_of_a_checkpoint_that_is_no_run_tunes_the_thresholds_of_the_answers(tmp_path):
