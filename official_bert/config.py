@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from official_bert.files import folder_of, normal, read_json, read_text, written_whole
-from official_bert.typed_values import build
+from official_bert.typed_values import build, read_yaml, read_yaml_value
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
 
@@ -210,31 +210,12 @@ AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({  # of the scripts of th
     "training": {"epoch_rounding": "down", "eval_epochs": 0.0, "answer_with": "last", "report": False}, "options": {"dev_share": 0.0}})
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses duplicate keys in a mapping; plain YAML silently keeps the last."""
-
-    def construct_mapping(self, node, deep=False):
-        seen: list = []  # not a set: a key may be a list or a mapping (`{{ steps }}`), which YAML's own constructor refuses
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise ValueError(f"{self.name}:{key_node.start_mark.line + 1}: duplicate key {key!r}")
-            seen.append(key)
-        return super().construct_mapping(node, deep)
-
-
 def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dict]:
     """Returns the values that a YAML file inherits from its `base:` (a path, or a list of paths beside the file), and its own."""
     path = normal(path)
     if path in _seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")
-    text = read_text(path, "configuration file" + (f" (base of {_seen[-1]})" if _seen else ""))
-    try:
-        loader = _StrictLoader(text)
-        loader.name = path
-        values = loader.get_single_data() or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    values = read_yaml(read_text(path, "configuration file" + (f" (base of {_seen[-1]})" if _seen else "")), path) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {values!r}")
     merged: dict = {}
@@ -260,15 +241,15 @@ _PUNCTUATION = re.compile(r"[^\w\[\]{}\"']*")
 
 
 def parse_override(text: str) -> dict:
-    """Returns `a.b=c` as {"a": {"b": c}}; c is read as YAML, except that 2e-5 is a number."""
+    """Returns `a.b=c` as {"a": {"b": c}}; c is read as YAML, except that 2e-5 is a number (in quotes it is text).
+
+    Raises ValueError, naming the key and the text, for anything else.
+    """
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
         raise ValueError(f"--set {text}: expected key=value with a dotted key, as in optimizer.learning_rate=1e-4")
-    try:
-        parsed = value if _PUNCTUATION.fullmatch(value) else yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ValueError(f"--set {text}: {value!r} is not a YAML value") from None
-    if isinstance(parsed, str):
+    parsed = value if _PUNCTUATION.fullmatch(value) else read_yaml_value(value, f"--set {key}")
+    if isinstance(parsed, str) and parsed == value.strip():  # without quotes
         try:
             parsed = float(parsed) if any(digit in parsed for digit in "0123456789") else parsed
         except ValueError:

@@ -1,4 +1,7 @@
-"""Dataclasses from parsed YAML or JSON: strict about keys and types, with errors that name the dotted key."""
+"""Strict YAML (only values that JSON has too, no key twice), and dataclasses from parsed YAML or JSON.
+
+Both are strict about keys and types, with errors that name the file or the dotted key.
+"""
 
 import contextlib
 import dataclasses
@@ -8,7 +11,12 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+import yaml
+
 T = TypeVar("T")
+PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")  # YAML's names of the kinds that a configuration may hold
+DEEPEST = 50  # lists and mappings in each other
+WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)  # what PyYAML raises for `!!int x` and the like
 
 
 def build(cls: type[T], values: Any, where: str = "config") -> T:
@@ -52,7 +60,7 @@ def _typed(kind: Any, value: Any, where: str) -> Any:
     if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
     if type(value) is not (kind := origin or kind):
-        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}{_hint(kind, value)}")
+        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}{_hint(kind, value, where)}")
     if kind is int and abs(value) >= 2**31:
         raise ValueError(f"{where}: expected a number below 2^31, got {value}")
     return value
@@ -63,7 +71,8 @@ def _as_one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
     for kind in kinds:
         with contextlib.suppress(ValueError):
             return _typed(kind, value, where)
-    raise ValueError(f"{where}: expected {' or '.join(map(_described, kinds))}, got {value!r}")
+    hint = _hint(str, value, where) if str in kinds else ""
+    raise ValueError(f"{where}: expected {' or '.join(map(_described, kinds))}, got {value!r}{hint}")
 
 
 def _described(kind: Any) -> str:
@@ -74,11 +83,89 @@ def _described(kind: Any) -> str:
     return {tuple: "list of {}", dict: "mapping to {}"}.get(origin, "{}").format((parts or (kind,))[-2 if origin is tuple else -1].__name__)
 
 
-def _hint(kind: type, value: Any) -> str:
-    """Returns a hint for a string that should probably be a number."""
+def _hint(kind: type, value: Any, where: str) -> str:
+    """Returns a hint for a string that should probably be a number, or the other way round."""
+    if kind is str and isinstance(value, (bool, int, float)):
+        text = f'"{("no", "yes")[value] if isinstance(value, bool) else value}"'  # YAML reads yes, on and true alike
+        key, bracket, _ = where.removeprefix("config.").partition("[")
+        return f" (quotes make it text, as in '{key}={f'[{text}]' if bracket else text}')"
     if kind is not float or not isinstance(value, str):
         return ""
     try:
         return f" (write {float(value)!r}: YAML wants a dot in a number with an exponent)" if float(value) else ""
     except ValueError:
         return ""
+
+
+class _Refused(yaml.YAMLError):
+    """YAML that a configuration may not hold, and its line."""
+
+    def __init__(self, reason: str, node: yaml.Node):
+        super().__init__(reason)
+        self.line = node.start_mark.line + 1
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
+
+    def construct_object(self, node, deep=False):
+        kind = node.tag.removeprefix("tag:yaml.org,2002:")
+        shown = repr(node.value[:60]) if isinstance(node.value, str) else f"YAML's {kind}"
+        if kind not in PLAIN:
+            more = "" if not isinstance(node.value, str) else f" (YAML's {kind}{'; in quotes it is text' if kind == 'timestamp' else ''})"
+            raise _Refused(f"expected text, a number, true, false, null, a list or a mapping, got {shown}{more}", node)
+        try:
+            return super().construct_object(node, deep)
+        except WRONG_SCALAR:
+            raise _Refused(f"{shown} is no {kind}", node) from None
+
+    def construct_mapping(self, node, deep=False):
+        seen: list[Any] = []  # not a set: a key may be a list or a mapping (`{{ steps }}`), which YAML's own constructor refuses
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise _Refused(f"duplicate key {key!r}", key_node)
+            seen.append(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(text: str, path: str) -> Any:
+    """Returns the value in a YAML file's text. Raises ValueError, naming the file, and the line of a refused value, for anything else."""
+    try:
+        return _loaded(text, path)
+    except _Refused as error:
+        raise ValueError(f"{path}:{error.line}: {error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path}: not valid YAML: {_said(error)}") from None
+
+
+def read_yaml_value(text: str, where: str) -> Any:
+    """Returns the value in a YAML text of the command line. Raises ValueError, naming `where` and the text, for anything else."""
+    try:
+        return _loaded(text, where)
+    except (_Refused, RecursionError) as error:
+        raise ValueError(f"{where}: {text[:60]!r} is not a YAML value: {_said(error)}") from None
+    except yaml.YAMLError:
+        raise ValueError(f"{where}: {text[:60]!r} is not a YAML value") from None
+
+
+def _loaded(text: str, name: str) -> Any:
+    loader = _StrictLoader(text)
+    loader.name = name
+    value = loader.get_single_data()
+    _check_depth(value, DEEPEST)
+    return value
+
+
+def _check_depth(value: Any, left: int) -> None:
+    """Raises RecursionError for lists and mappings too deep in each other, or in themselves."""
+    if isinstance(value, (list, dict)):
+        if not left:
+            raise RecursionError
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_depth(part, left - 1)
+
+
+def _said(error: Exception) -> str:
+    """An error's words on one line."""
+    return "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())

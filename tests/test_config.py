@@ -62,6 +62,12 @@ def test_several_bases_are_laid_over_each_other_in_order(tmp_path):
     ("base: nowhere.yaml", "nowhere.yaml: no such configuration file"),
     ("base: run.yaml", "leads back to this file"),
     ("{", "run.yaml: not valid YAML"),
+    ("seed: 1\noptions: {a: !!bool x}", "run.yaml:2: 'x' is no bool"),
+    ("options:\n  labels: [a, 2001-01-01]", "or a mapping, got '2001-01-01' (YAML's timestamp; in quotes it is text)"),
+    ("phases: [{options: !!set {a}}]", "or a mapping, got YAML's set"),
+    ("options: {a: 2001-99-99}", "got '2001-99-99' (YAML's timestamp; in quotes it is text)"),
+    pytest.param("options: " + "[" * 1000, "run.yaml: not valid YAML: nested too deeply", id="deep"),
+    ("options: &a {b: *a}", "run.yaml: not valid YAML: nested too deeply"),
 ])
 def test_mistakes_are_named(tmp_path, text, told):
     with pytest.raises(ValueError) as error:
@@ -79,6 +85,38 @@ def test_an_override_is_a_dotted_key_and_a_yaml_value(text, value):
 def test_a_bad_override_is_refused(text):
     with pytest.raises(ValueError, match="expected key=value"):
         configuration.parse_override(text)
+
+
+@pytest.mark.parametrize("value", [
+    "!!bool x", "!!int ''", "!!int x", "!!float ''", "!!timestamp x", "2001-99-99", "[2001-01-01]", "{a: !!set {b}}", "!!binary aGk=",
+    "{2001-01-01: 1}", "!!map x", "{a: 1, a: 2}", "&a [*a]", "{a",
+    pytest.param("9" * 5000, id="long"), pytest.param("[" * 1000, id="deep")])
+@pytest.mark.parametrize("key", ["options.text_column", "phases"])
+def test_an_override_that_is_no_value_of_a_configuration_is_one_line_with_its_key(key, value):
+    with pytest.raises(ValueError) as error:
+        parse_override(f"{key}={value}")
+    assert str(error.value).startswith(f"--set {key}: {value[:60]!r} is not a YAML value")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize(("override", "quoted"), [
+    ("task=2024", 'task="2024"'), ("task=no", 'task="no"'), ("training.freeze=1.5", 'training.freeze="1.5"')])
+def test_a_number_or_a_bool_that_should_be_text_is_told_with_the_quotes_that_make_it_text(override, quoted):
+    with pytest.raises(ValueError) as error:
+        load_config(None, overrides=[override])
+    assert str(error.value).endswith(f"(quotes make it text, as in '{quoted}')")
+    key, _, value = quoted.partition("=")
+    section, _, name = key.rpartition(".")
+    assert parse_override(quoted) == ({section: {name: value[1:-1]}} if section else {name: value[1:-1]})
+    with pytest.raises(ValueError, match=r"""config.labels\[1\]: expected str, got True \(quotes make it text, as in 'labels=\["yes"\]'"""):
+        build(Labelled, {"labels": ["a", True]})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """Options with a list of texts."""
+
+    labels: tuple[str, ...] = ()
 
 
 def test_bert_config_json_gives_the_model(tmp_path, golden):
