@@ -22,7 +22,7 @@ from official_bert.files import require_new_folder, written_folder
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 # Options of runs that no format has a place for: how texts are read, and which answer is given.
 CHANGE_ANSWERS = ("max_seq_length", "truncate", "doc_stride", "document_context", "max_query_length", "max_answer_length", "n_best_size",
-                  "version_2_with_negative", "null_score_diff_threshold")
+                  "version_2_with_negative", "null_score_diff_threshold", "constrain", "scheme")
 LARGEST = 1e-5  # difference between the outputs of the two models
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("from", "", ["", *FORMATS], "The format of --input; by default detected from the files.")
@@ -118,16 +118,24 @@ def largest_differences(formats, source, folder: str) -> dict[str, float]:
 
 
 def options_of_run(source) -> dict[str, str | int | float]:
-    """Returns the options by which the run at --input, if it is one, reads texts and chooses answers: those that readers will not guess."""
-    from official_bert.models.interchange import ours
+    """Returns the options by which the run at --input, if it is one, reads texts and chooses answers: those that readers will not guess.
+
+    They include what an evaluation tuned for these weights.
+    """
+    from official_bert.models.interchange import formats, ours
+    from official_bert.models.interchange.prefixes import tuned_for
     from official_bert.tasks.loading import MODULES, load_task, run_folder
     folder = run_folder(FLAGS.input)
     config = load_config(os.path.join(folder, "config.yaml")) if folder else None
     if config is None or config.task not in MODULES or config.task == "pretraining":
         return {}
-    options = load_task(config).options
+    prefix = formats.find_prefix(FLAGS.input)
+    options = load_task(config).with_tuned(tuned_for(prefix) if prefix else {}).options
     usual = {field.name: field.default for field in dataclasses.fields(options) if field.name in CHANGE_ANSWERS}
-    usual["max_seq_length"] = ours.config_of(source).options["max_seq_length"]
+    guessed = ours.config_of(source).options
+    usual["max_seq_length"] = guessed["max_seq_length"]
+    if FLAGS.to == "ours" and "scheme" in usual:
+        usual["scheme"] = guessed.get("scheme", usual["scheme"])  # of the labels; other programs take all tags for IOB
     found = {key: value for key in usual if (value := getattr(options, key)) != usual[key]}
     if found.get("truncate") != "windows" and "truncate" in usual:
         found.pop("doc_stride", None)

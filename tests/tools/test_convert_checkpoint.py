@@ -172,6 +172,49 @@ def test_options_of_a_run_that_change_its_answers_are_told(convert, tmp_path):
     assert "options of the run that change its answers: max_seq_length: 8, truncate: windows, doc_stride: 4\n" in said
 
 
+def with_options(path, **options):
+    config = load_config(str(path / "config.yaml"))
+    save_config(dataclasses.replace(config, options=config.options | options), str(path / "config.yaml"))
+
+
+ENTITIES, PARTS_OF_SPEECH = ("O", "B-X", "I-X", "B-Y", "I-Y"), ("NOUN", "VERB", "ADP", "DET", "X")
+
+
+@pytest.mark.parametrize(("form", "labels", "options", "told"), [
+    ("hugging_face", ENTITIES, {"constrain": True, "scheme": "plain"}, "scheme: plain, constrain: True"),
+    ("ours", ENTITIES, {"constrain": True, "scheme": "plain"}, "scheme: plain, constrain: True"),
+    ("hugging_face", PARTS_OF_SPEECH, {}, "scheme: plain"),  # other programs join equal tags
+    ("ours", PARTS_OF_SPEECH, {}, ""), ("hugging_face", ENTITIES, {}, "")])
+def test_how_a_run_decodes_its_tags_is_told(convert, tmp_path, form, labels, options, told):
+    formats.write(dataclasses.replace(stored_small("tagger"), labels=labels), "ours", str(tmp_path / "run"))
+    with_options(tmp_path / "run", **options)
+    said = convert(to=form, input=tmp_path / "run", output=tmp_path / "there")
+    assert (f"options of the run that change its answers: {told}\n" in said) if told else "options of the run" not in said
+
+
+@pytest.mark.parametrize("form", ["hugging_face", "ours"])
+def test_what_was_tuned_beside_the_converted_weights_is_told(convert, tmp_path, form):
+    formats.write(stored_small("span"), "ours", str(tmp_path / "run"))
+    with_options(tmp_path / "run", version_2_with_negative=True, max_query_length=4, doc_stride=2)
+    (tmp_path / "run/best").mkdir()
+    for path in (tmp_path / "run").glob("ckpt*"):
+        shutil.copy(path, tmp_path / "run/best")
+    (tmp_path / "run/best/tuned.json").write_text('{"steps": {"1": {"null_score_diff_threshold": -1.5}}}')
+    said = convert(to=form, input=tmp_path / "run/best", output=tmp_path / "there")
+    assert "version_2_with_negative: True, null_score_diff_threshold: -1.5\n" in said
+    assert "null_score" not in convert(to=form, input=tmp_path / "run", output=tmp_path / "last")  # whose weights these are not
+
+
+def test_tuned_thresholds_of_labels_are_told(convert, tmp_path):
+    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label", threshold="tuned_per_label")
+    formats.write(stored, "ours", str(tmp_path / "run"))
+    (tmp_path / "run/tuned.json").write_text('{"threshold": [0.3, 0.5, 0.6]}')
+    said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
+    assert "no place for the threshold of the labels: [0.3, 0.5, 0.6]\n" in said
+    assert "left out" not in convert(to="ours", input=tmp_path / "run", output=tmp_path / "again")
+    assert formats.read(str(tmp_path / "again")).threshold == [0.3, 0.5, 0.6]
+
+
 def test_models_that_differ_are_not_written(convert, tool, google, tmp_path, monkeypatch):
     from official_bert.models.interchange import hugging_face
 
