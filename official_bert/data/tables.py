@@ -1,7 +1,12 @@
-"""Tables of text with named columns: TSV, CSV, JSON lines, with or without a BOM, and Parquet, checked as they are read."""
+"""Tables of text with named columns: TSV, CSV, JSON, with or without a BOM, and Parquet, checked as they are read.
+
+JSON is told apart by its content, because JSON lines often have the name of a document: an object a line, a list of objects, or an
+object with such a list under `data`.
+"""
 
 import csv
 import dataclasses
+import itertools
 import json
 import os
 from collections import Counter
@@ -14,6 +19,8 @@ from official_bert.files import folder_of, is_file, is_folder, list_names, read_
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
                               ".parquet": "parquet"}
+ROWS = (".jsonl", ".json", ".parquet")  # ends of the names of files whose rows have keys
+JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 
 
@@ -83,7 +90,8 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     elif not is_file(path):
         raise ValueError(f"{path}: no such file" + _neighbours(path))
     elif (kind := _format(path) if form == "auto" else form) in ("jsonl", "parquet"):
-        objects = _json_objects(path) if kind == "jsonl" else _parquet_objects(path)
+        source, objects = _objects(path, kind)
+        table = dataclasses.replace(table, path=source)
         _fill_from_objects(table, objects, optional)
     else:
         _fill_from_cells(table, _cells(path, kind, delimiter, names), optional, skip_broken)
@@ -102,21 +110,22 @@ def check_names_once(source: Source, names: Sequence[str]) -> None:
 def column_names(path: str, form: Format, delimiter: str = "") -> list[str]:
     """Returns the cells of a file's first line, or the keys of its first object; none of an empty file."""
     if form in ("jsonl", "parquet"):
-        return list(next(_json_objects(path) if form == "jsonl" else _parquet_objects(path), (0, {}))[1])
+        return list(next(_objects(path, form)[1], (0, {}))[1])
     return list(next(_cells(path, form, delimiter, ()), (0, ()))[1])
 
 
-def rows_of(source: Source, suffixes: Sequence[str] = (".jsonl", ".parquet")) -> Source:
-    """Returns the rows of a file of JSON lines or of Parquet with one of these suffixes; anything else unchanged.
+def rows_of(source: Source, suffixes: Sequence[str] = ROWS) -> Source:
+    """Returns the rows of a file of JSON or of Parquet with one of these suffixes; anything else unchanged.
 
     Raises ValueError, naming file and line, for a file that is missing, broken or empty.
     """
     if isinstance(source, Rows) or not source.lower().endswith(tuple(suffixes)):
         return source
-    found = list(_parquet_objects(source) if _format(source) == "parquet" else _json_objects(source))
+    named, objects = _objects(source, "parquet" if source.lower().endswith(".parquet") else "jsonl")
+    found = list(objects)
     if not found:
         raise ValueError(f"{source}: no row in this file")
-    return Rows(source, [row for _, row in found], [line for line, _ in found])
+    return Rows(source, [row for _, row in found], () if isinstance(named, Rows) else [line for line, _ in found])
 
 
 def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool) -> None:
@@ -173,9 +182,14 @@ def shown(names: Sequence[str]) -> str:
     return ", ".join(short) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"
 
 
+def spelled(separator: str) -> str:
+    r"""Returns a separator, in which `\t` may stand for a tab."""
+    return separator.replace("\\t", "\t")
+
+
 def checked_delimiter(delimiter: str, kind: Format = "tsv") -> str:
     r"""Returns a delimiter, in which `\t` may stand for a tab. Raises ValueError for one that cannot divide columns of a format."""
-    delimiter = delimiter.replace("\\t", "\t")
+    delimiter = spelled(delimiter)
     if any(char in "\r\n" for char in delimiter) or (kind == "csv" and (len(delimiter) > 1 or delimiter == '"')):
         raise ValueError(f"options.delimiter: expected {'one character' if kind == 'csv' else 'text'} other than a line end"
                          f"{' or quotation mark' if kind == 'csv' else ''}, got {delimiter!r}")
@@ -216,22 +230,95 @@ def _lines(path: str, kind: Format, delimiter: str) -> Iterator[tuple[int, Seque
         raise ValueError(f"{path}:{begins}: not valid CSV: {error}") from None
 
 
-def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
-    """Yields (line, object) of each line that is not blank."""
-    for number, line in enumerate(read_lines(path, keep_ends=True), 1):
-        if line.strip():
-            yield number, json_object(line, f"{path}:{number}")
+def _objects(path: str, form: Format) -> tuple[Source, Iterator[tuple[int, dict]]]:
+    """Returns (line, object) of each row of a file, and how messages name the file: `Rows` for a list, whose numbers count from 0."""
+    if form == "parquet":
+        return path, _parquet_objects(path)
+    source, values = _json_values(path)
+    return source, ((line, _checked_object(value, place(source, line), JSON_ROWS)) for line, value in values)
+
+
+def _json_values(path: str) -> tuple[Source, Iterator[tuple[int, Any]]]:
+    """Returns (line, value) of each row of a JSON file, not yet checked; JSON lines are parsed one at a time."""
+    lines = enumerate(read_lines(path, keep_ends=True), 1)
+    number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
+    if not first:
+        return path, iter(())
+    value, goes_on = _begun(first, f"{path}:{number}")
+    if goes_on:
+        return _document(path, _parsed_whole(path, number, first, "".join(line for _, line in lines)), number)
+    more = ((line, text) for line, text in lines if text.strip())
+    if (second := next(more, None)) is None:
+        return _document(path, value, number)
+    later = ((line, _parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
+    return path, itertools.chain([(number, value)], later)
+
+
+def _begun(line: str, where: str) -> tuple[Any, bool]:
+    """Returns the value in a file's first line, and whether it goes on in the next ones; then it is None."""
+    try:
+        return json.loads(line), False
+    except json.JSONDecodeError as error:
+        if error.pos >= len(line.rstrip()):
+            return None, True
+    except (ValueError, RecursionError):
+        pass
+    return _parsed(line, where), False  # raises the error
+
+
+def _parsed_whole(path: str, number: int, first: str, others: str) -> Any:
+    """Returns the value that begins in line `number` and has the other lines too."""
+    try:
+        return json.loads(first + others)
+    except json.JSONDecodeError as error:
+        second = others.lstrip().partition("\n")[0]
+        if second.startswith("{") and not first.rstrip().endswith("[") and _is_json(second):
+            _parsed(first, f"{path}:{number}")  # raises the error: the file is JSON lines, the first of which is cut
+        raise ValueError(f"{path}:{number - 1 + error.lineno}: {_problem(error)}; expected {JSON_ROWS}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {_problem(error)}") from None
+
+
+def _document(path: str, value: Any, line: int) -> tuple[Source, Iterator[tuple[int, Any]]]:
+    """Returns the rows of the only value in a file: those of a list, or of the list under `data`, or else the value."""
+    listed = value.get("data") if isinstance(value, dict) else value
+    if isinstance(listed, list):
+        return Rows(path, listed), iter(enumerate(listed))
+    return path, iter([(line, value)])
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _parsed(line: str, where: str) -> Any:
+    """Returns the value in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
+    try:
+        return json.loads(line.rstrip("\r\n"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: {_problem(error)}; expected an object a line") from None
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong with a text that is no JSON."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not valid JSON: {error.msg} at column {error.colno}"
+    return f"not valid JSON: {'nested too deeply' if isinstance(error, RecursionError) else error}"
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
     """Returns the object in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
-    try:
-        values = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not valid JSON: {error.msg} at column {error.colno}; expected an object a line") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(values)[:60]}; a file has an object a line")
-    return values
+    return _checked_object(_parsed(line, where), where, "an object a line")
+
+
+def _checked_object(value: Any, where: str, wanted: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {wanted}")
+    return value
 
 
 def _parquet_objects(path: str) -> Iterator[tuple[int, dict]]:

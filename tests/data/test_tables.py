@@ -6,7 +6,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from official_bert.data.tables import column_names, read_table
+from official_bert.data import tables
+from official_bert.data.tables import column_names, read_table, rows_of
 
 
 def written(tmp_path, name, text, encoding="utf-8"):
@@ -67,6 +68,42 @@ def test_json_lines_keep_their_types_and_need_their_keys(tmp_path):
         read_table(path, ["more"])
 
 
+ONE, OTHER = {"text": "one", "label": 1}, {"text": "other", "label": [2]}
+
+
+@pytest.mark.parametrize(("text", "place"), [
+    (f"{json.dumps(ONE)}\n\n{json.dumps(OTHER)}\n", "a.json:3"),
+    (json.dumps([ONE, OTHER]), "a.json[row 1]"),
+    ("\ufeff\n" + json.dumps([ONE, OTHER], indent=2), "a.json[row 1]"),
+    (json.dumps({"version": "1", "data": [ONE, OTHER]}), "a.json[row 1]"),
+    (json.dumps({"version": "1", "data": [ONE, OTHER]}, indent=0), "a.json[row 1]")],
+    ids=["lines", "list", "spread", "data", "spread_data"])
+def test_json_is_lines_or_a_list_by_its_content(tmp_path, text, place):
+    path = written(tmp_path, "a.json", text)
+    table = read_table(path, ["text", "label"])
+    assert table.columns == {"text": ["one", "other"], "label": [1, [2]]}
+    assert table.place(1) == f"{tmp_path}/{place}" and str(table.path) == path
+    assert column_names(path, "jsonl") == ["text", "label"]
+    rows = rows_of(path)
+    assert list(rows.values) == [ONE, OTHER] and tables.place(rows, 1) == f"{tmp_path}/{place}"
+
+
+def test_a_spread_object_is_a_row(tmp_path):
+    table = read_table(written(tmp_path, "a.json", "\n" + json.dumps(ONE, indent=2)), ["text"])
+    assert table.columns == {"text": ["one"]} and table.lines == [2]
+
+
+def test_json_lines_are_read_one_at_a_time(tmp_path, monkeypatch):
+    read = []
+
+    def lines(path, keep_ends):
+        for line in [json.dumps(ONE) + "\n"] * 9:
+            read.append(line)
+            yield line
+    monkeypatch.setattr(tables, "read_lines", lines)
+    assert column_names("a.json", "jsonl") == ["text", "label"] and len(read) == 2
+
+
 def test_another_delimiter_and_a_file_without_names(tmp_path):
     path = written(tmp_path, "a.csv", "text;label\none, two;1\n")
     assert read_table(path, ["text", "label"], delimiter=";").columns == {"text": ["one, two"], "label": ["1"]}
@@ -89,9 +126,17 @@ def test_broken_rows_are_errors_or_counted(tmp_path):
     ("a.tsv", "sentence\tlabel\na\t1\n", ["text"], "a.tsv: expected a column 'text', found 'sentence', 'label'"),
     ("a.tsv", "text\ttext\na\tb\n", ["text"], "a.tsv: column 'text' stands there 2 times"),
     ("a.jsonl", '{"text": "a"}\n{"text": \n', ["text"], "a.jsonl:2: not valid JSON"),
-    ("a.jsonl", "[1, 2]\n", ["text"], r"a.jsonl:1: expected a JSON object, got \[1, 2\]"),
-    ("a.json", '["a"]\n', ["text"], r'a.json:1: expected a JSON object, got \["a"\]; a file has an object a line'),
-    ("a.json", '[\n{"text": "a"}]\n', ["text"], "a.json:1: not valid JSON: .*; expected an object a line"),
+    ("a.jsonl", "[1, 2]\n[3]\n", ["text"], r"a.jsonl:1: expected a JSON object, got \[1, 2\]"),
+    ("a.json", '["a"]\n', ["text"], r'a.json\[row 0\]: expected a JSON object, got "a"; a file has an object a line, or a list'),
+    ("a.json", '"a"\n', ["text"], 'a.json:1: expected a JSON object, got "a"; a file has an object a line, or a list'),
+    ("a.json", '[\n{"text": "a"},\n{"label": 1}]\n', ["text"], r"a.json\[row 1\]: expected a key 'text', found 'label'"),
+    ("a.json", '\n[\n{"text": "a"}\n{"text": "b"}]\n', ["text"], "a.json:4: not valid JSON: .* at column 1; .*or a list"),
+    ("a.json", '{"text": "a",\n{"text": "b"}\n', ["text"], "a.json:1: not valid JSON: .*; expected an object a line$"),
+    ("a.json", '{"text": x}\n{"text": "b"}\n', ["text"], "a.json:1: not valid JSON: .* at column 10; .* an object a line$"),
+    ("a.json", '{"data": []}', ["text"], "a.json: no row in this file"),
+    ("a.json", "\n \n", ["text"], "a.json: no row in this file"),
+    pytest.param("a.json", "[" * 100000, ["text"], "a.json:1: not valid JSON: nested too deeply", id="deep"),
+    pytest.param("a.json", '{"a": 1}\n{"a": ' + "1" * 5000 + "}", ["a"], "a.json:2: not valid JSON: Exceeds the limit", id="digits"),
     ("a.csv", 'text\n"never closed\n', ["text"], "a.csv:2: not valid CSV"),
     ("a.xlsx", "text\na\n", ["text"], "expected a name that ends with one of .tsv"),
 ])

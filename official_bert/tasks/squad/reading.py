@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 
 from official_bert.data.tables import Rows, Source, place, rows_of
-from official_bert.files import read_json
 
 SeveralAnswers = Literal["refuse", "first", "all"]
 SPACES = " \t\r\n\u202f"  # separate words, as in 2018
@@ -44,13 +43,16 @@ class SquadFile:
     examples: tuple[SquadExample, ...]
     articles: list[dict]
     unfound: tuple[str, ...]  # a line for each answer that is not in its context
+    skipped: int  # questions without another answer
 
     def warning(self) -> str:
         """One line about skipped examples, with the first three; "" if there are none."""
         if not self.unfound:
             return ""
-        return (f"{self.source}: {len(self.unfound)} questions skipped, whose answer is not in the context: "
-                + "; ".join(self.unfound[:3]) + ("; ..." if len(self.unfound) > 3 else ""))
+        said = f"{self.skipped} questions skipped, whose answer is not in the context: "
+        if self.skipped != len(self.unfound):  # of several answers
+            said = f"{len(self.unfound)} answers skipped, which are not in the context, and with them {self.skipped} questions: "
+        return f"{self.source}: {said}" + "; ".join(self.unfound[:3]) + ("; ..." if len(self.unfound) > 3 else "")
 
 
 def split_words(context: str) -> Passage:
@@ -86,6 +88,7 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
     path, articles = _load(path)
     examples: list[SquadExample] = []
     unfound: list[str] = []
+    skipped = 0
     places: dict[str, str] = {}  # by id: answers are files of one answer an id
     for where, passage, row in _questions(path, articles):
         question = _get(row, "question", str, where)
@@ -97,14 +100,14 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
         if "answers" in row and not training:
             _check_gold(row, where)
         example = SquadExample(qas_id, question, passage)
-        for one in _with_answers(example, row, where, version_2, several) if training else [example]:
-            if training and not one.is_impossible and one.start_word < 0:
-                unfound.append(f"{qas_id} ({one.answer!r})")
-            else:
-                examples.append(one)
+        given = _with_answers(example, row, where, version_2, several) if training else [example]
+        wrong = [one for one in given if training and not one.is_impossible and one.start_word < 0]
+        unfound += [f"{qas_id} ({one.answer!r})" for one in wrong]
+        skipped += len(wrong) == len(given)
+        examples += [one for one in given if one not in wrong]
     if not examples:
         raise ValueError(f"{path}: no question in this file" + (", all were skipped" if unfound else ""))
-    return SquadFile(path, tuple(examples), articles, tuple(unfound))
+    return SquadFile(path, tuple(examples), articles, tuple(unfound), skipped)
 
 
 def units_of(articles: Sequence[Mapping], least: int) -> tuple[dict[str, str], str]:
@@ -129,16 +132,14 @@ def only(file: SquadFile, ids: Set[str]) -> SquadFile:
 
 def _load(source: Source) -> tuple[Source, list[dict]]:
     """Returns the articles of a source, and the source as messages name its places: rows are articles of one question."""
-    source = rows_of(source)
-    if not isinstance(source, Rows):
-        values = read_json(source, "file of questions")
-        articles = values if isinstance(values, list) else _get(values, "data", list, source)
-        if not (articles and all(isinstance(row, Mapping) and "question" in row for row in articles)):
-            return source, articles
-        source = Rows(source, articles)
-    questions = [_question(row, number, place(source, number)) for number, row in enumerate(source.values)]
-    return source, [{"title": row.get("title"), "paragraphs": [{"context": row.get("context"), "qas": [question]}]}
-                    for row, question in zip(source.values, questions)]
+    rows = rows_of(source, ("",))  # whatever the file's name
+    assert isinstance(rows, Rows)
+    if isinstance(source, str) and any("paragraphs" in row for row in rows.values):
+        return source, [dict(row) for row in rows.values]
+    places = [place(rows, number) for number in range(len(rows.values))]
+    return rows, [{"title": row.get("title"), "paragraphs": [{"context": _get(row, "context", str, where),
+                                                              "qas": [_question(row, number, where)]}]}
+                  for number, (row, where) in enumerate(zip(rows.values, places))]
 
 
 def _question(row: Mapping, number: int, where: str) -> dict:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from official_bert.data.tables import Rows, Source, place
+from official_bert.data.tables import Rows, Source, place, spelled
 from official_bert.files import read_lines, written_whole
 
 Scheme = Literal["iob1", "iob2", "iobes", "plain"]  # plain: each word's tag stands for itself, as a part of speech does
@@ -18,6 +18,7 @@ WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows
 SPACES = " \t\r\n"  # others, such as a no-break space, belong to words
 # Of Universal Dependencies: comments, ranges of words (1-2) and empty nodes (1.1) are no words.
 CONLL_U, NEW_DOCUMENT, NO_WORD = ".conllu", "# newdoc", re.compile(r"#|\d+[-.]\d")
+NO_TAG = "_"  # of CoNLL-U: the column is not specified
 # B begins a chunk, I continues it, E ends it, S is a chunk of one word; L and U are BILOU's names of E and S.
 PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
 
@@ -34,7 +35,7 @@ class Columns:
 
     def split(self, line: str) -> list[str]:
         """Splits a line, without its end, into columns."""
-        return line.split(_spelled(self.separator)) if self.separator else re.split(f"[{SPACES}]+", line.strip(SPACES))
+        return line.split(spelled(self.separator)) if self.separator else re.split(f"[{SPACES}]+", line.strip(SPACES))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +82,9 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
                 if (columns.word - columns.tag) % len(cells) == 0:
                     raise ValueError(f"{path}:{number}: expected words and tags in two columns, got {columns.word} and {columns.tag}, "
                                      f"which are one of the line's {len(cells)}: {tag[:80]!r}")
+                if tag == NO_TAG and path.endswith(CONLL_U):
+                    raise ValueError(f"{path}:{number}: expected a tag in column {columns.tag}, got {NO_TAG!r}, with which CoNLL-U leaves "
+                                     "it open")
                 tags.append(_checked_tag(tag, f"{path}:{number}", columns.plain))
             continue
         if words:
@@ -133,12 +137,31 @@ def _named(tag: Any, where: str, names: Sequence[str]) -> str:
 
 
 def has_tags(path: Source, columns: Columns) -> bool:
-    """Whether the first line with a word also has a column for its tag, or the first row its tags."""
+    """Whether the first line with a word also has a column for its tag, or the first row its tags; of CoNLL-U, any line a tag."""
     if isinstance(path, Rows):
         return any(key in path.values[0] for key in TAG_KEYS)
     lines = (line for _, line in _lines(path, columns) if line.strip(SPACES) and not line.startswith(DOCUMENT_START))
-    cells = next(map(columns.split, lines), [])
-    return len(cells) > 1 and -len(cells) <= columns.tag < len(cells)
+    rows = map(columns.split, lines)
+    if path.endswith(CONLL_U):
+        return any(_has_column(cells, columns.tag) and cells[columns.tag].strip(SPACES) != NO_TAG for cells in rows)
+    return _has_column(next(rows, []), columns.tag)
+
+
+def _has_column(cells: Sequence[str], tag: int) -> bool:
+    """Whether a line has a column `tag` beside its word."""
+    return len(cells) > 1 and -len(cells) <= tag < len(cells)
+
+
+def is_tagged(lines: Iterable[str], columns: Columns, labels: Sequence[str] = ()) -> bool:
+    """Whether lines are words with tags: several lines of as many columns, each with one of `labels`, or a chunk tag, as its tag."""
+    widths = []
+    for line in lines:
+        if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
+            cells = columns.split(line)
+            if not _has_column(cells, columns.tag) or not ((tag := cells[columns.tag].strip(SPACES)) in labels or _is_chunk_tag(tag)):
+                return False
+            widths.append(len(cells))
+    return len(widths) > 1 and len(set(widths)) == 1
 
 
 def _cell(cells: Sequence[str], column: int, name: str, where: str) -> str:
@@ -151,36 +174,34 @@ def _cell(cells: Sequence[str], column: int, name: str, where: str) -> str:
 
 
 def _checked_tag(tag: str, where: str, plain: bool) -> str:
-    if plain:
-        return tag
-    prefix, dash, kind = tag.partition("-")
-    if tag != OUTSIDE and not (prefix in PREFIXES and dash and kind):
+    if not (plain or _is_chunk_tag(tag)):
         raise ValueError(f"{where}: expected a tag such as O, B-PER or I-PER, got {tag!r}")
     return tag
 
 
-def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]], separator: str = "\t") -> None:
+def _is_chunk_tag(tag: str) -> bool:
+    prefix, dash, kind = tag.partition("-")
+    return tag == OUTSIDE or bool(prefix in PREFIXES and dash and kind)
+
+
+def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]], separator: str = "") -> None:
     """Writes words, gold tags if there are any, and predicted tags for conlleval. Documents keep their -DOCSTART-.
 
-    A word of a row may hold line ends, tabs or the separator: each is written as `_`, so that a word stays a line.
+    A word or a tag of a row may hold line ends, tabs or the separator (by default also spaces): each is written as `_`, so that a word
+    stays a line, which has as many columns when it is read again.
     """
-    separator = _spelled(separator) or "\t"
-    no_cell = re.compile(f"[\r\n\t]|{re.escape(separator)}")
+    separator = spelled(separator)
+    no_cell = re.compile(f"[\r\n\t]|{re.escape(separator)}" if separator else f"[{SPACES}]")
+    separator = separator or "\t"
     with written_whole(path) as file:
         before = 0
         for sentence, tags in zip(sentences, predicted, strict=True):
             if sentence.document != before:
                 file.write(f"{separator.join([DOCUMENT_START] + [OUTSIDE] * (1 + bool(sentence.tags)))}\n\n")
             before = sentence.document
-            words = [no_cell.sub("_", word) for word in sentence.words]
-            cells = [words, sentence.tags, tags] if sentence.tags else [words, tags]
-            file.writelines(separator.join(row) + "\n" for row in zip(*cells, strict=True))
+            cells = [sentence.words, sentence.tags, tags] if sentence.tags else [sentence.words, tags]
+            file.writelines(separator.join(no_cell.sub("_", cell) for cell in row) + "\n" for row in zip(*cells, strict=True))
             file.write("\n")
-
-
-def _spelled(separator: str) -> str:
-    r"""Returns a separator, in which `\t` may stand for a tab."""
-    return separator.replace("\\t", "\t")
 
 
 def read_chunks(tags: Sequence[str]) -> list[Chunk]:

@@ -15,6 +15,7 @@ from official_bert.layers import crf
 from official_bert.serving.bounds import in_groups
 from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened
 from official_bert.serving.windows import ServedWindows
+from official_bert.tasks.tagging.conll import SPACES
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
@@ -39,8 +40,8 @@ class ServedTagger(ServedWindows):
     """Finds the entities of texts. `decode` finds the tags of a sequence of words; None takes the likeliest of each.
 
     `plain`: each word is an entity, its tag the type. `lines`: texts are documents, each line a sentence, at whose end tags and entities
-    end; else a text is one sentence, whatever its lines. `pretokenized`: words are separated by spaces alone, as in CoNLL files; else
-    punctuation around a word is set apart.
+    end; else a text is one sentence, whatever its lines. `pretokenized`: words stand between spaces, tabs and line ends alone, as in CoNLL
+    files; else punctuation around a word is set apart.
     """
 
     outputs = ("entities", "types", "starts", "ends", "scores", "truncated")
@@ -79,7 +80,10 @@ class ServedTagger(ServedWindows):
         """
         text = tf.strings.unicode_transcode(inputs["text"], "UTF-8", "UTF-8")
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
-        begins = self._begins_word(text, ids, starts, ends.values)
+        if self.pretokenized:
+            ids, starts, ends, begins = self._spaced_words(text, ids, starts, ends)
+        else:
+            begins = self._begins_word(text, ids, starts, ends.values)
         first_tokens = tf.cast(tf.where(begins)[:, 0], tf.int32)                      # [W]
         word_splits = tf.searchsorted(first_tokens, tf.cast(ids.row_splits, tf.int32))
         lengths = word_splits[1:] - word_splits[:-1]
@@ -116,6 +120,34 @@ class ServedTagger(ServedWindows):
         return [f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})" for kind, entity, start, end, score in found
                 if kind] or ["  (no entity)"]
 
+    def _spaced_words(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor,
+                      ends: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
+        """Returns tokens [B,(T)] with starts and ends, and which of them are the first of a word [T].
+
+        As in training, words stand between spaces, tabs and line ends alone, and one that normalises to nothing is an [UNK].
+        """
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
+        text_start, owner = tf.cast(decoded.row_starts(), tf.int32), tf.cast(decoded.value_rowids(), tf.int32)
+        separates = tf.reduce_any(tf.equal(decoded.values[:, None], [ord(char) for char in SPACES]), axis=1)
+        begins = ~separates & _with_first(separates[:-1] | tf.not_equal(owner[1:], owner[:-1]), separates)
+        word_of = tf.cumsum(tf.cast(begins, tf.int32)) - 1                            # of each character
+        letters = tf.boolean_mask(tf.range(tf.size(word_of)), ~separates)
+        word = tf.gather(word_of, tf.gather(text_start, ids.value_rowids()) + starts.values)
+        count = tf.math.count_nonzero(begins, dtype=tf.int32)
+        empty = tf.where(tf.equal(tf.math.unsorted_segment_sum(tf.ones_like(word), word, count), 0))[:, 0]
+        first = tf.gather(tf.boolean_mask(tf.range(tf.size(word_of)), begins), empty)
+        last = tf.gather(tf.math.unsorted_segment_max(letters, tf.gather(word_of, letters), count), empty)
+        row = tf.gather(owner, first)
+        word = tf.concat([word, tf.cast(empty, tf.int32)], 0)
+        order = tf.argsort(word, stable=True)
+        lengths = tf.cast(ids.row_lengths(), tf.int32) + tf.math.unsorted_segment_sum(tf.ones_like(row), row, tf.size(text))
+        columns = ((ids, tf.fill(tf.shape(row), self.special["UNK"])), (starts, first - tf.gather(text_start, row)),
+                   (ends, last + 1 - tf.gather(text_start, row)))
+        tokens = (tf.RaggedTensor.from_row_lengths(tf.gather(tf.concat([column.values, added], 0), order), lengths, validate=False)
+                  for column, added in columns)
+        word = tf.gather(word, order)
+        return *tokens, _with_first(tf.not_equal(word[1:], word[:-1]), word)
+
     def _begins_word(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.Tensor) -> tf.Tensor:
         """Returns whether each token [T] is the first of a word.
 
@@ -125,8 +157,6 @@ class ServedTagger(ServedWindows):
         begins = ~tf.gather(self._continues, ids.values)
         joined = tf.equal(starts.values[1:], ends[:-1]) & tf.equal(ids.value_rowids()[1:], ids.value_rowids()[:-1])
         chunk_start = begins & _with_first(~joined, begins)
-        if self.pretokenized:
-            return chunk_start
         ideograph, punctuation = self._kinds_at(text, starts)
         chunk_start |= ideograph | _with_first(ideograph[:-1] & begins[1:], begins)
         chunk = tf.cumsum(tf.cast(chunk_start, tf.int32)) - 1

@@ -33,7 +33,6 @@ from official_bert.training.task import Predictions, Resolved, TaskBase
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
          "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated")}  # of a --data_dir
-ROWS = (".jsonl", ".json", ".parquet")  # files of a sentence a row
 LARGEST_LSTM, MOST_LSTMS = 8192, 16
 SENTENCES_AT_ONCE = 256  # in decoding
 
@@ -156,11 +155,11 @@ class Task(TaskBase):
         Raises ValueError if all texts held out are training texts.
         """
         splits.check_eval_file(self.options, files.eval_file)
-        dev_path = rows_of(files.path(files.eval_file, FILES["dev"]), ROWS) if steps.evaluate and not self.options.folds else ""
+        dev_path = rows_of(files.path(files.eval_file, FILES["dev"])) if steps.evaluate and not self.options.folds else ""
         divided = steps.evaluate and not dev_path
         train_path = rows_of(files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"]) if divided
-                             else "", ROWS)
-        test_path = rows_of(files.path(files.predict_file, FILES["test"]), ROWS) if steps.predict else ""
+                             else "")
+        test_path = rows_of(files.path(files.predict_file, FILES["test"])) if steps.predict else ""
         columns = Columns(self.options.word_column, self.options.tag_column, self.options.separator, self.options.scheme == "plain",
                           self.options.labels)
         train = conll.read_sentences(train_path, columns) if train_path else None

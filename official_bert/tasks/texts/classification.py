@@ -13,7 +13,7 @@ from absl import logging
 from official_bert.data import labelled_texts
 from official_bert.data.label_weights import Weights, check_weights
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.tables import Format, Source, Table, checked_delimiter, read_table
+from official_bert.data.tables import Format, Source, Table, checked_delimiter, read_table, spelled
 from official_bert.files import written_whole
 from official_bert.models.interchange import classes
 from official_bert.tasks.texts import metrics
@@ -34,7 +34,7 @@ class Options(LabelOptions):
     text_pair_column: str = ""  # "": one text only
     label_column: str = "label"
     label_columns: tuple[str, ...] = ()  # several labels, each with a column of 0 and 1 of its own, whose name is the label
-    label_separator: str = ","  # between several labels in the label column; JSON may hold a list
+    label_separator: str = ","  # between several labels in the label column (\t: a tab); JSON may hold a list
     labels: tuple[str, ...] = ()  # in the order of the logits; none: those in the training data
     score_range: tuple[float, ...] = ()  # lowest and highest score allowed in the data
     file_format: Format = "auto"  # by the file's suffix
@@ -158,7 +158,7 @@ class Task(TextClassification):
         if options.label_columns:
             found = options.label_columns
         elif options.kind == "multi_label":
-            rows = (labelled_texts.split_labels(value, options.label_separator) for value in table.columns[options.label_column])
+            rows = (labelled_texts.split_labels(value, spelled(options.label_separator)) for value in table.columns[options.label_column])
             found = labelled_texts.find_labels([label for row in rows for label in row])
         else:
             found = labelled_texts.find_labels(table.columns[options.label_column])
@@ -188,7 +188,7 @@ class Task(TextClassification):
             assert order is not None  # the options were refused
             return labelled_texts.label_columns(table, [options.label_columns[place] for place in order])
         if options.kind == "multi_label":
-            return labelled_texts.label_matrix(table, options.label_column, options.labels, options.label_separator)
+            return labelled_texts.label_matrix(table, options.label_column, options.labels, spelled(options.label_separator))
         return labelled_texts.label_ids(table, options.label_column, options.labels)
 
     def check(self, steps):
@@ -235,11 +235,13 @@ class Task(TextClassification):
         return {}
 
     def with_tuned(self, found):
-        """Takes the stored thresholds in the place of those to be tuned."""
-        if not found or not isinstance(self.options.threshold, str):
-            return self
-        stored = found["threshold"]
-        return self.with_options(threshold=tuple(stored) if isinstance(stored, list) else stored)
+        """Takes the stored thresholds in the place of those to be tuned: one for all labels, or one for each."""
+        stored, asked = found.get("threshold"), self.options.threshold
+        if asked == "tuned" and isinstance(stored, float):
+            return self.with_options(threshold=stored)
+        if asked == "tuned_per_label" and isinstance(stored, list):
+            return self.with_options(threshold=tuple(stored))
+        return self
 
     measured_with = with_tuned
 
@@ -251,7 +253,7 @@ class Task(TextClassification):
             writer.writerow(["index", "prediction", *(f"probability:{label}" for label in self.options.labels)])
             for index, row in enumerate(logits):
                 answer = self.answer(row)
-                said = answer.get("label", self.options.label_separator.join(answer.get("labels", ())))
+                said = answer.get("label", spelled(self.options.label_separator).join(answer.get("labels", ())))
                 writer.writerow([index, f"{answer['score']:.6g}" if "score" in answer else said,
                                  *(f"{probability:.6f}" for probability in answer.get("probabilities", ()))])
         return path

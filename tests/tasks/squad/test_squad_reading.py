@@ -25,14 +25,16 @@ def rows(golden):
             for article in articles for paragraph in article["paragraphs"] for question in paragraph["qas"]]
 
 
-@pytest.mark.parametrize("form", ["rows.jsonl", "rows.parquet", "list.json", "data.json"])
+@pytest.mark.parametrize("form", ["rows.jsonl", "rows.parquet", "list.json", "data.json", "lines.json", "spread.json",
+                                  "spread_data"])
 def test_rows_in_any_file_are_the_questions_of_squads_json(golden, rows, tmp_path, form):
     path = tmp_path / form
     if form == "rows.parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     else:
-        write(path, "".join(json.dumps(row) + "\n" for row in rows) if form == "rows.jsonl" else rows if form == "list.json" else
-              {"version": "1", "data": rows})
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        write(path, {"rows.jsonl": lines, "lines.json": lines, "list.json": rows, "spread.json": "\n" + json.dumps(rows, indent=1),
+                     "data.json": {"version": "1", "data": rows}, "spread_data": json.dumps({"data": rows}, indent=1)}[form])
     for training in (False, True):
         found, wanted = (read_squad(str(one), training) for one in (path, golden / "squad_v1.json"))
         assert found.examples == wanted.examples and found.unfound == wanted.unfound
@@ -50,13 +52,28 @@ def test_several_answers_are_the_first_one_or_an_example_each(tmp_path, several,
     assert file.unfound == (("0 ('Bo')",) if several == "all" else ())
 
 
+def test_answers_that_are_skipped_are_no_skipped_questions(tmp_path):
+    def said(several, *answers):
+        rows = [ROW | {"answers": {"text": list(texts), "answer_start": [0] * len(texts)}} for texts in (("Ada",), *answers)]
+        return read_squad(write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)), True, several=several).warning()
+    told = "answers skipped, which are not in the context, and with them"
+    assert said("all", ("Ada", "Bo")).endswith(f"a.jsonl: 1 {told} 0 questions: 1 ('Bo')")
+    assert f": 3 {told} 1 questions: 1 ('Bo'); 2" in said("all", ("Ada", "Bo"), ("Bo", "Cy"))
+    assert ": 2 questions skipped, whose answer is not in the context: 1 ('Bo'); 2 ('Cy')" in said("first", ("Bo", "Ada"), ("Cy",))
+    assert said("all", ("Ada",)) == ""
+
+
 @pytest.mark.parametrize(("name", "text", "told"), [
     ("train.jsonl", json.dumps(ROW), r"train\.jsonl:1 \(0\): expected exactly 1 answer in training data, got 4; .*several_answers"),
     ("train.jsonl", json.dumps(ROW | {"answers": []}) + "\n", r"train\.jsonl:1 \(0\): expected exactly 1 answer .* got 0"),
     ("train.jsonl", "\n" + json.dumps({"context": "a"}), r"train\.jsonl:2: 'question' is missing"),
     ("train.jsonl", '{"question"', r"train\.jsonl:1: not valid JSON"),
     ("train.jsonl", "", r"train\.jsonl: no row in this file"),
-    ("train.json", "[1]", r"train\.json: data\[0\]: expected an object with 'paragraphs', got '1'"),
+    ("train.json", "[1]", r"train\.json\[row 0\]: expected a JSON object, got 1; a file has an object a line, or a list of objects"),
+    ("train.json", json.dumps(ROW) + '\n{"context": "a"}\n', r"train\.json:1 \(0\): expected exactly 1 answer"),
+    ("train.json", '{"context": "a"}\n{"question"\n', r"train\.json:2: not valid JSON: .* at column 12"),
+    ("train.json", '{"data": [{"paragraphs": []}, 3]}', r"train\.json\[row 1\]: expected a JSON object, got 3"),
+    ("train.json", '{"version": "1.1"}', r"train\.json:1: 'context' is missing; it has \['version'\]"),
     ("train.json", json.dumps([ROW | {"id": 7.5}]), r"train\.json\[row 0\]\.id: expected str, got '7\.5' \(float\)"),
     ("train.parquet", "no Parquet", r"train\.parquet: not a readable Parquet file")])
 def test_mistakes_in_rows_are_named_with_their_line(tmp_path, name, text, told):

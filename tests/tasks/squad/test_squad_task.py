@@ -194,7 +194,7 @@ def test_broken_files_are_named(golden, tmp_path, change, wanted):
 
 def test_what_is_no_json_and_what_is_missing_are_named(golden, tmp_path):
     (tmp_path / "bad.json").write_text('{"data": [')
-    with pytest.raises(ValueError, match=r"bad\.json: not valid JSON: .*line 1"):
+    with pytest.raises(ValueError, match=r"bad\.json:1: not valid JSON: .* at column 11; expected an object a line, or a list of"):
         trained_on(golden, tmp_path / "bad.json")
     with pytest.raises(ValueError, match=r"none\.json: no such file"):
         trained_on(golden, tmp_path / "none.json")

@@ -53,6 +53,27 @@ def test_comments_ranges_and_empty_nodes_of_universal_dependencies_are_no_words(
         conll.read_sentences(str(path), Columns(plain=True))
 
 
+def test_an_unspecified_column_of_universal_dependencies_is_no_tag(tmp_path):
+    path, columns, told = tmp_path / "new.conllu", Columns(word=1, tag=3, plain=True), []
+    path.write_text("1\tDo\tdo\t_\t_\n2\tso\tso\t_\t_\n\n")
+    assert conll.read_to_tag(str(path), columns, pytest.fail)[0].tags == ()
+    with pytest.raises(ValueError, match=r"new\.conllu:1: expected a tag in column 3, got '_', with which CoNLL-U leaves it open"):
+        conll.read_sentences(str(path), columns)
+    path.write_text("1\tDo\tdo\t_\t_\n2\t_\t_\tPUNCT\t_\n\n")  # a word may be this sign
+    (sentence,) = conll.read_to_tag(str(path), columns, told.append)
+    assert (sentence.words, sentence.tags) == (("Do", "_"), ()) and "read without gold tags" in told[0]
+    assert conll.read_to_tag(write(tmp_path, "Do _\n"), Columns(plain=True), pytest.fail)[0].tags == ("_",)
+
+
+@pytest.mark.parametrize(("lines", "columns", "labels", "tagged"), [
+    (["a B-X", "", "b O"], Columns(), (), True), (["-DOCSTART- -X- O", "a NN O", "b NN I-X"], Columns(), (), True),
+    (["DT|the", "NN|cat"], Columns(tag=0, separator="|"), ("DT", "NN"), True), (["a DT", "b NN"], Columns(), (), False),
+    (["Vitamin B-12"], Columns(), (), False), (["They run .", "He ran away ."], Columns(), (".",), False),
+    (["O", "O"], Columns(), (), False), ([], Columns(), (), False)])
+def test_lines_of_words_and_tags_are_known_from_texts(lines, columns, labels, tagged):
+    assert conll.is_tagged(lines, columns, labels) == tagged
+
+
 @pytest.mark.parametrize("tag", [None, "", 3.0, True])
 def test_a_tag_that_a_row_lacks_is_no_tag_of_its_own(tag):
     rows = Rows("test", [{"tokens": ["a"], "tags": ["NN"]}, {"tokens": ["b", "c"], "tags": ["NN", tag]}])
@@ -111,6 +132,14 @@ def test_predictions_have_a_line_for_each_word_and_the_separator_of_the_files(tm
     assert (tmp_path / "out.conll").read_text() == text
     again = conll.read_sentences(str(tmp_path / "out.conll"), Columns(separator=separator))
     assert [s.tags for s in again] == [("O", "O", "O")]
+
+
+def test_words_and_tags_with_spaces_stay_single_columns_of_the_usual_separator(tmp_path):
+    sentence, path = conll.Sentence(("New York", "sings"), ("proper noun", "verb"), 1, 0), str(tmp_path / "out.conll")
+    conll.write_columns(path, [sentence], [["proper noun", "verb"]])
+    (again,) = conll.read_sentences(path, Columns(plain=True))
+    assert (again.words, again.tags) == (("New_York", "sings"), ("proper_noun", "verb"))
+    assert (tmp_path / "out.conll").read_text().startswith("New_York\tproper_noun\tproper_noun\n")
 
 
 def test_schemes_of_a_worked_example():

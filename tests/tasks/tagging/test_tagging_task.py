@@ -171,6 +171,27 @@ def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_eval
     assert [(kind.decode(), entity.decode()) for kind, entity in zip(kinds, entities)] == wanted
 
 
+def test_a_pretokenized_text_has_the_words_of_training_also_odd_ones(golden, tmp_path):
+    draw = random.Random(1)  # words that normalise to nothing, that hold a no-break space, a deleted character between two pieces
+    odd = ("\u200b", "\u00ad", "\u0301", "x\u00a0y", "\u5317\u200b\u4eac", "three\u3000in")
+    words = [[draw.choice(odd if draw.random() < 0.4 else OTHERS + PLACES) for _ in range(draw.randint(1, 40))] for _ in range(12)]
+    path = tmp_path / "odd.txt"
+    path.write_text("\n".join("".join(f"{word}\n" for word in sentence) for sentence in words))
+    labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    data = resolve(golden, {"predict_file": path}, Steps(train=False, evaluate=False, predict=True), labels=labels)
+    tags = data.tests.tags(evaluation.predict(data.task, data.model, data.tests.source))
+    served = data.task.served(data.model, ServingOptions(pretokenized=True))
+    found = served.answer_text({"text": tf.constant(["\t".join(sentence) for sentence in words])})
+    for row, (sentence, names) in enumerate(zip(words, tags, strict=True)):
+        starts = np.cumsum([0, *(len(word) + 1 for word in sentence)])
+        wanted = [(kind, starts[first], starts[last + 1] - 1) for kind, first, last in get_entities(names)]
+        columns = [found[name].numpy()[row].tolist() for name in ("types", "starts", "ends")]
+        got = [(kind.decode(), start, end) for kind, start, end in zip(*columns) if kind]
+        assert [(kind, start) for kind, start, _ in got] == [(kind, start) for kind, start, _ in wanted]
+        assert all(end - 1 <= stop <= end for (_, _, stop), (_, _, end) in zip(got, wanted))  # without a deleted last character
+    assert found["types"].shape[1] > 5
+
+
 @pytest.mark.parametrize(("epochs", "options"), [
     (6.0, {"crf": True, "constrain": True}),
     (20.0, {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 32, "crf": True})], ids=["fine-tuned", "frozen features"])
@@ -241,7 +262,7 @@ def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
             make_task(golden, **unused)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "json", "parquet"])
+@pytest.mark.parametrize("form", ["jsonl", "json", "list.json", "data.json", "parquet"])
 def test_sentences_in_rows_are_those_of_columns(golden, files, tmp_path, form):
     labels = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     given = {}
@@ -252,7 +273,8 @@ def test_sentences_in_rows_are_those_of_columns(golden, files, tmp_path, form):
         if form == "parquet":
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), given[name])
         else:
-            given[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
+            given[name].write_text({"list.json": json.dumps(rows, indent=1), "data.json": json.dumps({"data": rows})}.get(
+                form, "".join(json.dumps(row) + "\n" for row in rows)))
     found, wanted = (resolve(golden, one, labels=labels) for one in (given, files))
     assert found.train.content == wanted.train.content and found.held_out.source.content == wanted.held_out.source.content
 

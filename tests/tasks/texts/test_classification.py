@@ -1,5 +1,6 @@
 """Your own data: three kinds of answers, three kinds of files."""
 
+import csv
 import json
 
 import numpy as np
@@ -52,13 +53,15 @@ def test_a_label_of_the_development_set_that_training_lacks_names_its_line(tmp_p
         data_of(train, {}, eval_file=dev)
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "text.tsv", "columns.csv"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "text.tsv", "columns.csv", "tabs.csv"])
 def test_several_labels_from_lists_text_or_columns(tmp_path, name):
     rows = {"rows.jsonl": [json.dumps({"text": text, "label": labels}) for text, labels in
                            (("a", ["sharp", "loud"]), ("b", []), ("c", ["loud"]))],
             "text.tsv": ["text\tlabel", "a\tsharp|loud", "b\t", "c\tloud"],
-            "columns.csv": ["text,loud,sharp", "a,1,1", "b,0,0", "c,1,0"]}[name]
-    options = {"kind": "multi_label", "label_separator": "|", "label_columns": ["loud", "sharp"] if "columns" in name else []}
+            "columns.csv": ["text,loud,sharp", "a,1,1", "b,0,0", "c,1,0"],
+            "tabs.csv": ["text,label", "a,sharp\tloud", "b,", "c,loud"]}[name]
+    separator = r"\t" if name == "tabs.csv" else "|"
+    options = {"kind": "multi_label", "label_separator": separator, "label_columns": ["loud", "sharp"] if "columns" in name else []}
     data = data_of(written(tmp_path / name, rows), options)
     task, source = data.task, data.train
     assert task.options.labels == ("loud", "sharp")
@@ -68,6 +71,9 @@ def test_several_labels_from_lists_text_or_columns(tmp_path, name):
                                                                   "example_weights": tf.constant([1.0])})["loss"]
     assert float(total) == pytest.approx((np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0))) / 2) and float(weight) == 1.0
     assert task.answer(np.array([-0.1, 3.0]))["labels"] == ["sharp"]
+    with open(task.write_set("answers", np.array([[2.0, 1.0]]), str(tmp_path)), newline="") as file:
+        (row,) = csv.DictReader(file, delimiter="\t")
+    assert row["prediction"] == ("loud\tsharp" if name == "tabs.csv" else "loud|sharp")
 
 
 def test_columns_of_labels_are_put_into_the_order_of_the_classes(tmp_path):
