@@ -10,30 +10,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from official_bert.config import Config, merge, parse_override
-from official_bert.data.tables import SUFFIXES, Table, column_names, json_object, read_table, shown
+from official_bert.data.tables import SUFFIXES, Rows, Table, column_names, json_object, place, read_table, rows_of, shown
 from official_bert.files import exists, read_lines
 from official_bert.tasks.loading import load_task
+from official_bert.tasks.tagging import conll
 
 Columns = Mapping[str, tuple[str, ...]]  # by input of a model; choices are made of a beginning and their endings
 FORM = ("file_format", "delimiter")  # options of tasks that read tables
+MAY_BE_NULL = {"text", "text_pair"}  # inputs of models that read null as an empty text, as classification does; others refuse it
+OF_TAGGED_WORDS = (".conll", ".conllu")
+HOW_TO_TAG = "run_finetuning --task=ner --output_dir=RUN --nodo_train --nodo_eval --predict_file=FILE"
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one, which is no text in UTF-8
 
 
 def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides: Sequence[str] = (),
-              keep: Sequence[str] = ()) -> list[dict[str, Any]]:
+              keep: Sequence[str] = (), tagger: bool = False) -> list[dict[str, Any]]:
     """Reads the rows of a file: the columns `keep`, then the `inputs` of a model by name.
 
     The columns, the form and the delimiter are those of the options that the model was trained with, and of `overrides`
     (`options.text_column=review`); columns with the names of the inputs will do too. TSV and .txt files without names of columns may
-    be plain lines: JSON objects, or the inputs between tabs.
+    be plain lines: JSON objects, or the inputs between tabs. For a `tagger` the file must not be one of tagged words.
 
-    Raises ValueError, naming file and line or column, for what cannot be read.
+    Raises ValueError, naming file and line or column, for what cannot be read, and for plain lines whose first one names the columns.
     """
     if not exists(path):
         raise ValueError(f"--input_file={path}: no such file")
-    options, columns = _asked(config, overrides)
+    if tagger:
+        _check_not_tagged(path, config)
+    options, columns = _asked(config, inputs, overrides)
     wanted = {name: columns.get(name) or (name,) for name in inputs}
     same = {name: (name,) for name in inputs}
     form, delimiter = options.get("file_format", "auto"), options.get("delimiter", "")
@@ -45,22 +52,56 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     plain = form == "auto" and not chosen and (not kind or (kind == "tsv" and _plain(found, inputs, suffix == ".txt" and not columns)))
     if not (objects or plain):
         table = read_table(path, [*_names(chosen or wanted), *keep], form=form, delimiter=delimiter)
-        return [_row(table, number, chosen or wanted, keep) for number in range(len(table))]
+        nulls: list[str] = []
+        rows = [_row(table, number, chosen or wanted, keep, nulls) for number in range(len(table))]
+        _warn_of_nulls(nulls)
+        return rows
     if keep:
         raise ValueError(f"--keep_columns={','.join(keep)}: {path} has no names of columns {', '.join(_names(wanted))}")
+    if objects:
+        source = rows_of(path)
+        assert isinstance(source, Rows)
+        return list(_checked(((place(source, number), row) for number, row in enumerate(source.values)), inputs))
+    _check_no_table(path, (wanted, same), has_format="file_format" in options)
     return list(read_rows((), path, inputs, read_lines(path)))
 
 
-def _asked(config: Config | None, overrides: Sequence[str]) -> tuple[Mapping[str, Any], Columns]:
+def _check_no_table(path: str, known: Iterable[Columns], has_format: bool) -> None:
+    """Raises ValueError if the first line names the columns: the file is a table, whose lines are no texts."""
+    line = next(iter(read_lines(path)), "")
+    for delimiter, suffix in ((",", ".csv"), ("\t", ".tsv"), (";", ""), ("|", "")):
+        fields = [cell.strip('"') for cell in line.split(delimiter)]
+        if any({*_names(columns)} <= {*fields} for columns in known):
+            ways = [f"a name that ends with {suffix}"] * bool(suffix)
+            ways += [f"--set options.file_format=csv --set options.delimiter={delimiter!r}"] * has_format
+            raise ValueError(f"{path}:1: expected a text, got names of columns, {shown(fields)}; a table needs "
+                             f"{' or '.join(ways) or 'the form of CSV or TSV, and such a name'}")
+
+
+def _check_not_tagged(path: str, config: Config | None) -> None:
+    """Raises ValueError for words in columns or lists, which a tagger would answer line by line, tags included."""
+    options = config.options if config else {}
+    suffix = _suffix(path)
+    if in_rows := SUFFIXES.get(suffix) in ("jsonl", "parquet"):
+        names = {*column_names(path, SUFFIXES[suffix])}
+        tagged = bool(names & {*conll.WORD_KEYS}) and "text" not in names
+    else:
+        columns = conll.Columns(tag=options.get("tag_column", -1), separator=options.get("separator", ""))
+        tagged = suffix in OF_TAGGED_WORDS or conll.is_tagged(read_lines(path), columns, options.get("labels", ()))
+    if tagged:
+        raise ValueError(f"--input_file={path}: expected texts, got words in {'lists' if in_rows else 'columns'}; {HOW_TO_TAG} tags them")
+
+
+def _asked(config: Config | None, inputs: Sequence[str], overrides: Sequence[str]) -> tuple[Mapping[str, Any], Columns]:
     """The options for reading, and the columns of each input. Raises ValueError for an override that changes other options only."""
     if config is None:
         if overrides:
             raise ValueError(f"--set {overrides[0]}: expected a model whose configuration is known")
         return {}, {}
-    options, columns = _options(config, overrides)
-    for place, override in enumerate(overrides):
+    options, columns = _options(config, inputs, overrides)
+    for index, override in enumerate(overrides):
         try:
-            others, without = _options(config, [*overrides[:place], *overrides[place + 1:]])
+            others, without = _options(config, inputs, [*overrides[:index], *overrides[index + 1:]])
         except ValueError:
             continue  # the others are wrong without this one
         alike = without == columns and all(others.get(name) == options.get(name) for name in FORM)
@@ -71,13 +112,13 @@ def _asked(config: Config | None, overrides: Sequence[str]) -> tuple[Mapping[str
     return options, columns
 
 
-def _options(config: Config, overrides: Sequence[str]) -> tuple[Mapping[str, Any], Columns]:
-    """All options of the task with the overrides, and the columns of each input."""
+def _options(config: Config, inputs: Sequence[str], overrides: Sequence[str]) -> tuple[Mapping[str, Any], Columns]:
+    """All options of the task with the overrides, and the columns of each of the model's inputs."""
     values: Mapping[str, Any] = {"options": config.options}
     for override in overrides:
         values = merge(values, parse_override(override))
     task = load_task(dataclasses.replace(config, options=values["options"]))
-    return dataclasses.asdict(task.options), task.input_columns()
+    return dataclasses.asdict(task.options), {name: parts for name, parts in task.input_columns().items() if name in inputs}
 
 
 def _names(columns: Columns) -> list[str]:
@@ -94,21 +135,25 @@ def _suffix(path: str) -> str:
     return os.path.splitext(path)[1].lower()
 
 
-def _row(table: Table, number: int, columns: Columns, keep: Sequence[str]) -> dict[str, Any]:
+def _row(table: Table, number: int, columns: Columns, keep: Sequence[str], nulls: list[str]) -> dict[str, Any]:
     where = table.place(number)
     kept = {name: _kept(table.columns[name][number], f"{where}: column {name!r}") for name in keep}
-    return kept | {name: _input(name, parts, [table.columns[part][number] for part in parts], where) for name, parts in columns.items()}
+    found = {name: [table.columns[part][number] for part in parts] for name, parts in columns.items()}
+    return kept | {name: _input(name, columns[name], cells, where, nulls, {*columns} <= MAY_BE_NULL) for name, cells in found.items()}
 
 
-def _input(name: str, parts: Sequence[str], cells: Sequence[Any], where: str) -> str | list[str]:
-    """Returns an input of the model, made of the cells of its columns `parts`.
+def _input(name: str, parts: Sequence[str], cells: Sequence[Any], where: str, nulls: list[str], may_be_null: bool) -> str | list[str]:
+    """Returns an input of the model, made of the cells of its columns `parts`; null is an empty text, and added to `nulls`, if it may be.
 
     Choices stand in one list, or in a column each; their beginning, if there is one, is the first column. Raises ValueError for a cell
     that is no text, or no list of texts.
     """
+    if may_be_null and cells[0] is None:
+        nulls.append(f"{where}: column {parts[0]!r}: expected text, got 'None'")
+        return ""
     listed = name == "choices" and len(parts) < 3
-    for place, (part, cell) in enumerate(zip(parts, cells), 1):
-        if listed and place == len(parts):
+    for number, (part, cell) in enumerate(zip(parts, cells), 1):
+        if listed and number == len(parts):
             if not (isinstance(cell, list) and cell and all(map(_is_text, cell))):
                 raise ValueError(f"{where}: column {part!r}: expected a list of texts, got {cell!r:.60}")
         elif not _is_text(cell):
@@ -116,6 +161,11 @@ def _input(name: str, parts: Sequence[str], cells: Sequence[Any], where: str) ->
     if len(cells) == 1:
         return cells[0]
     return [f"{cells[0]} {ending}".strip() for ending in (cells[-1] if listed else cells[1:])]
+
+
+def _warn_of_nulls(nulls: Sequence[str]) -> None:
+    if nulls:
+        logging.warning("%s; kept, as are %d more", nulls[0], len(nulls) - 1)
 
 
 def _is_text(value: Any) -> bool:
@@ -140,25 +190,29 @@ def _kept(value: Any, where: str) -> Any:
 
 
 def read_rows(arguments: Sequence[str], input_file: str, names: Sequence[str], lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yields rows of the inputs `names` from arguments, else from a file's lines: JSON objects, or columns between tabs.
+    """Returns rows of the inputs `names` from arguments, else from a file's lines: JSON objects, or columns between tabs.
 
     An object may hold more, which is kept. Raises ValueError naming the line for any other line, and for inputs that are no text.
     """
-    for number, line in enumerate(arguments or lines, 1):
-        if not arguments and not line.strip():
-            continue
-        where = f"{'argument' if arguments else input_file}:{number}"
-        row = _parsed(line.rstrip("\r\n"), names, "" if arguments else _suffix(input_file), where)
+    places = ((f"{'argument' if arguments else input_file}:{number}", line) for number, line in enumerate(arguments or lines, 1))
+    suffix = "" if arguments else _suffix(input_file)
+    return _checked(((where, _parsed(line.rstrip("\r\n"), names, suffix, where)) for where, line in places if arguments or line.strip()),
+                    names)
+
+
+def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yields rows of the inputs `names` and of what else there is, from the place and the values of each."""
+    nulls: list[str] = []
+    for where, row in rows:
         if missing := [name for name in names if name not in row]:
             raise ValueError(f"{where}: expected a key {missing[0]!r}, found {shown(list(row))}")
-        yield {name: _input(name, (name,), (value,), where) if name in names else _kept(value, f"{where}: key {name!r}")
-               for name, value in row.items()}
+        yield {name: _input(name, (name,), (value,), where, nulls, {*names} <= MAY_BE_NULL) if name in names
+               else _kept(value, f"{where}: key {name!r}") for name, value in row.items()}
+    _warn_of_nulls(nulls)
 
 
 def _parsed(text: str, names: Sequence[str], suffix: str, where: str) -> dict[str, Any]:
     """Returns the row in a line of a file whose name ends with `suffix`, not yet checked."""
-    if SUFFIXES.get(suffix) == "jsonl":
-        return json_object(text, where)
     if text.lstrip().startswith("{"):
         with contextlib.suppress(ValueError):  # it is text
             return json_object(text, where)

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from official_bert.config import Config, build, load_config
 from official_bert.models.encoder import BertEncoder
+from official_bert.serving.bounds import broken_claim
 from official_bert.serving.loading import exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.tasks.loading import restore_for_inference, task_class
@@ -85,7 +87,7 @@ class Predictor:
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.
 
-        Raises ValueError, with the row's number, if a row lacks an input.
+        Raises ValueError, with the row's number, if a row lacks an input, and with the limit of an exported model that a row exceeds.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
@@ -96,10 +98,18 @@ class Predictor:
                 _check_text(row[name], f"row {number}: {name}")
         answers: list[dict[str, Any]] = [{} for _ in rows]
         for chosen in self._batches(rows, batch_size):
-            outputs = self._model(**{name: [rows[index][name] for index in chosen] for name in self.inputs})
+            outputs = self._outputs([rows[index] for index in chosen])
             for place, index in enumerate(chosen):
                 answers[index] = {name: plain(outputs[name][place]) for name in self.outputs}
         return answers
+
+    def _outputs(self, rows: Sequence[Row]) -> dict[str, Any]:
+        try:
+            return self._model(**{name: [row[name] for row in rows] for name in self.inputs})
+        except tf.errors.InvalidArgumentError as error:
+            if (claim := broken_claim(error)) is None:
+                raise
+            raise ValueError(f"{self._model.place}: {claim}") from None
 
     def _batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:
         """Gives batches of row numbers: rows of similar length and, if there are choices, with the same number of them."""
@@ -147,11 +157,14 @@ def _check_text(value: Any, where: str) -> None:
             raise ValueError(f"{where}: expected a text, got a lone surrogate, half a character, at place {error.start}") from None
 
 
-def served_classes(task: str, where: str = "config.task") -> tuple[type[ServedModel], ...]:
-    """Returns the served-model classes of a task's name; `fill_mask` is pre-training's. Raises ValueError for an unknown name."""
+def served_classes(task: str, where: str = "config.task", others: Sequence[str] = ()) -> tuple[type[ServedModel], ...]:
+    """Returns the served-model classes of a task's name; `fill_mask` is pre-training's.
+
+    Raises ValueError for an unknown name; the message names `others` beside the tasks.
+    """
     if task == "embeddings":
         return (ServedEmbeddings,)
-    return task_class("pretraining" if task == "fill_mask" else task, where).served_classes
+    return task_class("pretraining" if task == "fill_mask" else task, where, others).served_classes
 
 
 def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]]) -> type[ServedModel] | None:

@@ -45,23 +45,25 @@ def main(arguments: list[str]) -> None:
     from official_bert.input_files import read_file, read_rows
     from official_bert.predictor import Predictor, class_that_gives, served_classes
     from official_bert.serving.served_model import ServingOptions
-    from official_bert.tasks.texts.glue_files import dataset_name
+    from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training.distribution import check_backend
     check_backend()
     if FLAGS.output_file and FLAGS.input_file:
         preflight.check_outputs([FLAGS.output_file], [FLAGS.input_file])
     task = "glue" if dataset_name(FLAGS.task) else FLAGS.task
-    wanted = served_classes(task, "--task")
+    wanted = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS))
     head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
     options = ServingOptions(head=head, top_k=FLAGS.top_k, pairs=FLAGS.pairs, no_answer=FLAGS.no_answer,
                              null_score_diff_threshold=FLAGS.null_score_diff_threshold)
     predictor = Predictor(FLAGS.model, options, FLAGS.vocab_file, FLAGS.do_lower_case)
     if wanted and not class_that_gives(predictor.outputs, wanted):
         raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(predictor.outputs)}")
+    _check_dataset(predictor.config)
     if FLAGS.input_file and arguments[1:]:
         raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
     if FLAGS.input_file not in ("", "-"):
-        rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, FLAGS.set, FLAGS.keep_columns)
+        rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, FLAGS.set, FLAGS.keep_columns,
+                         tagger="entities" in predictor.outputs)
     elif FLAGS.keep_columns or FLAGS.set:
         raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")
     else:
@@ -74,6 +76,22 @@ def main(arguments: list[str]) -> None:
         logging.warning("%s of the rows: left out of --output_file, where an answer has its own", ", ".join(replaced))
     with written_whole(FLAGS.output_file) if FLAGS.output_file else contextlib.nullcontext() as output:
         _answer(predictor, rows, output)
+
+
+def _check_dataset(config) -> None:
+    """Raises ValueError if --task names a data set of GLUE, but the model was trained on another one, or on a user's own data.
+
+    A published checkpoint does not say on which; `config` is that of the model, None if it is not known.
+    """
+    from official_bert.tasks.loading import run_folder
+    from official_bert.tasks.texts.glue_files import dataset_name
+    from official_bert.training import search
+    named = dataset_name(FLAGS.task)
+    if not (named and config):
+        return
+    trained = config.options.get("dataset") if config.task == "glue" else config.task
+    if trained != named and (config.task == "glue" or run_folder(search.best_run(FLAGS.model) or FLAGS.model)):
+        raise ValueError(f"--task={FLAGS.task}: expected --task={trained}, for which {FLAGS.model} was trained")
 
 
 def _answer(predictor, rows, output) -> None:

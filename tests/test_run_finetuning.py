@@ -59,6 +59,14 @@ def test_a_task_trains_measures_and_answers_without_being_told_its_labels(files,
     assert (first, second) == ("the atlas while it rained", "it rained, in Brno")
     if task == "ner":
         assert one == "  (no entity)" and other.startswith("  X  Brno  [14:18]  (")
+        (output / written).unlink()
+        told = "expected texts, got words in columns; run_finetuning "
+        refused = run_here("-m", "official_bert.run_predict", f"--task={task}", f"--model={output}", f"--input_file={files}/test.{suffix}")
+        assert refused.returncode == 1 and f"error: --input_file={files}/test.{suffix}: {told}" in refused.stderr
+        advice = refused.stderr.partition(told)[2].removesuffix(" tags them\n")
+        done = run_here("-m", "official_bert.run_finetuning",
+                        *advice.replace("RUN", str(output)).replace("FILE", f"{files}/test.{suffix}").split())
+        assert done.returncode == 0 and (output / written).stat().st_size, done.stderr
     else:
         assert one.startswith("  unnamed  (") and other.startswith("  named  (")
 

@@ -54,6 +54,26 @@ def test_a_checkpoint_in_the_folder_is_a_model_too(folder):
     assert float(model.masked_lm.output_bias.value[WORDS.index("river")]) == 40.0
 
 
+def test_a_data_set_of_glue_is_that_of_the_model(tmp_path):
+    for task, options in (("glue", {"dataset": "mrpc"}), ("classification", {"labels": ["a", "b"]})):
+        run = tmp_path / task
+        run.mkdir()
+        config = made_finetuning.make_config(task, options=options)
+        (run / "config.yaml").write_text(yaml.safe_dump(to_dict(config)))
+        checkpoints.weights_checkpoint(load_task(config).build_model()).write(str(run / "ckpt-1"))
+        (run / "checkpoint").write_text('model_checkpoint_path: "ckpt-1"\nall_model_checkpoint_paths: "ckpt-1"\n')
+    for asked, task, trained in (("stsb", "glue", "mrpc"), ("SST-2", "classification", "classification")):
+        done = predict(f"--task={asked}", f"--model={tmp_path}/{task}", "one\tother")
+        assert done.returncode == 1, done.stdout
+        assert done.stderr.splitlines()[-1] == f"error: --task={asked}: expected --task={trained}, for which {tmp_path}/{task} was trained"
+    assert predict("--task=MRPC", f"--model={tmp_path}/glue", "one\tother").returncode == 0
+
+
+def test_an_unknown_task_is_told_every_name_that_is_taken():
+    done = predict("--task=gleu", "--model=here", "x")
+    assert done.returncode == 1 and "--task: expected one of ['classification', 'cola', 'embeddings', 'fill_mask', 'glue'," in done.stderr
+
+
 def predict(*arguments, stdin=""):
     return run_here("-m", "official_bert.run_predict", *arguments, typed=stdin)
 
@@ -99,8 +119,6 @@ def test_rows_are_columns_or_json_and_a_wrong_one_is_named():
         {"question": "Who?", "context": "Me."}, {"question": "a", "context": "b"}]
     with pytest.raises(ValueError, match="f.tsv:2: expected question TAB context, got 1 columns"):
         list(read_rows((), "f.tsv", names, ["a\tb", "c"]))
-    with pytest.raises(ValueError, match="f.jsonl:1: not valid JSON"):
-        list(read_rows((), "f.jsonl", ("text",), ["{oops"]))
     assert list(read_rows((), "-", ("text",), [' {"text": "a"}', "{sic} a\tb"])) == [{"text": "a"}, {"text": "{sic} a\tb"}]
 
 
@@ -117,12 +135,17 @@ RACE = made_finetuning.make_config("swag", options={"text_column": "article", "b
     ("a.tsv", "id\treview\n", "a.tsv: no row in this file"),
     ("a.tsv", "good\nbad\tworse\n", "a.tsv:2: expected text, got 2 columns"),
     ("U.CSV", "id,body\n1,good\n", "U.CSV: expected a column 'review', found 'id', 'body'"),
-    ("U.JSON", '[{"text": "good"}]\n', "U.JSON:1: expected a JSON object, got .*; a file has an object a line"),
+    ("U.JSON", '[{"text": "good"}, 5]\n', r"U.JSON\[row 1\]: expected a JSON object, got 5"),
+    ("U.JSON", '[{"text": "good"}, {"text": 5}]\n', r"U.JSON\[row 1\]: column 'text': expected text, got 5"),
+    ("a.jsonl", '{oops\n', "a.jsonl:1: not valid JSON"),
     ("a.json", '{"text": "good"}\n["a"]\n', r'a.json:2: expected a JSON object, got \["a"\]'),
     ("a.jsonl", '{"body": "good"}\n', "a.jsonl:1: expected a key 'review', found 'body'"),
     ("a.jsonl", '{"text": "good"}\n\n{"body": "bad"}\n', "a.jsonl:3: expected a key 'text', found 'body'"),
     ("a.jsonl", '{"text": 5}\n', "a.jsonl:1: column 'text': expected text, got 5"),
-    ("a.jsonl", '{"text": "a"}\n{"text": null}\n', "a.jsonl:2: column 'text': expected text, got None"),
+    ("a.dat", "id,review,n\n1,good,2\n", r"a.dat:1: expected a text, got names of columns, 'id', 'review', 'n'; a table needs a name that "
+     r"ends with \.csv or --set options\.file_format=csv --set options\.delimiter=','"),
+    ("a.tsv", '"id"|"review"\n1|good\n', "a.tsv:1: expected a text, got names of columns, 'id', 'review'; a table needs --set options"),
+    ("a", "text\tn\ngood\t1\n", r"a:1: expected a text, got names of columns, 'text', 'n'; a table needs a name that ends with \.tsv or"),
     ("a.jsonl", '{"text": "\\ud800"}\n', "a.jsonl:1: column 'text': expected text, got '.ud800'"),
     ("a.jsonl", '{"text": "a", "n": Infinity}\n', "a.jsonl:1: key 'n': expected a value that JSON has, got inf")])
 def test_a_file_that_is_not_as_its_name_says_is_refused(tmp_path, name, text, told):
@@ -133,11 +156,37 @@ def test_a_file_that_is_not_as_its_name_says_is_refused(tmp_path, name, text, to
 
 @pytest.mark.parametrize(("name", "text", "rows"), [
     ("A.TSV", "id\treview\n1\tgood\n", [{"text": "good"}]), ("a.tsv", "review\ngood\n\nbad\n", [{"text": t} for t in ("good", "", "bad")]),
+    ("a.dat", "the review, good\n", [{"text": "the review, good"}]),
     ("a.tsv", "good\nbad\n", [{"text": "good"}, {"text": "bad"}]), ("a.txt", "good\nso\tso\n", [{"text": "good"}, {"text": "so\tso"}]),
-    ("a.json", ' {"text": "good", "n": [NaN, 1]}\n', [{"text": "good", "n": [None, 1]}])])
+    ("a.json", ' {"text": "good", "n": [NaN, 1]}\n', [{"text": "good", "n": [None, 1]}]),
+    ("a.json", '[{"text": "good", "n": 1},\n {"text": "bad", "n": 2}]', [{"text": "good", "n": 1}, {"text": "bad", "n": 2}])])
 def test_plain_lines_and_objects_are_read_beside_tables(tmp_path, name, text, rows):
     (tmp_path / name).write_text(text)
     assert read_file(str(tmp_path / name), ("text",), REVIEWS) == rows
+
+
+@pytest.mark.parametrize("key", ["text", "review"])
+def test_null_is_an_empty_text_as_in_predictions_after_training(tmp_path, caplog, key):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({key: text}) + "\n" for text in ("good", None, None)))
+    assert read_file(str(path), ("text",), REVIEWS) == [{"text": "good"}, {"text": ""}, {"text": ""}]
+    assert f"a.jsonl:2: column {key!r}: expected text, got 'None'; kept, as are 1 more" in caplog.text
+    pq.write_table(pa.table({"one": ["good", None], "other": [None, "x"]}), str(tmp_path / "a.parquet"))
+    assert read_file(str(tmp_path / "a.parquet"), ("text", "text_pair"), PAIRS) == [
+        {"text": "good", "text_pair": ""}, {"text": "", "text_pair": "x"}]
+    assert "a.parquet:1: column 'other': expected text, got 'None'; kept, as are 1 more" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "text", "told"), [
+    ("a.conllu", "1\tDo\tdo\tAUX\n", "columns"), ("a.CONLL", "", "columns"), ("a.txt", "Ada B-PER\nwrote O\n", "columns"),
+    ("a.json", '{"tokens": ["Ada"], "id": 1}\n', "lists"), ("a.jsonl", '{"words": ["Ada"]}\n', "lists")])
+def test_a_tagger_takes_no_words_in_columns_or_lists(tmp_path, name, text, told):
+    (tmp_path / name).write_text(text)
+    told = f"--input_file=.*{name}: expected texts, got words in {told}; run_finetuning --task=ner .* tags them"
+    with pytest.raises(ValueError, match=told):
+        read_file(str(tmp_path / name), ("text",), None, tagger=True)
+    (tmp_path / "a.jsonl").write_text('{"text": "Ada wrote.", "tokens": ["Ada", "wrote."]}\n')
+    assert read_file(str(tmp_path / "a.jsonl"), ("text",), None, tagger=True)[0]["text"] == "Ada wrote."
 
 
 def test_pairs_are_lines_of_two_texts_or_have_their_columns(tmp_path):
@@ -180,7 +229,8 @@ def test_kept_columns_become_json(tmp_path):
         read_file(path, ("text",), REVIEWS, keep=("raw",))
 
 
-@pytest.mark.parametrize("override", ["options.labels=[z]", "options.label_column=stars", "optimizer.learning_rate=1.0"])
+@pytest.mark.parametrize("override", [
+    "options.labels=[z]", "options.label_column=stars", "optimizer.learning_rate=1.0", "options.text_pair_column=review"])
 def test_options_that_are_not_for_reading_are_refused(tmp_path, override):
     (tmp_path / "a.csv").write_text("text;review\ngood;bad\n")
     needed = ["options.text_column=text", "options.delimiter=;"]

@@ -15,6 +15,7 @@ from made_finetuning import make_config
 from official_bert.config import save_config
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.interchange import formats
+from official_bert.models.interchange.prefixes import tuned_for
 from official_bert.tasks.loading import load_task
 from official_bert.training import checkpointing, loop
 
@@ -110,6 +111,7 @@ def test_one_command_measures_a_trained_model_in_several_languages(files, traine
     assert table in done.stdout and f"| th | made.th.json | 8 | {thai['exact_match']:.2f} | {thai['f1']:.2f} | - | - |" in table
     assert f"| mean | | 16 | {(english['exact_match'] + thai['exact_match']) / 2:.2f} |" in table
     assert "made.th.json: lower-casing deletes" in done.stderr and "of its tokens are [UNK]" in done.stderr
+    assert "made.th.json: its language, th, has no rules in MLQA's script" in done.stderr
     assert "made.en.json" not in done.stderr
     assert len(json.loads((files / "first/predictions_made.th.json").read_text())) == 8
     (tmp_path / "made.json").write_bytes(path.read_bytes())
@@ -182,7 +184,7 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
     best, model = tmp_path / "best", load_task(config).build_model()
     for folder, threshold in ((tmp_path, 111.0), (best, -222.0)):
         weights_checkpoint(model).write(str(folder / "ckpt-1"))
-        checkpointing.write_tuned({"null_score_diff_threshold": threshold}, str(folder))
+        checkpointing.write_tuned({"null_score_diff_threshold": threshold}, str(folder), 1)
     (best / "metric.json").write_text('{"metric": "f1", "value": 50.0, "step": 1}')
     dev = write_questions(tmp_path / "dev.json", 4, 5)
     asked = json.loads(dev.read_text())
@@ -194,26 +196,26 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
     assert set(json.loads((tmp_path / "predictions.json").read_text()).values()) == {""}  # every score lies above it
     done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={dev}")
     assert done.returncode == 0, done.stderr
-    assert checkpointing.read_tuned(str(best)) == {"null_score_diff_threshold": float(results(tmp_path)["best_f1_threshold"])}
-    assert checkpointing.read_tuned(str(tmp_path)) == {"null_score_diff_threshold": 111.0}
+    assert tuned_for(str(best / "ckpt-1")) == {"null_score_diff_threshold": float(results(tmp_path)["best_f1_threshold"])}
+    assert tuned_for(str(tmp_path / "ckpt-1")) == {"null_score_diff_threshold": 111.0}
 
 
 def test_training_on_without_an_evaluation_forgets_the_threshold_of_earlier_weights(files, tmp_path, monkeypatch):
     checkpoint, tuned, found = tf.train.Checkpoint(value=tf.Variable(1.0)), {"null_score_diff_threshold": -1.5}, []
     checkpoint.write(str(tmp_path / "ckpt-1"))
-    checkpointing.write_tuned(tuned, str(tmp_path))
-    checkpointing.write_tuned(tuned, str(tmp_path / "elsewhere"))  # where no weights of its own were when it was tuned
+    checkpointing.write_tuned(tuned, str(tmp_path), 1)
+    checkpointing.write_tuned(tuned, str(tmp_path / "elsewhere"), 1)  # where no weights of its own were when it was tuned
     monkeypatch.setattr(loop, "train", lambda *_, **__: checkpoint.write(str(tmp_path / "elsewhere/ckpt-1"))
                         and types.SimpleNamespace(metrics={}))
     assert run(*train_flags(files, tmp_path / "elsewhere", "--version_2_with_negative")).returncode == 0
-    assert checkpointing.read_tuned(str(tmp_path / "elsewhere")) == {}
+    assert tuned_for(str(tmp_path / "elsewhere/ckpt-1")) == {}
     for step in (1, 2):  # the same command again, and more epochs
         monkeypatch.setattr(loop, "train", lambda *_, step=step, **__: checkpoint.write(str(tmp_path / f"ckpt-{step}"))
                             and types.SimpleNamespace(metrics={}))
         done = run(*train_flags(files, tmp_path, "--version_2_with_negative"))
         assert done.returncode == 0, done.stderr
-        found.append(checkpointing.read_tuned(str(tmp_path)))
-    assert found == [tuned, {}] and "what was tuned for earlier weights is forgotten (null_score_diff_threshold)" in done.stdout
+        found.append(tuned_for(str(tmp_path / f"ckpt-{step}")))
+    assert found == [tuned, {}] and "what was tuned for earlier weights is forgotten (tuned.json)" in done.stdout
 
 
 def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_and_another_one_not_at_all(files, tmp_path):
@@ -222,7 +224,7 @@ def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_a
     first.mkdir()
     save_config(config, str(first / "config.yaml"))
     weights_checkpoint(model).write(str(first / "ckpt-1"))
-    checkpointing.write_tuned({"null_score_diff_threshold": -222.0}, str(first))
+    checkpointing.write_tuned({"null_score_diff_threshold": -222.0}, str(first), 1)
     dev, vocab = write_questions(tmp_path / "dev.en.json", 4, 5), (files / "vocab.txt").read_text().splitlines(keepends=True)
     (tmp_path / "test.jsonl").write_text(json.dumps({"question": "Who?", "context": "Anne is a pilot."}) + "\n")
     asked = ("--max_seq_length=48", "--max_query_length=8", "--version_2_with_negative", f"--output_dir={new}", "--do_predict",

@@ -1,5 +1,6 @@
 """Bounds the work of one request, in TensorFlow's own ops: claims that are checked first, and rows that are computed in groups."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,12 @@ def require(claims: Sequence[Claim], then: Any) -> Any:
     checks = [tf.raw_ops.Assert(condition=holds, data=[f"{expected}, got", *came], summarize=8) for holds, expected, came in claims]
     with tf.control_dependencies(checks):
         return tf.nest.map_structure(tf.identity, then)
+
+
+def broken_claim(error: tf.errors.InvalidArgumentError) -> str | None:
+    """Returns the claim of `require` that an error tells, as `EXPECTED, got VALUE`; None for another error."""
+    found = re.search(r"assertion failed: \[(.*)\]", error.message)
+    return found[1].replace("] [", " ") if found else None
 
 
 def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: tf.Tensor, tokens_at_once: int,

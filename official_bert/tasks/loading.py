@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -13,10 +13,10 @@ from absl import logging
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats, ours
-from official_bert.models.interchange.prefixes import local_checkpoint
+from official_bert.models.interchange.prefixes import local_checkpoint, tuned_for
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
-from official_bert.training import checkpointing, search
+from official_bert.training import search
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
 from official_bert.training.task import TaskBase
 
@@ -31,15 +31,17 @@ MODULES: Mapping[str, str] = types.MappingProxyType({
     "ner": "official_bert.tasks.tagging.task"})
 
 
-def task_class(name: str, where: str = "config.task") -> type[TaskBase]:
+def task_class(name: str, where: str = "config.task", others: Sequence[str] = ()) -> type[TaskBase]:
     """Returns the `Task` of a name of `MODULES`, or of a module of the user's own, given by its dotted name.
 
-    Raises ValueError for another name, a module that cannot be imported, and one without a task.
+    Raises ValueError for another name, a module that cannot be imported, and one without a task. `others` are names that the caller
+    takes, for the message.
     """
     if name in MODULES:
         return importlib.import_module(MODULES[name]).Task
     if "." not in name or not all(part.isidentifier() for part in name.split(".")):
-        raise ValueError(f"{where}: expected one of {sorted(MODULES)}, or a module of yours as in my_project.my_task, got {name!r}")
+        known = sorted([*MODULES, *others])
+        raise ValueError(f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r}")
     try:
         module = importlib.import_module(name)
     except ImportError as error:
@@ -97,7 +99,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
         asked = casing.agreed(config.tokenizer.do_lower_case and None, do_lower_case, folder)
         config = dataclasses.replace(config, tokenizer=_tokenizer(vocab_file, asked))
     task = load_task(config)
-    return task.with_tuned(checkpointing.read_tuned(os.path.dirname(prefix))).config, _restore_run(task, prefix)
+    return task.with_tuned(tuned_for(prefix)).config, _restore_run(task, prefix)
 
 
 def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:

@@ -281,8 +281,11 @@ def test_an_exported_crf_loads_and_answers_the_same(make, tmp_path):
 def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(make, tmp_path):
     task, model, _ = make("ner")
     folder, assets = str(tmp_path / "tags"), tmp_path / "tags/text/1/assets"
-    export.export(make_served_model(task, model, ServingOptions()), task.config, export.ExportOptions(output=folder, batch_sizes=()))
+    served = make_served_model(task, model, ServingOptions(max_windows=2))
+    export.export(served, task.config, export.ExportOptions(output=folder, batch_sizes=()))
     predictor = Predictor(folder)
+    with pytest.raises(ValueError, match=r"tags/text/1: text: expected 0 to 2 windows of 48 tokens over a text, got 21$"):
+        predictor("the " * 200)
     assert predictor.describe is ServedTagger.describe
     assert tuple(predictor.answer([{"text": "a"}])[0]) == predictor.outputs == ServedTagger.outputs  # in order, as from a run
     written = (assets / "config.yaml").read_text()

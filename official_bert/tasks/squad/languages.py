@@ -13,12 +13,13 @@ import numpy as np
 
 from official_bert.files import written_whole
 from official_bert.tasks.squad.metrics import check_answers, questions_of
-from official_bert.tasks.squad.mlqa import mlqa_metrics
+from official_bert.tasks.squad.mlqa import ARTICLES, mlqa_metrics
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.squad.task import Questions, Task
 from official_bert.training import evaluation
 from official_bert.training.task import DataFiles, Steps
 
+KNOWN = {*ARTICLES, "el", "ro", "ru", "th", "tr"}  # languages of MLQA and XQuAD
 MOST_DELETED = 0.01  # of a file's characters by lower-casing: with more it is told
 MOST_UNKNOWN = 0.01  # of a file's tokens
 HEADINGS = ("exact match", "F1", "exact match, MLQA's rules", "F1, MLQA's rules")
@@ -43,15 +44,18 @@ class Scores:
 
 
 def language_of(path: str) -> str:
-    """Returns the language in a file's name: that of its contexts in `test-context-ar-question-de.json`, else the last code of two letters.
+    """Returns the language in a file's name: that of its contexts in `test-context-ar-question-de.json`, else the last code of MLQA or
+    XQuAD (`zh` of `xquad.zh-CN.json`), else the last code of two letters.
 
     Raises ValueError if the name has none.
     """
     stem = os.path.basename(path).lower().partition(".json")[0]
-    found = re.findall(r"context[-_.]([a-z]{2})(?![a-z])", stem) or re.findall(r"(?<![a-z])([a-z]{2})(?![a-z])", stem)[-1:]
+    if of_contexts := re.findall(r"context[-_.]([a-z]{2})(?![a-z])", stem):
+        return of_contexts[0]
+    found = re.findall(r"(?<![a-z])([a-z]{2})(?![a-z])", stem)
     if not found:
         raise ValueError(f"{path}: expected the language in the file's name, as in xquad.de.json")
-    return found[0]
+    return ([code for code in found if code in KNOWN] or found)[-1]
 
 
 def check(paths: Sequence[str], version_2: bool) -> None:
@@ -74,7 +78,10 @@ def predictions_file(path: str) -> str:
 
 
 def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: str, warn: Callable[[str], None]) -> list[Scores]:
-    """Answers and measures the questions of each file; writes the answers to `predictions_FILE.json`. Warns of text that is lost."""
+    """Answers and measures the questions of each file; writes the answers to `predictions_FILE.json`.
+
+    Warns of text that is lost, and of a language that MLQA's script does not know.
+    """
     found = []
     for path in paths:
         questions = task.resolve(DataFiles(predict_file=path), Steps(train=False, evaluate=False, predict=True), model).tests
@@ -87,6 +94,8 @@ def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: s
             json.dump(answers, file, indent=4, ensure_ascii=False)
             file.write("\n")
         measured, language = questions.evaluate(rows), language_of(path)
+        if language not in ARTICLES:
+            warn(f"{path}: its language, {language}, has no rules in MLQA's script, which knows {', '.join(ARTICLES)}")
         of_mlqa = mlqa_metrics(questions.file.articles, answers, language)
         found.append(Scores(language, os.path.basename(path), len(answers), measured["exact_match"], measured["f1"],
                             of_mlqa.get("exact_match"), of_mlqa.get("f1")))
@@ -109,10 +118,13 @@ def losses(questions: Questions) -> list[str]:
 
 
 def table(rows: Sequence[Scores]) -> str:
-    """Returns the scores in Markdown, with the mean over the files; "-" for what is not measured."""
+    """Returns the scores in Markdown, with the mean over the files; "-" for what is not measured.
+
+    A mean over fewer files than there are says over how many.
+    """
     lines = [f"| language | file | questions | {' | '.join(HEADINGS)} |", "|---" * (3 + len(HEADINGS)) + "|"]
     lines += [f"| {row.language} | {row.file} | {row.questions} | {_shown(row.cells)} |" for row in rows]
-    lines.append(f"| mean | | {sum(row.questions for row in rows)} | {_shown(map(_mean, zip(*(row.cells for row in rows))))} |")
+    lines.append(f"| mean | | {sum(row.questions for row in rows)} | {' | '.join(map(_mean, zip(*(row.cells for row in rows))))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -120,9 +132,11 @@ def _shown(cells: Iterable[float | None]) -> str:
     return " | ".join("-" if cell is None else f"{cell:.2f}" for cell in cells)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return statistics.mean(known) if known else None
+    if not known:
+        return "-"
+    return f"{statistics.mean(known):.2f}" + (f" ({len(known)} of {len(values)} files)" if len(known) < len(values) else "")
 
 
 def write(rows: Sequence[Scores], output_dir: str) -> list[str]:

@@ -38,7 +38,7 @@ def test_scores_by_hand():
 
 @pytest.mark.parametrize(("name", "language"), [
     ("xquad.de.json", "de"), ("a/b.en/XQUAD.ZH.json", "zh"), ("test-context-ar-question-de.json", "ar"), ("dev_hi.json", "hi"),
-    ("de", "de")])
+    ("de", "de"), ("xquad.zh-CN.json", "zh"), ("xquad.de.qa.json", "de"), ("made_fr.qa.jsonl", "qa"), ("context-fr-in-el.json", "fr")])
 def test_the_language_is_in_the_name(name, language):
     assert languages.language_of(name) == language
 
@@ -47,6 +47,13 @@ def test_the_language_is_in_the_name(name, language):
 def test_a_name_without_a_language_is_refused(name):
     with pytest.raises(ValueError, match="expected the language in the file's name, as in xquad.de.json"):
         languages.language_of(name)
+
+
+def test_a_mean_over_fewer_files_says_so():
+    rows = [languages.Scores(language, f"{language}.json", 4, 50.0, score, *of_mlqa)
+            for language, score, of_mlqa in (("en", 60.0, (40.0, 70.0)), ("ru", 70.0, ()), ("de", 80.0, (20.0, 30.0)))]
+    assert languages.table(rows).splitlines()[-1] == "| mean | | 12 | 50.00 | 70.00 | 30.00 (2 of 3 files) | 50.00 (2 of 3 files) |"
+    assert languages.table(rows[1:2]).splitlines()[-1] == "| mean | | 4 | 50.00 | 70.00 | - | - |"
 
 
 def test_rows_without_gold_answers_are_refused(tmp_path):
