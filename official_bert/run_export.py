@@ -25,17 +25,19 @@ flags.DEFINE_enum("pooling", None, ["cls", "mean"], "Embeddings: the vector of [
                   "retrieval run was trained, or the mean.")
 flags.DEFINE_integer("max_seq_length", 0, "The most tokens of a row; 0: as in training.")
 flags.DEFINE_integer("top_k", None, "Fill-mask: words for each [MASK] (default 5).", lower_bound=1)
-flags.DEFINE_float("threshold", None, "Multi-label classifier: a label is given from this probability on (default 0.5).", 0.0, 1.0)
+flags.DEFINE_float("threshold", None, "Multi-label classifier: a label is given from this probability on; by default as the run's "
+                   "options.threshold says (0.5, or what its evaluation tuned).", 0.0, 1.0)
 flags.DEFINE_bool("pretokenized", None, "Tagger: words are separated by spaces, as in CoNLL files; otherwise punctuation around words is "
                   "split off.")
 flags.DEFINE_bool("pairs", None, "Classifier: a row has two texts; by default as in training, or one for a checkpoint that is not a run.")
 flags.DEFINE_integer("max_positions", None, "Fill-mask: the most [MASK] (or masked_lm_positions) of a text (default 128). Requests beyond "
                      "this limit, or one of the next two, are refused.", lower_bound=1)
 flags.DEFINE_integer("max_choices", None, "Choice models: the most choices of a text (default 32).", lower_bound=1)
-flags.DEFINE_integer("max_windows", None, "Question answering and taggers: the most windows over a text (default 256).",
+flags.DEFINE_integer("max_windows", None, "Question answering, taggers, classifiers with windows: the most windows over a text "
+                     "(default 256).",
                      lower_bound=1)
-flags.DEFINE_integer("tokens_at_once", None, "Question answering and taggers: the most tokens (of windows) that go through the model at "
-                     "once, which limits memory (default 4096).", lower_bound=1)
+flags.DEFINE_integer("tokens_at_once", None, "Question answering, taggers, classifiers with windows: the most tokens (of windows) that go "
+                     "through the model at once, which limits memory (default 4096).", lower_bound=1)
 command_line.define_no_answer()
 flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of products in the exported graph, for CPUs with instructions "
                   "for it. bfloat16: all weights of the encoder. int8: the encoder's products with weights. Answers are float32.")

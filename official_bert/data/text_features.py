@@ -15,7 +15,7 @@ from official_bert.text.packing import keep, pack_pair, sliding_windows, truncat
 from official_bert.text.tokenization import FullTokenizer
 
 LARGE = 5_000_000  # characters; for more, building the compiled tokenizer and using it is quicker than the plain one
-LAYOUT = 1  # version of the cached arrays
+LAYOUT = 2  # version of the cached arrays
 Truncate = Literal["head", "tail", "head_tail", "windows"]
 
 
@@ -28,7 +28,7 @@ class TextFeatures(Sequence):
 
     def __init__(self, arrays: Mapping[str, np.ndarray], extra: Mapping[str, np.ndarray] | None = None):
         self.ids, self.starts, self.first_lengths = arrays["ids"], arrays["starts"], arrays["first_lengths"]
-        self.cut = int(arrays["cut"])  # rows that were longer than the limit
+        self.longer = int(arrays["longer"])  # texts that were longer than the limit: cut, or in several windows
         self.texts = arrays.get("texts")  # the number of each row's text, if a text has several; they are in order
         self.extra = {name: values if self.texts is None else values[self.texts] for name, values in (extra or {}).items()}
 
@@ -48,6 +48,11 @@ class TextFeatures(Sequence):
     def lengths(self) -> np.ndarray:
         """Tokens of each row."""
         return np.diff(self.starts)
+
+    @property
+    def number_of_texts(self) -> int:
+        """Texts (or pairs), of which each has a row, or several windows."""
+        return len(self) if self.texts is None else int(self.texts[-1]) + 1
 
 
 class ChoiceFeatures(Sequence):
@@ -111,17 +116,17 @@ def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: F
     second = [np.zeros(0, np.int32)] * len(first) if text_pair is None else tokenize_all(tokenizer, text_pair)
     cls_id, sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
     ids = array.array("i")
-    starts, first_lengths, cut = [0], [], 0
+    starts, first_lengths, longer = [0], [], 0
     for a, b in zip(first, second):
         room = max_seq_length - (3 if len(b) else 2)
-        cut += len(a) + len(b) > room
+        longer += len(a) + len(b) > room
         head_a, head_b = truncate_pair(a.tolist(), b.tolist(), room)
         kept_a, kept_b = keep(a.tolist(), len(head_a), truncate), keep(b.tolist(), len(head_b), truncate)
         ids.extend(pack_pair(kept_a, kept_b, cls_id, sep_id)[0])
         first_lengths.append(len(kept_a) + 2)
         starts.append(len(ids))
     return {"ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.array(first_lengths, np.int32),
-            "cut": np.array(cut)}
+            "longer": np.array(longer)}
 
 
 def _pack_windows(texts: Sequence[np.ndarray], tokenizer: FullTokenizer, room: int, stride: int) -> dict[str, np.ndarray]:
@@ -133,5 +138,6 @@ def _pack_windows(texts: Sequence[np.ndarray], tokenizer: FullTokenizer, room: i
             rows.append(np.array([cls_id, *tokens[start:start + length], sep_id], np.int32))
             owners.append(number)
     lengths = np.array([len(row) for row in rows], np.int32)
-    return {"ids": np.concatenate(rows), "starts": np.cumsum([0, *lengths]), "first_lengths": lengths, "cut": np.array(0),
+    long = sum(len(tokens) > room for tokens in texts)
+    return {"ids": np.concatenate(rows), "starts": np.cumsum([0, *lengths]), "first_lengths": lengths, "longer": np.array(long),
             "texts": np.array(owners)}

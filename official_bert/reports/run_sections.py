@@ -18,12 +18,15 @@ def metrics_section(metrics: Mapping[str, float]) -> Section:
 def read_curves(log_file: str) -> dict[str, dict[int, float]]:
     """The values of training and evaluation in a run's log, by name and step, in the order of the steps; {} if there is no log.
 
-    Of a step that was logged twice, the later line counts; a line that was not written to its end does not.
+    Of a step that was logged twice, the later line counts; a line that was not written to its end does not. Evaluations before the data
+    changed are not comparable with later ones, and left out.
     """
     curves: dict[str, dict[int, float]] = {}
     for line in read_lines(log_file) if exists(log_file) else ():
         with contextlib.suppress(json.JSONDecodeError):
             row = json.loads(line)
+            if "changed_data" in row:
+                curves = {name: points for name, points in curves.items() if name.startswith("train/")}
             for name, value in row.items():
                 if value is not None and name.startswith(("train/", "eval/")):
                     curves.setdefault(name, {})[row["step"]] = value
@@ -42,10 +45,18 @@ def curves_section(log_file: str) -> Section | None:
     return Section(name="curves", title="Loss and metrics during training", values=curves, pictures=pictures)
 
 
-def cut_section(cut: Mapping[str, tuple[int, int]], limit: int) -> Section | None:
-    """The rows that were longer than the limit, of each kind of data {kind: (cut, rows)}; None if there are none."""
+def cut_section(cut: Mapping[str, tuple[int, int]], limit: int, windows: bool = False) -> Section | None:
+    """The rows that were longer than the limit, of each kind of data {kind: (cut, rows)}; None if there are none.
+
+    They were cut, or read in several `windows`.
+    """
     if not cut:
         return None
+    if windows:
+        values = {kind: {"in_windows": some, "rows": rows} for kind, (some, rows) in cut.items()}
+        return Section(name="rows_in_windows", title=f"Rows longer than {limit} tokens", values=values,
+                       header=("data", "in several windows", "rows"), rows=[[kind, some, rows] for kind, (some, rows) in cut.items()],
+                       note="The logits of a row's windows are averaged (options.truncate).")
     values = {kind: {"cut": some, "rows": rows} for kind, (some, rows) in cut.items()}
     return Section(name="cut_rows", title=f"Rows longer than {limit} tokens", values=values, header=("data", "cut", "rows"),
                    rows=[[kind, some, rows] for kind, (some, rows) in cut.items()],

@@ -67,8 +67,10 @@ def best_checkpoint(phases: Sequence[Phase]) -> str:
 def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
     """Counts the rows that were longer than the model takes, and all rows, by kind of data; {} for tasks that do not cut.
 
-    In rows of several choices or texts each of them counts: `training choices`.
+    In rows of several choices or texts each of them counts: `training choices`. Of texts in windows, the texts count.
     """
+    if resolved.task.head == "span":  # each window is a row of its own
+        return {}
     sources = {"training": resolved.train, "evaluation": resolved.held_out and resolved.held_out.source,
                "prediction": resolved.tests and resolved.tests.source}
     parts, found = "choices" if resolved.task.head == "choice" else "texts", {}
@@ -77,13 +79,15 @@ def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
         if isinstance(rows, ChoiceFeatures):
             kind, rows = f"{kind} {parts}", rows.rows
         if isinstance(rows, TextFeatures):
-            found[kind] = (rows.cut, len(rows))
+            found[kind] = (rows.longer, rows.number_of_texts)
     return found
 
 
 def cut_lines(resolved: Resolved, config: Config) -> list[str]:
-    """Says how many rows were cut; [] if none were."""
+    """Says how many rows were cut, or are read in several windows; [] if none are."""
     found = [f"{cut:,} of {rows:,} {kind if ' ' in kind else f'{kind} rows'}" for kind, (cut, rows) in cut_rows(resolved).items() if cut]
+    if config.options.get("truncate") == "windows":
+        return [f"read in several windows of {config.options.get('max_seq_length')} tokens: {', '.join(found)}"] * bool(found)
     return [f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(found)}; the model does not see the rest"] * bool(found)
 
 

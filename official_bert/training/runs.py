@@ -246,7 +246,7 @@ def _write_report(resolved: Resolved, predictions: Predictions, metrics: Mapping
     """Writes the page about an evaluation and its JSON into the run's folder; reports the tables that the task wants on the screen."""
     from official_bert.reports import page, run_sections  # matplotlib takes a second
     config, held_out = resolved.task.config, resolved.held_out
-    cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0))
+    cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0), config.options.get("truncate") == "windows")
     curves = run_sections.curves_section(os.path.join(output_dir, LOG_FILE))
     own: list[Section] = held_out.examine(predictions) if isinstance(held_out, Examined) else []
     sections = [run_sections.metrics_section(metrics), *own, *filter(None, (curves, cut))]

@@ -79,6 +79,7 @@ class Range:
 
 
 Grid = Mapping[str, Sequence[Any] | Range]
+_BETWEEN = re.compile(r",(?![^\[{]*[\]}])")  # a comma between values, not one within a list or a mapping
 
 
 def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
@@ -91,9 +92,10 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
         if key and (called := re.fullmatch(r"(\w+)\((.*)\)", values)):
             varied[key] = _parse_range(text, called[1], called[2].split(","))
             continue
-        if not key or not all(values.split(",")):
+        parts = _BETWEEN.split(values)
+        if not key or not all(parts):
             raise ValueError(f"--vary={text}: expected key=value,value,... as in optimizer.learning_rate=2e-5,3e-5")
-        varied[key] = tuple(_leaf(parse_override(f"{key}={value}")) for value in values.split(","))
+        varied[key] = tuple(_value_of(key, parse_override(f"{key}={value}")) for value in parts)
     return varied
 
 
@@ -110,9 +112,9 @@ def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
     return Range(kind, low, high)  # type: ignore[arg-type]
 
 
-def _leaf(nested: Any) -> Any:
-    while isinstance(nested, dict):
-        (nested,) = nested.values()
+def _value_of(key: str, nested: Any) -> Any:
+    for part in key.split("."):
+        nested = nested[part]
     return nested
 
 
@@ -321,11 +323,13 @@ def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[s
     """Returns a line for each setting: mean, spread, each seed's (and fold's) value; then what is best in which sense."""
     width = max(len(name_of(outcome.setting)) for outcome in outcomes)
     each = f"each seed and fold ({folds} folds of the first seed first)" if folds else "each seed"
-    lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: mean, standard deviation, {each}"]
+    several = len(outcomes[0].values) > 1
+    lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: {f'mean, standard deviation, {each}' if several else 'of one seed'}"]
     for outcome in outcomes:
-        mean = "not finite" if math.isinf(outcome.mean) else f"{outcome.mean:.4f} +- {outcome.spread:.4f}"
+        spread = f" +- {outcome.spread:.4f}" if several else ""
+        mean = "not finite" if math.isinf(outcome.mean) else f"{outcome.mean:.4f}{spread}"
         values = ", ".join("not finite" if math.isinf(value) else f"{value:.4f}" for value in outcome.values)
-        lines.append(f"{name_of(outcome.setting):{width}}  {mean}  ({values})")
+        lines.append(f"{name_of(outcome.setting):{width}}  {mean}" + (f"  ({values})" if several else ""))
     word = "lowest" if metric.startswith("-") else "highest"
     single = (min if metric.startswith("-") else max)(value for outcome in outcomes for value in outcome.values)
     lines.append(f"best setting, by the {word} mean: {name_of(outcomes[0].setting)}")

@@ -36,7 +36,7 @@ def test_rows_equal_those_of_2018_up_to_padding(examples, tokenizer, pairs):
             padded = np.zeros(examples["max_seq_length"], np.int32)
             padded[:len(found[name])] = found[name]
             assert padded.tolist() == row[name], row
-    assert features.cut == sum(sum(row["input_mask"]) == 32 for row in rows) - sum(
+    assert features.longer == sum(sum(row["input_mask"]) == 32 for row in rows) - sum(
         len(tokenizer.tokenize(row["text_a"])) + len(tokenizer.tokenize(row["text_b"] or "")) == 32 - 2 - pairs for row in rows)
 
 

@@ -101,3 +101,6 @@ def test_curves_come_from_the_log_and_later_lines_count(tmp_path):
     section = run_sections.curves_section(str(log))
     assert section.values == {"train/loss": {1: 4.0, 2: 2.5}, "eval/f1": {2: 0.5}} and len(section.pictures) == 2
     assert run_sections.curves_section(str(tmp_path / "none.jsonl")) is None
+    with open(log, "a") as file:  # evaluations on other data are no points of the same line
+        file.write('{"step": 2, "changed_data": "another eval file"}\n{"step": 3, "eval/f1": 0.1}\n{"step": 3, "train/loss": 2.0}\n')
+    assert run_sections.read_curves(str(log)) == {"train/loss": {1: 4.0, 2: 2.5, 3: 2.0}, "eval/f1": {3: 0.1}}

@@ -113,6 +113,13 @@ def test_the_choices_and_the_texts_of_rows_that_were_cut_are_counted(tmp_path):
     config = make_finetuning("retrieval", options={"max_seq_length": 14, "group_size": 2}, training={"eval_batch_size": 2})
     found = resolve(config, Steps(train=False), eval_file=tmp_path / "pairs.tsv")
     assert announcement.cut_lines(found, config) == ["cut to 14 tokens: 1 of 4 evaluation texts; the model does not see the rest"]
+    # Windows of [CLS] 6 words [SEP]: of these texts three have 7 or more words.
+    texts = "".join(f"{' '.join(['sat'] * count)}\t{count % 2}\n" for count in (3, 6, 7, 12, 40))
+    (tmp_path / "texts.tsv").write_text(f"text\tlabel\n{texts}")
+    config = make_finetuning("classification", options={"max_seq_length": 8, "truncate": "windows", "doc_stride": 3, "labels": ["0", "1"]})
+    found = resolve(config, Steps(train=False), eval_file=tmp_path / "texts.tsv")
+    assert announcement.cut_rows(found) == {"evaluation": (3, 5)}
+    assert announcement.cut_lines(found, config) == ["read in several windows of 8 tokens: 3 of 5 evaluation rows"]
 
 
 def test_texts_that_the_vocabulary_cannot_spell_are_told(tmp_path):

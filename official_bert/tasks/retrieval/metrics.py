@@ -47,7 +47,12 @@ def _ranks(vectors: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
 
 
 def similarity(vectors: np.ndarray, scores: np.ndarray) -> dict[str, float]:
-    """Correlations of the cosines of both texts with scores [N]: `spearman` and `pearson`; 0 if one side is constant. vectors [N,2,D]."""
+    """Correlations of the cosines of both texts with scores [N]: `spearman` and `pearson`; 0 if one side is constant, as of one row.
+
+    vectors [N,2,D].
+    """
+    if len(scores) < 2:
+        return {"spearman": 0.0, "pearson": 0.0}
     cosines = np.einsum("nd,nd->n", vectors[:, 0], vectors[:, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of constant sides

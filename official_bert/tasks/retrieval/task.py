@@ -67,7 +67,7 @@ class Options(SplitOptions):
             raise ValueError(f"config.options.score_range: expected lowest and highest score, got {list(self.score_range)}")
         if self.train_on == "scores" and not (self.score_column and self.score_range):
             raise ValueError("config.options.train_on: scores: expected options.score_column and score_range (the lowest and the highest "
-                             "score; for STS-B 0,5) beside it")
+                             "score; for STS-B [0,5]) beside it")
         check_used(self, ["temperature", "group_size"], "options.train_on: pairs", self.train_on == "pairs")
         if not (self.text_column and self.text_pair_column):
             raise ValueError(f"{TWO_COLUMNS}, got {self.text_column!r} and {self.text_pair_column!r}")

@@ -55,7 +55,7 @@ def as_arrays(features: Sequence[SquadFeature]) -> dict[str, np.ndarray]:
     """Makes the arrays of `TextFeatures`, and the answers: `start_positions`, `end_positions` int32 [features]."""
     lengths = [len(feature.input_ids) for feature in features]
     arrays = {"ids": np.concatenate([feature.input_ids for feature in features]), "starts": np.cumsum([0, *lengths]),
-              "cut": np.array(0)}
+              "longer": np.array(0)}
     for name, field in (("first_lengths", "first_position"), ("start_positions", "start_position"),
                         ("end_positions", "end_position")):
         arrays[name] = np.array([getattr(feature, field) for feature in features], np.int32)

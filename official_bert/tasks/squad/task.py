@@ -31,7 +31,7 @@ from official_bert.tasks.squad.served import ServedSpans
 from official_bert.training import losses
 from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
-LAYOUT = 1  # of the arrays that are cached
+LAYOUT = 2  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
 
 

@@ -18,7 +18,7 @@ from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import Parts, SplitOptions
-from official_bert.data.text_features import TextFeatures, Truncate, make_features
+from official_bert.data.text_features import ChoiceFeatures, TextFeatures, Truncate, make_features
 from official_bert.files import written_whole
 from official_bert.models.classifier import Classifier
 from official_bert.reports.sections import Section
@@ -157,7 +157,7 @@ class TextClassification(TaskBase):
         model = model or task.build_model()
         source = None if train is None else task.make_source(train, files, training=True)
         return Resolved(task=task, model=model, train=source, held_out=task.make_sets(held_out, files) if held_out else None,
-                        tests=task.make_sets(tests, files) if tests else None, notes=(*notes, *task.weight_notes(train)))
+                        tests=task.make_sets(tests, files) if tests else None, notes=(*notes, *task._weight_notes(source)))
 
     def _read_labelled(self, files: DataFiles, steps: Steps) -> tuple[Self, LabelledTexts | None, list[TextSet], tuple[str, ...]]:
         """Reads the rows to train and to evaluate on: from files of their own, or as parts of the training file.
@@ -195,10 +195,10 @@ class TextClassification(TaskBase):
         """Makes batches of rows; evaluation also batches rows of similar length, unless it evaluates only the first few."""
         settings = self.config.training
         targets = {} if data.targets is None else {self._target_key: data.targets}
+        features = self.make_features(data, targets, files.cache_dir)
         if training and self._weights_given:
-            targets |= {"loss_weights": self._weigh(data)}
-        return ExampleSource(self.make_features(data, targets, files.cache_dir),
-                             settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
+            features.extra["loss_weights"] = self._weigh(features.extra[self._target_key])
+        return ExampleSource(features, settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
                              self.options.buckets, by_length=not settings.eval_steps)
 
     @property
@@ -206,31 +206,30 @@ class TextClassification(TaskBase):
         """Whether rows or labels have weights in the loss of training."""
         return bool(getattr(self.options, "class_weights", "") or getattr(self.options, "positive_weights", ""))
 
-    def _weights(self, data: LabelledTexts) -> np.ndarray:
-        """The weight of each label, or of its positive rows, float32 [K]."""
-        assert data.targets is not None
+    def _weights(self, targets: np.ndarray) -> np.ndarray:
+        """The weight of each label, or of its positive rows, float32 [K]; `targets` [N] or [N,K] has all rows, each window of a text."""
         labels = self.options.labels
         if self.head == "multi_label":
-            return label_weights.positive_weights(self.options.positive_weights, labels, data.targets, "config.options.positive_weights")
-        counts = np.bincount(data.targets, minlength=len(labels))
+            return label_weights.positive_weights(self.options.positive_weights, labels, targets, "config.options.positive_weights")
+        counts = np.bincount(targets, minlength=len(labels))
         return label_weights.class_weights(self.options.class_weights, labels, counts, "config.options.class_weights")
 
-    def _weigh(self, data: LabelledTexts) -> np.ndarray:
+    def _weigh(self, targets: np.ndarray) -> np.ndarray:
         """The weight of each row, float32 [N], or of each of its labels [N,K]."""
-        weights = self._weights(data)
+        weights = self._weights(targets)
         if self.head == "multi_label":
-            return np.where(data.targets == 1.0, weights, 1.0).astype(np.float32)
-        return weights[data.targets]
+            return np.where(targets == 1.0, weights, 1.0).astype(np.float32)
+        return weights[targets]
 
-    def weight_notes(self, train: LabelledTexts | None) -> list[str]:
+    def _weight_notes(self, train: ExampleSource | None) -> list[str]:
         """Lines for the user about the weights of the labels."""
         if train is None or not self._weights_given:
             return []
         kind = "positive rows" if self.head == "multi_label" else "labels"
-        return [f"weights of the {kind}: {label_weights.describe(self._weights(train), self.options.labels)}"]
+        weights = self._weights(train.examples.extra[self._target_key])
+        return [f"weights of the {kind}: {label_weights.describe(weights, self.options.labels)}"]
 
-    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray],
-                      cache_dir: str = "") -> Sequence[Mapping[str, np.ndarray]]:
+    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray], cache_dir: str = "") -> TextFeatures | ChoiceFeatures:
         """Makes unpadded features of each row, with its target."""
         options = self.options
         return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, options.max_seq_length, cache_dir, options.truncate,

@@ -49,7 +49,8 @@ def _of_one_label(gold: np.ndarray, labels: Sequence[str], probabilities: np.nda
     pairs = statistics.most_confused(matrix, labels)
     yield Section(name="confusion", title="Confusions", values={"labels": list(labels), "matrix": matrix.tolist(), "most": pairs},
                   header=("wanted", "got", "rows"), rows=[[pair["wanted"], pair["got"], pair["rows"]] for pair in pairs],
-                  pictures=[pictures.confusion_picture(matrix, labels)] if len(labels) <= pictures.MOST_LABELS else ())
+                  pictures=[pictures.confusion_picture(matrix, labels)] if len(labels) <= pictures.MOST_LABELS else (),
+                  note=f"There is no picture of more than {pictures.MOST_LABELS} labels." if len(labels) > pictures.MOST_LABELS else "")
     confidence = probabilities[np.arange(len(gold)), predicted]
     yield _calibration(confidence, predicted == gold)
     yield from _roc({label: (gold == number, probabilities[:, number]) for number, label in enumerate(labels)
@@ -119,5 +120,6 @@ def _roc(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Iterator[Sectio
     drawn = {label: statistics.roc_curve(gold, scores) for label, (gold, scores) in curves.items() if 0 < np.sum(gold) < len(gold)}
     if drawn:
         areas = {label: statistics.roc_auc(*curves[label]) for label in drawn}
+        first = f" The picture has the first {pictures.MOST_LABELS} labels." if len(drawn) > pictures.MOST_LABELS else ""
         yield Section(name="roc", title="ROC", values=areas, pictures=[pictures.roc_picture(drawn)],
-                      note="Each label against all others." if len(curves) > 1 else "")
+                      note=f"Each label against all others.{first}" if len(curves) > 1 else "")

@@ -18,6 +18,7 @@ from official_bert.models.encoder import INPUTS
 from official_bert.predictor import Predictor
 from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
+from official_bert.tasks.retrieval.metrics import similarity
 from official_bert.training import losses
 from official_bert.training.task import Steps
 
@@ -121,6 +122,7 @@ def test_scores_are_scaled_to_cosines_and_correlated(tmp_path):
     near = {0: [[1, 0], [0, 1]], 1: [[1, 0], [1, 0]], 2: [[1, 0], [0.6, 0.8]]}
     order = np.concatenate(found.held_out.source.plan(0))
     assert found.held_out.evaluate([{"embedding": np.array(near[row])} for row in order])["spearman"] == pytest.approx(1.0)
+    assert similarity(np.ones((1, 2, 3)), np.ones(1)) == {"spearman": 0.0, "pearson": 0.0}
 
 
 def write_story(folder):

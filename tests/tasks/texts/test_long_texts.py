@@ -54,7 +54,7 @@ def test_windows_are_rows_with_the_label_of_their_text():
     first, last = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
     assert [(row["input_ids"].tolist(), int(row["label_ids"])) for row in rows] == [
         ([first, *words[:3], last], 7), ([first, *words[2:], last], 7), ([first, last], 8), ([first, *words[:2], last], 9)]
-    assert rows.cut == 0 and make_features(["the old man was under"], None, tokenizer, 5)["cut"] == 1
+    assert (rows.longer, rows.number_of_texts) == (1, 3) and make_features(["the old man was under"], None, tokenizer, 5)["longer"] == 1
 
 
 def config(**options):
@@ -108,6 +108,25 @@ def test_an_exported_model_averages_windows_as_the_run_does(rows, tmp_path):
     wanted, found = (Predictor(str(tmp_path / name)).answer(asked) for name in ("run", "model"))
     for one, other in zip(wanted, found, strict=True):
         np.testing.assert_allclose(one["logits"], other["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("classifier", "class_weights"), ("multi_label", "positive_weights")])
+def test_balanced_weights_count_the_windows_that_are_trained_on(kind, key):
+    word = {"long": " ".join(["word"] * 40), "short": "word"}  # 8 windows of 10 tokens, 5 apart, or one: (40 - 10) / 5 + 2 to its end
+    texts = [{"text": word[label], "label": label} for label in ("long", "long", "short", "short", "short")]
+    options = {"kind": kind, key: "balanced", "truncate": "windows"}
+    found = load_task(config(**options, dev_share=0.0)).resolve(DataFiles(train_file=Rows("train", texts)), Steps(evaluate=False))
+    features = found.train.examples
+    counts = [sum(features.texts == number) for number in range(5)]
+    assert counts == [7, 7, 1, 1, 1]
+    if kind == "classifier":
+        weights = {"long": 17 / (2 * 14), "short": 17 / (2 * 3)}
+        wanted = [weights[texts[number]["label"]] for number in features.texts]
+    else:
+        weights = {"long": 3 / 14, "short": 14 / 3}
+        wanted = [[weights["long"], 1.0] if texts[number]["label"] == "long" else [1.0, weights["short"]] for number in features.texts]
+    np.testing.assert_allclose([features[number]["loss_weights"] for number in range(len(features))], wanted, rtol=1e-6)
+    assert any(line.endswith(f"long {weights['long']:.4g}, short {weights['short']:.4g}") for line in found.notes)
 
 
 def test_what_cannot_be_is_refused():
