@@ -27,12 +27,13 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one, which is no
 
 
 def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides: Sequence[str] = (),
-              keep: Sequence[str] = (), tagger: bool = False) -> list[dict[str, Any]]:
+              keep: Sequence[str] = (), tagger: bool = False, may_be_pairs: bool = False) -> list[dict[str, Any]]:
     """Reads the rows of a file: the columns `keep`, then the `inputs` of a model by name.
 
     The columns, the form and the delimiter are those of the options that the model was trained with, and of `overrides`
     (`options.text_column=review`); columns with the names of the inputs will do too. TSV and .txt files without names of columns may
-    be plain lines: JSON objects, or the inputs between tabs. For a `tagger` the file must not be one of tagged words.
+    be plain lines: JSON objects, or the inputs between tabs. For a `tagger` the file must not be one of tagged words, and for a model of
+    one text that `may_be_pairs` not one with a column `text_pair`.
 
     Raises ValueError, naming file and line or column, for what cannot be read, and for plain lines whose first one names the columns.
     """
@@ -47,6 +48,9 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     suffix = _suffix(path)
     kind = SUFFIXES.get(suffix) if form == "auto" else form
     found = column_names(path, kind, delimiter) if kind else []
+    if may_be_pairs and "text" in inputs and "text_pair" in {*found} - {*inputs, *keep}:
+        raise ValueError(f"--input_file={path}: found a column 'text_pair', but the model reads one text; --pairs reads both, "
+                         "--keep_columns=text_pair copies it")
     chosen = next((one for one in (wanted, same) if {*_names(one)} <= {*found}), None)
     objects = form == "auto" and kind == "jsonl" and chosen == same and not keep  # they may hold more, which is copied
     plain = form == "auto" and not chosen and (not kind or (kind == "tsv" and _plain(found, inputs, suffix == ".txt" and not columns)))

@@ -53,7 +53,9 @@ def main(arguments: list[str]) -> None:
     task = "glue" if dataset_name(FLAGS.task) else FLAGS.task
     wanted = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS))
     head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
-    options = ServingOptions(head=head, top_k=FLAGS.top_k, pairs=FLAGS.pairs, no_answer=FLAGS.no_answer,
+    published, dataset = _is_published(FLAGS.model), DATASETS.get(dataset_name(FLAGS.task) or "")
+    pairs = True if FLAGS.pairs is None and published and dataset and len(dataset.texts) == 2 else FLAGS.pairs
+    options = ServingOptions(head=head, top_k=FLAGS.top_k, pairs=pairs, no_answer=FLAGS.no_answer,
                              null_score_diff_threshold=FLAGS.null_score_diff_threshold)
     predictor = Predictor(FLAGS.model, options, FLAGS.vocab_file, FLAGS.do_lower_case)
     if wanted and not class_that_gives(predictor.outputs, wanted):
@@ -63,7 +65,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
     if FLAGS.input_file not in ("", "-"):
         rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, FLAGS.set, FLAGS.keep_columns,
-                         tagger="entities" in predictor.outputs)
+                         tagger="entities" in predictor.outputs, may_be_pairs=published and pairs is None)
     elif FLAGS.keep_columns or FLAGS.set:
         raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")
     else:
@@ -76,6 +78,14 @@ def main(arguments: list[str]) -> None:
         logging.warning("%s of the rows: left out of --output_file, where an answer has its own", ", ".join(replaced))
     with written_whole(FLAGS.output_file) if FLAGS.output_file else contextlib.nullcontext() as output:
         _answer(predictor, rows, output)
+
+
+def _is_published(model: str) -> bool:
+    """Whether a model is a checkpoint that does not say whether its rows have two texts: neither a run, a search nor an exported model."""
+    from official_bert.serving.loading import exported_folder
+    from official_bert.tasks.loading import run_folder
+    from official_bert.training import search
+    return exported_folder(model) is None and run_folder(search.best_run(model) or model) is None
 
 
 def _check_dataset(config) -> None:

@@ -189,6 +189,16 @@ def test_a_tagger_takes_no_words_in_columns_or_lists(tmp_path, name, text, told)
     assert read_file(str(tmp_path / "a.jsonl"), ("text",), None, tagger=True)[0]["text"] == "Ada wrote."
 
 
+@pytest.mark.parametrize(("name", "text"), [
+    ("a.jsonl", '{"text": "a", "text_pair": "b"}\n'), ("a.tsv", "text\ttext_pair\na\tb\n"), ("a.csv", "text_pair,text\nb,a\n")])
+def test_a_second_text_is_not_ignored_by_a_checkpoint_that_may_read_pairs(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match="found a column 'text_pair', but the model reads one text; --pairs reads both"):
+        read_file(str(tmp_path / name), ("text",), None, may_be_pairs=True)
+    assert read_file(str(tmp_path / name), ("text",), None, keep=["text_pair"], may_be_pairs=True) == [{"text_pair": "b", "text": "a"}]
+    assert read_file(str(tmp_path / name), ("text", "text_pair"), None, may_be_pairs=False)[0] == {"text": "a", "text_pair": "b"}
+
+
 def test_pairs_are_lines_of_two_texts_or_have_their_columns(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("good\tbad\n")

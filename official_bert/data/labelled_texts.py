@@ -98,18 +98,21 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
 
 
 def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel, warn: Callable[[str], None],
-                    known: Sequence[str] = (), empty_is_none: bool = False) -> Table:
+                    known: Sequence[str] = (), separator: str = "") -> Table:
     """Treats rows without a label in one of `columns`: an empty cell, null, NaN, also within a list, unless that is a `known` label.
 
-    `empty_is_none`: an empty cell means that none of several labels holds. `refuse` raises ValueError for the first row, `skip` leaves
-    all out with a warning.
+    With a `separator` a cell has several labels, and an empty one means that none of them holds. `refuse` raises ValueError for the first
+    row, `skip` leaves all out with a warning.
     """
-    def lacks(value: Any) -> bool:
-        if isinstance(value, (list, str)) and not value and empty_is_none:
-            return False
-        if isinstance(value, list):
-            return any(map(lacks, value))
+    def absent(value: Any) -> bool:
         return value is None or ((text := label_text(value)).lower() in NO_LABEL and text not in known)
+
+    def lacks(value: Any) -> bool:
+        if separator and isinstance(value, str) and (value.strip() or not value):
+            return any(map(absent, filter(str.strip, value.split(separator))))
+        if isinstance(value, list):
+            return any(absent(part) for part in value if not (separator and part == ""))
+        return absent(value)
     found = [(row, column) for column in columns for row, value in enumerate(table.columns[column]) if lacks(value)]
     if not found:
         return table

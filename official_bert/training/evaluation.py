@@ -46,6 +46,8 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
         origins.check_held_out_part(digests, place, folds)
         if "eval" not in digests or folds:
             checkpointing.check_same_run(task.config, place, DIVISION, task.Options)
+        if origins.evaluates_on_training_file(digests, place):
+            report("the run was trained on the file that it is evaluated on; what is measured there says nothing about other data")
     trainer = _prepare(task, output_dir, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)

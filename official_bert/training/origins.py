@@ -109,6 +109,11 @@ def trained_on(content: Sequence[list], output_dir: str) -> list[str]:
     return [str(item[0]) for item in content if item in trained and len(item) > 2]
 
 
+def evaluates_on_training_file(digests: Mapping[str, str], output_dir: str) -> bool:
+    """Whether a file to evaluate on is that of the training of the run in the folder."""
+    return digests.get("eval", "") == _recorded(output_dir).get("train")
+
+
 def evaluates_otherwise(origin: Mapping[str, Any], output_dir: str) -> bool:
     """Whether the run in the folder was evaluated on other data: its values are not comparable."""
     before = _recorded(output_dir)

@@ -49,15 +49,15 @@ def test_a_missing_label_is_refused_with_its_line_or_left_out(value):
     assert labelled_texts.without_missing(rows, ["y"], "skip", said.append).columns == {"text": ["a", "c"], "y": ["0", "1"]}
     assert "left out" in said[0]
     assert len(labelled_texts.without_missing(table(y=["null", "x"]), ["y"], "refuse", pytest.fail, known=["null", "x"])) == 2
-    assert len(labelled_texts.without_missing(table(y=["", [], "x"]), ["y"], "refuse", pytest.fail, empty_is_none=True)) == 3
+    assert len(labelled_texts.without_missing(table(y=["", [], "x", "x,", "x, y"]), ["y"], "refuse", pytest.fail, separator=",")) == 5
 
 
-@pytest.mark.parametrize("value", [["a", None], ["a", float("nan")], [None]])
+@pytest.mark.parametrize("value", [["a", None], ["a", float("nan")], [None], "a,nan", "null, a"])
 def test_a_missing_label_within_a_list_is_missing(value):
     rows = table(y=[["a"], value, []])
-    with pytest.raises(ValueError, match=r"data\.tsv:3: column 'y': expected a label, got \["):
-        labelled_texts.without_missing(rows, ["y"], "refuse", pytest.fail, empty_is_none=True)
-    assert labelled_texts.without_missing(rows, ["y"], "skip", [].append, empty_is_none=True).columns == {"y": [["a"], []]}
+    with pytest.raises(ValueError, match=r"data\.tsv:3: column 'y': expected a label, got ."):
+        labelled_texts.without_missing(rows, ["y"], "refuse", pytest.fail, separator=",")
+    assert labelled_texts.without_missing(rows, ["y"], "skip", [].append, separator=",").columns == {"y": [["a"], []]}
 
 
 @pytest.mark.parametrize(("value", "several", "said"), [

@@ -264,6 +264,14 @@ def test_data_that_a_run_was_trained_on_are_named(begun):
     assert origins.trained_on([*content[1:], ["other", 1, 2]], str(begun[2])) == ["part-1"]
 
 
+def test_an_evaluation_on_the_training_file_is_noticed(tmp_path):
+    assert not origins.evaluates_on_training_file({"eval": "digest"}, str(tmp_path))
+    origins.write({"train": "digest"}, str(tmp_path))
+    assert origins.evaluates_on_training_file({"eval": "digest"}, str(tmp_path))
+    assert not origins.evaluates_on_training_file({"eval": "another"}, str(tmp_path))
+    assert not origins.evaluates_on_training_file({}, str(tmp_path))
+
+
 def test_an_evaluation_takes_the_vocabulary_of_the_run_and_refuses_another(tmp_path, words):
     plain = make_config()
     assert runs.with_vocabulary_of(plain, str(tmp_path)) == plain  # no run yet

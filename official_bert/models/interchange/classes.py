@@ -46,9 +46,9 @@ def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[s
         return stored, []
     if stored.kind and task.kind and stored.kind != task.kind:
         return _without_head(stored), [f"its head is not used: it was trained as {stored.kind}, the task is {task.kind}"]
-    if not task.labels or len(task.labels) != len(stored.weights[f"{stored.head}/output_bias"]) or not stored.labels:
+    if not task.labels or len(task.labels) != len(stored.weights[f"{stored.head}/output_bias"]) or len(task.labels) == 1:
         return stored, []
-    order = places(stored.labels, task.labels)  # also of LABEL_n: they may be the labels of the data
+    order = places(stored.labels, task.labels)  # also of LABEL_n: they may be the labels of the data; TF 1 has no names
     if not named(stored.labels) and order is None:
         return stored, [f"its classes have no names: taken in the task's order {', '.join(task.labels)}"]
     if order is None:

@@ -47,11 +47,15 @@ def read_do_lower_case(folder: str) -> bool | None:
     Raises ValueError for another tokenizer than BERT's, and for unsupported switches.
     """
     path, fast_path = (os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE))
-    values = stored_models.read_mapping(path) if os.path.exists(path) else {}
-    told = _tokenizer_class(folder) != "PreTrainedTokenizerFast" and values.get("do_lower_case") is not None
-    if told or not os.path.exists(fast_path):
-        return _lower_case(values, "do_lower_case", path)
-    return _lower_case(_normalizer(fast_path), "lowercase", fast_path)
+    fast = _normalizer(fast_path) if os.path.exists(fast_path) else {}
+    generic = _tokenizer_class(folder) == "PreTrainedTokenizerFast" and os.path.exists(fast_path)  # has tokenizer.json's switches alone
+    values = stored_models.read_mapping(path) if os.path.exists(path) and not generic else {}
+    told = values.get("do_lower_case") is not None
+    lower = values["do_lower_case"] if told else fast.get("lowercase")
+    _check_switches(values, lower, path)
+    if not told:
+        _check_switches(fast, lower, fast_path)
+    return None if lower is None else bool(lower)
 
 
 def _tokenizer_class(folder: str) -> str | None:
@@ -78,16 +82,15 @@ def _normalizer(path: str) -> dict[str, Any]:
     return values.get("normalizer") or {}
 
 
-def _lower_case(values: Mapping[str, Any], key: str, path: str) -> bool | None:
-    """Returns a file's switch for lower-casing. Raises ValueError if another switch has a value that is not computed here."""
+def _check_switches(values: Mapping[str, Any], lower: bool | None, path: str) -> None:
+    """Raises ValueError if a switch of a file has a value that is not computed here, or that contradicts lower-casing."""
     for name, usual in SWITCHES.items():
         if values.get(name) not in usual:
             raise ValueError(f"{path}: {name}: {values[name]!r} is not computed here; expected {usual[0]!r}")
-    lower, accents = values.get(key), values.get("strip_accents")
+    accents = values.get("strip_accents")
     if accents is not None and accents != (lower is not False):
-        raise ValueError(f"{path}: strip_accents: {accents!r} with {key} {lower!r} is not computed here: accents go if, and only if, text "
-                         "is lower-cased")
-    return None if lower is None else bool(lower)
+        raise ValueError(f"{path}: strip_accents: {accents!r} with do_lower_case {lower is not False} is not computed here: accents go if, "
+                         "and only if, text is lower-cased")
 
 
 def write(stored: StoredModel, length: int, folder: str) -> None:

@@ -147,7 +147,8 @@ class Task(TextClassification):
         table = read_table(path, [*texts, *labels], form=options.file_format, delimiter=options.delimiter)
         if labelled and (several or options.kind == "classifier"):
             labelled_texts.check_cells(table, options.label_column, several)
-        table = labelled_texts.without_missing(table, labels, options.missing_label, logging.warning, options.labels, several)
+        table = labelled_texts.without_missing(table, labels, options.missing_label, logging.warning, options.labels,
+                                               spelled(options.label_separator) if several else "")
         return labelled_texts.without_empty(table, texts, empty, logging.warning)
 
     def _with_labels_of(self, table: Table) -> "Task":

@@ -42,7 +42,7 @@ class Dataset:
     train_label: str = ""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # labels that a file spells differently
     language: str = ""  # column of the language; only rows of the chosen one count
-    unlabelled: str = "-"  # label of rows on which annotators did not agree: left out
+    unlabelled: str | None = None  # label of rows on which annotators did not agree: left out
     broken_rows: bool = False  # the published file has broken rows: left out
 
 
@@ -56,13 +56,13 @@ DATASETS: Mapping[str, Dataset] = types.MappingProxyType({
                    broken_rows=True),
     "mnli": Dataset("MNLI", PAIR, "gold_label", ("accuracy",), NLI,
                     held_out={"": "dev_matched.tsv", "_mismatched": "dev_mismatched.tsv"},
-                    tests={"MNLI-m": "test_matched.tsv", "MNLI-mm": "test_mismatched.tsv"}),
+                    tests={"MNLI-m": "test_matched.tsv", "MNLI-mm": "test_mismatched.tsv"}, unlabelled="-"),
     "qnli": Dataset("QNLI", ("question", "sentence"), "label", ("accuracy",), ENTAILMENT, tests={"QNLI": "test.tsv"}),
     "rte": Dataset("RTE", PAIR, "label", ("accuracy",), ENTAILMENT, tests={"RTE": "test.tsv"}),
     "wnli": Dataset("WNLI", PAIR, "label", ("accuracy",), BINARY, tests={"WNLI": "test.tsv"}),
     "xnli": Dataset("XNLI", PAIR, "gold_label", ("accuracy",), NLI, train="multinli/multinli.train.{language}.tsv",
                     held_out={"": "xnli.dev.tsv"}, tests={"XNLI": "xnli.test.tsv"}, train_texts=("premise", "hypo"),
-                    train_label="label", renamed={"contradictory": "contradiction"}, language="language"),
+                    train_label="label", renamed={"contradictory": "contradiction"}, language="language", unlabelled="-"),
 })
 # A model of MNLI answers the diagnostic set AX; its place differs between GLUE's archives of different years.
 DIAGNOSTIC = ("AX.tsv", "AX/AX.tsv", "diagnostic.tsv", "diagnostic/diagnostic.tsv")
@@ -166,7 +166,7 @@ class Reader:
             self.warn(f"{table.broken[0]}; left out, as are {len(table.broken) - 1} more broken rows")
         if language:
             table = _only(table, self.dataset.language, lambda value: value == language, f"in the language {language!r}")
-        if labelled:
+        if labelled and self.dataset.unlabelled is not None:
             table = _only(table, label, lambda value: value != self.dataset.unlabelled, "with a label")
         table = labelled_texts.without_empty(table, texts, "keep", self.warn)
         columns = [labelled_texts.texts(table, name) for name in texts]

@@ -142,6 +142,23 @@ def test_the_tokenizers_class_may_stand_in_the_models_configuration(tmp_path):
 def test_another_tokenizer_is_refused(tmp_path, changes, told):
     with pytest.raises(ValueError, match=told):
         formats.read(written(tmp_path, "hugging_face", tokenizer_config=changes))
+    if "do_lower_case" not in changes and "tokenizer_class" not in changes:  # also if tokenizer.json tells the casing
+        fast = {"normalizer": {"type": "BertNormalizer", "lowercase": True}}
+        with pytest.raises(ValueError, match=told):
+            formats.read(written(tmp_path, "hugging_face", "fast", tokenizer_config={"do_lower_case": None, **changes}, tokenizer=fast))
+
+
+def test_switches_of_one_file_are_those_of_the_casing_in_the_other(tmp_path):
+    fast = {"normalizer": {"type": "BertNormalizer", "lowercase": False}}
+    one = written(tmp_path, "hugging_face", "one", tokenizer_config={"do_lower_case": None, "strip_accents": False}, tokenizer=fast)
+    assert formats.read(one).do_lower_case is False
+    kept = {"do_lower_case": None, "strip_accents": False}
+    fast["normalizer"]["lowercase"] = True
+    with pytest.raises(ValueError, match="tokenizer_config.json: strip_accents: False with do_lower_case True"):
+        formats.read(written(tmp_path, "hugging_face", "two", tokenizer_config=kept, tokenizer=fast))
+    fast["normalizer"]["type"] = "NFKC"
+    with pytest.raises(ValueError, match="tokenizer.json: normalizer: expected BertNormalizer, got NFKC"):
+        formats.read(written(tmp_path, "hugging_face", "three", tokenizer_config={"do_lower_case": True}, tokenizer=fast))
 
 
 def test_tokenizer_config_overrules_tokenizer_json_which_overrules_the_vocabulary(tmp_path):

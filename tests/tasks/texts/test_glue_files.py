@@ -74,6 +74,14 @@ def test_a_list_in_the_place_of_a_label_is_told_with_its_row():
         Reader("mrpc", "").train(rows)
 
 
+def test_rows_without_agreement_are_left_out_of_mnli_alone(tmp_path):
+    (tmp_path / "train.tsv").write_text("sentence1\tsentence2\tlabel\nOne.\tTwo.\tentailment\nOne.\tTwo.\t-\n")
+    with pytest.raises(ValueError, match=r"train\.tsv:3: .*expected one of \['entailment', 'not_entailment'\], got '-'"):
+        Reader("rte", str(tmp_path)).train()
+    (tmp_path / "train.tsv").write_text("sentence1\tsentence2\tgold_label\nOne.\tTwo.\tentailment\nOne.\tTwo.\t-\n")
+    assert len(Reader("mnli", str(tmp_path), warn=[].append).train().targets) == 1
+
+
 @pytest.mark.parametrize(("name", "missing"), [("rte", "-1"), ("stsb", "-1.0")])
 def test_rows_to_answer_may_have_no_labels_in_their_column(name, missing, tmp_path):
     path = tmp_path / "test.tsv"
