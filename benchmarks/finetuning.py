@@ -65,7 +65,8 @@ def overrides() -> list[str]:
 
 def given_files():
     """Returns the data that the flags name."""
-    from official_bert.training.task import DataFiles
+    from official_bert.training.schedules import learning_rate
+from official_bert.training.task import DataFiles
     return DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file)
 
 
@@ -126,10 +127,10 @@ def rates_of(resolved, most: int = 0) -> list[float]:
     import tensorflow as tf
 
     from official_bert.training import optimization
-    from official_bert.training.phases import epoch_steps
+    from official_bert.training.schedules.phases import epoch_steps
     config = resolved.task.config
     total = epoch_steps(config.training, resolved.train)
-    return [float(optimization.scheduled_rate(config.optimizer, tf.constant(step), total)) for step in range(most or total)]
+    return [float(learning_rate.scheduled_rate(config.optimizer, tf.constant(step), total)) for step in range(most or total)]
 
 
 def of_texts(run: dict, resolved):
@@ -211,10 +212,11 @@ def prove() -> None:
     import tensorflow as tf
 
     from official_bert.models import checkpoints
-    from official_bert.models.interchange import formats, ours
+    from official_bert.models.interchange import formats
+    from official_bert.models.interchange.projects import ours
     from official_bert.models.interchange.stored_models import StoredModel
     from official_bert.training.distribution import Placement, make_strategy
-    from official_bert.training.phases import epoch_steps
+    from official_bert.training.schedules.phases import epoch_steps
     from official_bert.training.trainer import Trainer
     strategy = make_strategy(Placement())
     resolved = resolve("optimizer.name=adamw_bias_corrected", "options.dropout=0.0", "model.hidden_dropout_prob=0.0",

@@ -91,7 +91,7 @@ def operations(size: dict) -> float:
     import tensorflow as tf
 
     from official_bert.config import ModelConfig, build
-    from official_bert.training.flops import training_flops
+    from official_bert.training.reporting.flops import training_flops
     known = {name: value for name, value in size.items() if name in ModelConfig.__dataclass_fields__}
     rows, length = size["batch_size"], size["length"]
     batch = {"input_ids": tf.zeros((rows, length), tf.int32), "masked_lm_positions": tf.zeros((rows, length * 15 // 100), tf.int32)}

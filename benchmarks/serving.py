@@ -66,7 +66,8 @@ def make_models(folder: str):
     """Writes the classifier in `folder`: our exports by precision, and a Hugging Face folder. Returns its configuration and that folder."""
     from official_bert.config import load_config
     from official_bert.models import checkpoints
-    from official_bert.models.interchange import formats, ours
+    from official_bert.models.interchange import formats
+    from official_bert.models.interchange.projects import ours
     from official_bert.models.interchange.stored_models import StoredModel
     from official_bert.serving import export
     from official_bert.serving.precision import policy_of

@@ -8,7 +8,8 @@ from official_bert.config import ModelConfig
 from official_bert.models import checkpoints
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import make_encoder
-from official_bert.models.interchange import formats, ours
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.projects import ours
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger

@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from official_bert.predictor import Predictor
+from official_bert.interface.predictor import Predictor
 
 ARCHIVE = pathlib.Path(__file__).parent / "fixtures" / "written_by_0_1.tar.xz"
 SLOW = ("multi_label", "mrpc", "regression", "tagger", "tagger_crf")  # much as another one

@@ -11,10 +11,11 @@ import pytest
 from made_finetuning import VOCAB, make_config
 
 import official_bert
-from official_bert import finetuning
-from official_bert.finetuning import as_source
+from official_bert.interface import finetuning
+from official_bert.interface.finetuning import as_source
 from official_bert.models import checkpoints
-from official_bert.models.interchange import formats, ours
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.squad.reading import read_squad

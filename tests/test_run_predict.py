@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from commands import run_here
+from made_checkpoints import stored_small
 from made_pretraining import make_config
 
 from official_bert.config import to_dict
-from official_bert.input_files import read_file, read_rows
+from official_bert.interface.input_files import read_file, read_rows
+from official_bert.interface.predictor import Predictor
 from official_bert.models import checkpoints
-from official_bert.predictor import Predictor
+from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task, restore_for_inference
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river", "runs", "by", "old", "stone", "##s", "."]
@@ -197,6 +199,28 @@ def test_a_second_text_is_not_ignored_by_a_checkpoint_that_may_read_pairs(tmp_pa
         read_file(str(tmp_path / name), ("text",), None, may_be_pairs=True)
     assert read_file(str(tmp_path / name), ("text",), None, keep=["text_pair"], may_be_pairs=True) == [{"text_pair": "b", "text": "a"}]
     assert read_file(str(tmp_path / name), ("text", "text_pair"), None, may_be_pairs=False)[0] == {"text": "a", "text_pair": "b"}
+
+
+def test_a_second_text_in_an_object_is_not_ignored_either(tmp_path):
+    line = '{"text": "a", "text_pair": "b"}'
+    (tmp_path / "a.txt").write_text(f"one\n{line}\n")
+    with pytest.raises(ValueError, match=r"a\.txt:2: found a key 'text_pair', but the model reads one text; --pairs reads both"):
+        read_file(str(tmp_path / "a.txt"), ("text",), None, may_be_pairs=True)
+    for typed, lines in (([line], []), ([], [line])):
+        with pytest.raises(ValueError, match=r":1: found a key 'text_pair'"):
+            list(read_rows(typed, "-", ("text",), lines, may_be_pairs=True))
+        assert list(read_rows(typed, "-", ("text", "text_pair"), lines, may_be_pairs=True)) == [{"text": "a", "text_pair": "b"}]
+
+
+@pytest.mark.parametrize(("head", "task", "status"), [("classifier", "classification", 1), ("classifier", "mrpc", 0),
+                                                      ("tagger", "ner", 0), ("pretraining", "embeddings", 0)])
+def test_only_a_classifier_may_read_a_second_text(tmp_path, head, task, status):
+    formats.write(stored_small(head), "hugging_face", str(tmp_path / "model"))
+    (tmp_path / "a.csv").write_text("text,text_pair\none,other\n")
+    done = predict(f"--task={task}", f"--model={tmp_path}/model", f"--input_file={tmp_path}/a.csv")
+    assert done.returncode == status, done.stderr
+    assert ("found a column 'text_pair'" in done.stderr) == bool(status)
+    assert ("one\tother" in done.stdout) == (task == "mrpc")
 
 
 def test_pairs_are_lines_of_two_texts_or_have_their_columns(tmp_path):

@@ -10,8 +10,8 @@ from commands import run_here
 from made_finetuning import make_config
 from test_run_finetuning import write_csv
 
-from official_bert import finetuning
 from official_bert.config import ModelConfig, build
+from official_bert.interface import finetuning
 from official_bert.models.classifier import Classifier
 from official_bert.training.checkpointing import locked
 from official_bert.training.distribution import Placement

@@ -42,7 +42,8 @@ flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input w
 
 def read_source(formats, stored_models):
     """Returns the model to convert, changed as the flags say."""
-    from official_bert.models.interchange import casing, tf1
+    from official_bert.models.interchange import casing
+    from official_bert.models.interchange.projects import tf1
     name, _ = formats.find_format(FLAGS.input)
     name = "ours" if name == "keras" else name
     if FLAGS["from"].value not in ("", name):
@@ -122,8 +123,9 @@ def options_of_run(source) -> dict[str, str | int | float]:
 
     They include what an evaluation tuned for these weights.
     """
-    from official_bert.models.interchange import formats, ours
+    from official_bert.models.interchange import formats
     from official_bert.models.interchange.prefixes import tuned_for
+    from official_bert.models.interchange.projects import ours
     from official_bert.tasks.loading import MODULES, load_task, run_folder
     folder = run_folder(FLAGS.input)
     config = load_config(os.path.join(folder, "config.yaml")) if folder else None

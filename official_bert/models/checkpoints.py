@@ -8,10 +8,11 @@ import tensorflow as tf
 
 from official_bert import config
 from official_bert.models.encoder import weights_by_name
-from official_bert.models.interchange import classes, formats, tf1
+from official_bert.models.interchange import classes, formats
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as checkpoint_at
-from official_bert.models.interchange.ours import named_weights
+from official_bert.models.interchange.projects import tf1
+from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel
 
 __all__ = ["Initialization", "checkpoint_at", "initialize_from", "named_weights", "weights_checkpoint"]

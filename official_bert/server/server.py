@@ -27,13 +27,13 @@ from official_bert.server.access import AccessRules
 from official_bert.server.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
 from official_bert.server.batching import Batcher
 from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
-from official_bert.server.grpc_service import Health, ModelService, PredictionService
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
+from official_bert.server.protocols.tensorflow_serving.grpc_service import Health, ModelService, PredictionService
+from official_bert.server.protocols.tensorflow_serving.rest import RestService
 from official_bert.server.reading.process import RequestReader
 from official_bert.server.request_checks import Limits
 from official_bert.server.request_handler import RequestHandler
-from official_bert.server.rest import RestService
 from official_bert.server.servable import Servable
 from official_bert.server.server_config import METRICS_PATH, PER_MODEL_BATCHING_FILE, ServedModelConfig, read_batching
 

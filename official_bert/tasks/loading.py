@@ -12,8 +12,9 @@ from absl import logging
 
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models import checkpoints
-from official_bert.models.interchange import casing, formats, ours
+from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint, tuned_for
+from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training import search

@@ -20,8 +20,8 @@ from official_bert.text.vocab import check_size, load_vocab
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import EVAL_LOG_FILE, BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
-from official_bert.training.phases import task_at, total_steps
-from official_bert.training.run_log import BOARD_FOLDER, Watcher
+from official_bert.training.reporting.run_log import BOARD_FOLDER, Watcher
+from official_bert.training.schedules.phases import task_at, total_steps
 from official_bert.training.task import DataFiles, Predictions, Resolved, Steps, TaskBase
 from official_bert.training.trainer import EXACT_SHAPES, Trainer, real_rows
 

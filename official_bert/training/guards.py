@@ -13,7 +13,7 @@ from official_bert.models.interchange import casing, formats
 from official_bert.text.vocab import check_casing, check_size, has_capitals, load_vocab
 from official_bert.training import checkpointing
 from official_bert.training.checkpointing import CONFIG_FILE
-from official_bert.training.phases import Phase
+from official_bert.training.schedules.phases import Phase
 from official_bert.training.step import Step, Tensors, fold_seeds
 from official_bert.training.task import Batch
 

@@ -20,11 +20,11 @@ from official_bert.files import absolute
 from official_bert.models import checkpoints, parts
 from official_bert.models.interchange.prefixes import step_of
 from official_bert.training import checkpointing, distribution, guards, origins
-from official_bert.training.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
 from official_bert.training.checkpointing import CHECKPOINT, BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
-from official_bert.training.phases import Phase, evaluation_steps, plan, resolved_config
-from official_bert.training.run_log import Profile, Watcher, logged_steps
+from official_bert.training.reporting.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
+from official_bert.training.reporting.run_log import Profile, Watcher, logged_steps
+from official_bert.training.schedules.phases import Phase, evaluation_steps, plan, resolved_config
 from official_bert.training.spikes import MOST_REWINDS, Spikes
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Predictions, Resolved, Steps, TaskBase
 from official_bert.training.trainer import Trainer

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules: pure functions of tensors, and Keras optimizers around them.
+"""Optimizers: pure functions of tensors, and Keras optimizers around them.
 
 `adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
 biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import OptimizerConfig
+from official_bert.training.schedules.learning_rate import scheduled_rate
 
 READ_BY_UPDATE = ("name", "beta_1", "beta_2", "epsilon", "weight_decay_rate")  # fields of OptimizerConfig
 BLOCK = 2 ** 14  # numbers of a weight that are updated together on a CPU: with both moments and the gradient half a megabyte
@@ -26,29 +27,6 @@ NOT_DECAYED = re.compile(r"(LayerNorm|layer_norm|/bias$|_bias$)")  # 2018: ["Lay
 def is_decayed(path: str) -> bool:
     """Whether a weight of that path decays: all do except those of LayerNorm and biases."""
     return NOT_DECAYED.search(path) is None
-
-
-def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -> tf.Tensor:
-    """The learning rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all `total_steps`.
-
-    2018 counted the step before it computed the rate. So the first step has 1 / warm-up of the peak rate, and because the
-    decay counts from the first step, the rate drops a little at the end of the warm-up.
-    """
-    step = tf.cast(step, tf.float32) + 1.0
-    warmup = warmup_steps(config, total_steps)
-    peak, end = config.learning_rate, config.end_learning_rate
-    if config.schedule == "constant":
-        rate = tf.constant(peak, tf.float32)
-    else:
-        power = config.power if config.schedule == "polynomial" else 1.0
-        done = tf.minimum(step / max(total_steps, 1), 1.0)
-        rate = (peak - end) * tf.pow(1.0 - done, power) + end
-    return tf.where(step < warmup, peak * step / max(warmup, 1), rate)
-
-
-def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
-    """The steps of warm-up: a number, or a share of all steps (2018's fine-tuning, rounded down)."""
-    return config.warmup_steps or int(total_steps * config.warmup_proportion)
 
 
 class Moments(NamedTuple):

@@ -11,7 +11,7 @@ from official_bert.config import Config, to_dict
 from official_bert.data.cache import file_digest
 from official_bert.files import absolute, exists, read_json, written_whole
 from official_bert.models.interchange.prefixes import prefixes_in
-from official_bert.training.phases import Phase
+from official_bert.training.schedules.phases import Phase
 
 DATA_FILE = "data.json"
 FLAGS = {"train": "--train_file", "eval": "--eval_file"}

@@ -12,14 +12,15 @@ from official_bert.config import FINE_TUNING, CheckpointValues, Config, differen
 from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource
 from official_bert.files import exists, is_folder, make_folder, written_whole
-from official_bert.models.interchange import casing, classes, formats, ours, prefixes
+from official_bert.models.interchange import casing, classes, formats, prefixes
 from official_bert.models.interchange.prefixes import answering_folder, local_checkpoint, newest_whole, step_of
+from official_bert.models.interchange.projects import ours
 from official_bert.reports.sections import Section
 from official_bert.text.vocab import load_vocab
 from official_bert.training import checkpointing, evaluation, loop, search
-from official_bert.training.announcement import cut_rows
 from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, LOG_FILE, METRIC_FILE, VOCAB_FILE
 from official_bert.training.distribution import Placement, answering_scope, is_first_worker, set_precision
+from official_bert.training.reporting.announcement import cut_rows
 from official_bert.training.task import (
     TRAIN_AND_EVALUATE,
     ConstantAnswers,

@@ -18,8 +18,9 @@ from official_bert.config import Config
 from official_bert.layers import fused
 from official_bert.models import parts
 from official_bert.training import optimization
-from official_bert.training.flops import training_flops
 from official_bert.training.optimization import Decision
+from official_bert.training.reporting.flops import training_flops
+from official_bert.training.schedules import learning_rate
 from official_bert.training.task import Batch, TaskBase
 
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
@@ -192,7 +193,7 @@ class Step:
         gradient_scale *= optimization.clip_scale(norm, rule.clip_norm)
         finite = tf.reduce_all(tf.math.is_finite(tf.stack([loss, norm])))
         taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
-        rate = optimization.scheduled_rate(rule, step, self.total_steps)
+        rate = learning_rate.scheduled_rate(rule, step, self.total_steps)
         # An overflow of float16 is only skipped while there is a loss scale to halve.
         failed = ~finite & (scale <= 1.0) if self.scales_loss else ~finite
         if self.scales_loss:

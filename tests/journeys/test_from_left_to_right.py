@@ -7,9 +7,9 @@ import pytest
 from commands import run_here
 
 from official_bert.config import Config, TokenizerConfig, save_config
+from official_bert.interface.predictor import Predictor
 from official_bert.models import checkpoints
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.predictor import Predictor
 from official_bert.tasks.loading import restore_model
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,7 @@
 """The weights of a model by their names in the 2018 code."""
 
 from official_bert.models.encoder import weights_by_name
-from official_bert.models.interchange import tf1
+from official_bert.models.interchange.projects import tf1
 
 
 def variables_by_name(model):

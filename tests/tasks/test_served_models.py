@@ -9,8 +9,8 @@ import tensorflow as tf
 from oracles.answers import answers_of
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig
+from official_bert.interface.predictor import Predictor, plain
 from official_bert.models.encoder import make_encoder
-from official_bert.predictor import Predictor, plain
 from official_bert.serving import bounds, export
 from official_bert.serving.loading import function_of, load_exported
 from official_bert.serving.precision import policy_of

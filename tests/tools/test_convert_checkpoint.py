@@ -14,7 +14,8 @@ from commands import imported_tool, run_here
 from made_checkpoints import SMALL, stored_small
 
 from official_bert.config import Config, load_config, save_config
-from official_bert.models.interchange import formats, stored_models, tf1
+from official_bert.models.interchange import formats, stored_models
+from official_bert.models.interchange.projects import tf1
 from official_bert.training import runs
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -216,7 +217,7 @@ def test_tuned_thresholds_of_labels_are_told(convert, tmp_path):
 
 
 def test_models_that_differ_are_not_written(convert, tool, google, tmp_path, monkeypatch):
-    from official_bert.models.interchange import hugging_face
+    from official_bert.models.interchange.projects import hugging_face
 
     def wrong(model, folder, write=hugging_face.write):
         weights = dict(model.weights)

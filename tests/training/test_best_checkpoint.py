@@ -11,15 +11,15 @@ import tensorflow as tf
 import yaml
 from made_finetuning import make_config
 
-from official_bert import finetuning
 from official_bert.config import AS_IN_2018, build, merge, to_dict
 from official_bert.config import Config as RunConfig
 from official_bert.data.tables import Rows
+from official_bert.interface import finetuning
 from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import evaluation, loop, runs
 from official_bert.training.distribution import Placement
-from official_bert.training.phases import Phase, evaluation_steps
+from official_bert.training.schedules.phases import Phase, evaluation_steps
 from official_bert.training.task import DataFiles, Steps
 
 WORDS = ("the atlas", "it rained", "in Brno", "a bridge", "under water", "old maps", "on the way", "we sing")

@@ -15,9 +15,11 @@ from made_pretraining import data_files, make_config, write_records
 
 from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import evaluation, loop, phases, run_log
+from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
+from official_bert.training.reporting import run_log
+from official_bert.training.schedules import phases
 from official_bert.training.task import TRAIN_AND_EVALUATE
 
 BIAS = "next_sentence.Soutput_bias"

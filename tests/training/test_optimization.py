@@ -6,6 +6,7 @@ import tensorflow as tf
 from official_bert.config import OptimizerConfig
 from official_bert.training import optimization
 from official_bert.training.optimization import BertOptimizer, Moments
+from official_bert.training.schedules import learning_rate
 
 RNG = np.random.default_rng(3)
 WEIGHT = RNG.normal(size=(4, 3)).astype("float32")
@@ -53,7 +54,7 @@ def test_layer_norms_and_biases_do_not_decay(path, decayed):
     ({"schedule": "constant", "warmup_steps": 2}, 0, 0.5), ({"schedule": "constant", "warmup_steps": 2}, 9, 1.0),
     ({"schedule": "polynomial", "power": 2.0, "end_learning_rate": 0.2}, 4, 0.4)])
 def test_schedules_as_worked_out_by_hand(config, step, rate):
-    found = optimization.scheduled_rate(OptimizerConfig(learning_rate=1.0, **config), tf.constant(step, tf.int64), 10)
+    found = learning_rate.scheduled_rate(OptimizerConfig(learning_rate=1.0, **config), tf.constant(step, tf.int64), 10)
     assert float(found) == pytest.approx(rate, abs=1e-6)
 
 

@@ -17,7 +17,7 @@ from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
 from official_bert.training import checkpointing, evaluation, loop, origins, runs
 from official_bert.training.distribution import Placement
-from official_bert.training.phases import Phase
+from official_bert.training.schedules.phases import Phase
 from official_bert.training.task import DataFiles, Resolved
 
 

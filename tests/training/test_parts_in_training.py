@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 from made_finetuning import ROOT, VOCAB, data_files, make_config, resolve
 
+from official_bert.interface.predictor import Predictor
 from official_bert.models import parts
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.prefixes import prefixes_in
-from official_bert.predictor import Predictor
 from official_bert.tasks.loading import load_task
 from official_bert.training import distribution, runs
 from official_bert.training.distribution import Placement

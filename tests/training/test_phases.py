@@ -11,8 +11,8 @@ from official_bert.data.tables import Rows
 from official_bert.serving import served_model
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task
-from official_bert.training.optimization import warmup_steps
-from official_bert.training.phases import epoch_steps, plan, resolved_config, task_at
+from official_bert.training.schedules.learning_rate import warmup_steps
+from official_bert.training.schedules.phases import epoch_steps, plan, resolved_config, task_at
 from official_bert.training.task import DataFiles, Steps
 
 

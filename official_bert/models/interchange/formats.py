@@ -17,8 +17,9 @@ import tensorflow as tf
 from official_bert.files import written_folder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, weights_by_name
-from official_bert.models.interchange import ours, prefixes, stored_models, tf_models
+from official_bert.models.interchange import prefixes, stored_models
 from official_bert.models.interchange.names import matrix_shape
+from official_bert.models.interchange.projects import ours, tf_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.span_predictor import SpanPredictor
@@ -54,7 +55,7 @@ class Format(Protocol):
 
 def module_of(name: str) -> Format:
     """The module of a format."""
-    return importlib.import_module(f"official_bert.models.interchange.{name}")  # type: ignore[return-value]
+    return importlib.import_module(f"official_bert.models.interchange.projects.{name}")  # type: ignore[return-value]
 
 
 def find_prefix(path: str) -> str | None:

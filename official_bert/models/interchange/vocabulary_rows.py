@@ -9,7 +9,8 @@ import tensorflow as tf
 from official_bert.config import ModelConfig
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.models.first_weights import draw_first_weights
-from official_bert.models.interchange import casing, formats, ours, stored_models, tf1
+from official_bert.models.interchange import casing, formats, stored_models
+from official_bert.models.interchange.projects import ours, tf1
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.text.vocab import read_entries

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from official_bert.server import rest_json
+from official_bert.server.protocols.tensorflow_serving import rest_json
 from official_bert.server.reading.tensors import Arrays, Specs, declared_shape, read_tensor, type_name
 from official_bert.server.request_checks import Limits, check_declared, check_strings
 from official_bert.server.statuses import RequestError, invalid

@@ -6,8 +6,8 @@ import json
 import pytest
 from made_checkpoints import SMALL, WORDS, stored_small
 
-from official_bert import finetuning
 from official_bert.config import Config, TokenizerConfig, save_config
+from official_bert.interface import finetuning
 from official_bert.models.interchange import casing, formats
 from official_bert.tasks.loading import restore_for_inference
 from official_bert.training import guards, runs

@@ -10,8 +10,9 @@ from made_checkpoints import SMALL, stored_small
 from official_bert.config import Config, load_config, save_config
 from official_bert.models import checkpoints
 from official_bert.models.classifier import Classifier
-from official_bert.models.interchange import classes, formats, ours
+from official_bert.models.interchange import classes, formats
 from official_bert.models.interchange.classes import Classes
+from official_bert.models.interchange.projects import ours
 from official_bert.training.runs import with_classes_of
 
 NLI = Classes(("contradiction", "entailment", "neutral"), "classifier")

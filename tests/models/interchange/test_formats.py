@@ -13,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 from official_bert.models import checkpoints
 from official_bert.models.classifier import ChoiceClassifier, Classifier
-from official_bert.models.interchange import formats, hugging_face, tf1
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.projects import hugging_face, tf1
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.tagger import Tagger
 

@@ -13,7 +13,8 @@ import pytest
 from made_checkpoints import SMALL, WORDS, stored_small
 from safetensors.numpy import load_file, save_file
 
-from official_bert.models.interchange import formats, hugging_face, torch_pickle
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.projects import hugging_face, torch_pickle
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from made_checkpoints import WORDS, stored_small
 from test_formats import assert_same_tf1
 
 from official_bert.models.interchange import formats
-from official_bert.models.interchange.tf1 import read as read_tf1
+from official_bert.models.interchange.projects.tf1 import read as read_tf1
 
-keras_hub = pytest.importorskip("official_bert.models.interchange.keras_hub")
+keras_hub = pytest.importorskip("official_bert.models.interchange.projects.keras_hub")
 
 
 @pytest.fixture(scope="module")

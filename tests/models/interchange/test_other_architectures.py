@@ -11,7 +11,8 @@ from official_bert.config import load_config
 from official_bert.models.checkpoints import initialize_from, weights_checkpoint
 from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import weights_by_name
-from official_bert.models.interchange import formats, ours, stored_models
+from official_bert.models.interchange import formats, stored_models
+from official_bert.models.interchange.projects import ours
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference

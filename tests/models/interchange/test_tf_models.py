@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from official_bert.models import checkpoints
 from official_bert.models.encoder import make_encoder
-from official_bert.models.interchange import formats, tf_models
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.projects import tf_models
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from commands import run_here
 from made_finetuning import ROOT, make_config, resolve
 
 from official_bert.config import load_config, to_dict
-from official_bert.input_files import read_file
+from official_bert.interface.input_files import read_file
+from official_bert.interface.predictor import Predictor
 from official_bert.models.encoder import INPUTS
-from official_bert.predictor import Predictor
 from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.retrieval.metrics import similarity

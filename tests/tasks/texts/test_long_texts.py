@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 from made_finetuning import VOCAB, make_config
 
-from official_bert import finetuning
 from official_bert.data.tables import Rows
 from official_bert.data.text_features import TextFeatures, make_features
-from official_bert.predictor import Predictor
+from official_bert.interface import finetuning
+from official_bert.interface.predictor import Predictor
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text import graph_packing, packing

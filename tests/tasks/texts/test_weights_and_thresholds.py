@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from made_finetuning import data_files, make_config, resolve
 
-from official_bert.predictor import Predictor
+from official_bert.interface.predictor import Predictor
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.tasks.texts.metrics import best_threshold

@@ -21,6 +21,8 @@ from official_bert.tasks.tagging import conll
 Columns = Mapping[str, tuple[str, ...]]  # by input of a model; choices are made of a beginning and their endings
 FORM = ("file_format", "delimiter")  # options of tasks that read tables
 MAY_BE_NULL = {"text", "text_pair"}  # inputs of models that read null as an empty text, as classification does; others refuse it
+SECOND_TEXT = "text_pair"
+IGNORED = f"'{SECOND_TEXT}', but the model reads one text; --pairs reads both"
 OF_TAGGED_WORDS = (".conll", ".conllu")
 HOW_TO_TAG = "run_finetuning --task=ner --output_dir=RUN --nodo_train --nodo_eval --predict_file=FILE"
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one, which is no text in UTF-8
@@ -32,8 +34,8 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
 
     The columns, the form and the delimiter are those of the options that the model was trained with, and of `overrides`
     (`options.text_column=review`); columns with the names of the inputs will do too. TSV and .txt files without names of columns may
-    be plain lines: JSON objects, or the inputs between tabs. For a `tagger` the file must not be one of tagged words, and for a model of
-    one text that `may_be_pairs` not one with a column `text_pair`.
+    be plain lines: JSON objects, or the inputs between tabs. For a `tagger` the file must not be one of tagged words, and for a
+    classifier of one text that `may_be_pairs` not one with a column `text_pair`.
 
     Raises ValueError, naming file and line or column, for what cannot be read, and for plain lines whose first one names the columns.
     """
@@ -48,9 +50,8 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     suffix = _suffix(path)
     kind = SUFFIXES.get(suffix) if form == "auto" else form
     found = column_names(path, kind, delimiter) if kind else []
-    if may_be_pairs and "text" in inputs and "text_pair" in {*found} - {*inputs, *keep}:
-        raise ValueError(f"--input_file={path}: found a column 'text_pair', but the model reads one text; --pairs reads both, "
-                         "--keep_columns=text_pair copies it")
+    if may_be_pairs and SECOND_TEXT in {*found} - {*inputs, *keep}:
+        raise ValueError(f"--input_file={path}: found a column {IGNORED}, --keep_columns={SECOND_TEXT} copies it")
     chosen = next((one for one in (wanted, same) if {*_names(one)} <= {*found}), None)
     objects = form == "auto" and kind == "jsonl" and chosen == same and not keep  # they may hold more, which is copied
     plain = form == "auto" and not chosen and (not kind or (kind == "tsv" and _plain(found, inputs, suffix == ".txt" and not columns)))
@@ -65,9 +66,9 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     if objects:
         source = rows_of(path)
         assert isinstance(source, Rows)
-        return list(_checked(((place(source, number), row) for number, row in enumerate(source.values)), inputs))
+        return list(_checked(((place(source, number), row) for number, row in enumerate(source.values)), inputs, may_be_pairs))
     _check_no_table(path, (wanted, same), has_format="file_format" in options)
-    return list(read_rows((), path, inputs, read_lines(path)))
+    return list(read_rows((), path, inputs, read_lines(path), may_be_pairs))
 
 
 def _check_no_table(path: str, known: Iterable[Columns], has_format: bool) -> None:
@@ -193,23 +194,27 @@ def _kept(value: Any, where: str) -> Any:
     raise ValueError(f"{where}: expected a value that JSON has, got {value!r:.60}")
 
 
-def read_rows(arguments: Sequence[str], input_file: str, names: Sequence[str], lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+def read_rows(arguments: Sequence[str], input_file: str, names: Sequence[str], lines: Iterable[str],
+              may_be_pairs: bool = False) -> Iterator[dict[str, Any]]:
     """Returns rows of the inputs `names` from arguments, else from a file's lines: JSON objects, or columns between tabs.
 
-    An object may hold more, which is kept. Raises ValueError naming the line for any other line, and for inputs that are no text.
+    An object may hold more, which is kept, but no `text_pair` for a classifier of one text that `may_be_pairs`. Raises ValueError naming
+    the line for any other line, and for inputs that are no text.
     """
     places = ((f"{'argument' if arguments else input_file}:{number}", line) for number, line in enumerate(arguments or lines, 1))
     suffix = "" if arguments else _suffix(input_file)
     return _checked(((where, _parsed(line.rstrip("\r\n"), names, suffix, where)) for where, line in places if arguments or line.strip()),
-                    names)
+                    names, may_be_pairs)
 
 
-def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]], names: Sequence[str], may_be_pairs: bool) -> Iterator[dict[str, Any]]:
     """Yields rows of the inputs `names` and of what else there is, from the place and the values of each."""
     nulls: list[str] = []
     for where, row in rows:
         if missing := [name for name in names if name not in row]:
             raise ValueError(f"{where}: expected a key {missing[0]!r}, found {shown(list(row))}")
+        if may_be_pairs and SECOND_TEXT in {*row} - {*names}:
+            raise ValueError(f"{where}: found a key {IGNORED}")
         yield {name: _input(name, (name,), (value,), where, nulls, {*names} <= MAY_BE_NULL) if name in names
                else _kept(value, f"{where}: key {name!r}") for name, value in row.items()}
     _warn_of_nulls(nulls)

@@ -13,9 +13,10 @@ import safetensors
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
-from official_bert.models.interchange import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange import sentence_transformers, stored_models, torch_pickle
+from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
+from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
+from official_bert.models.interchange.projects import sentence_transformers, torch_pickle
 from official_bert.models.interchange.stored_models import Head, Kind, StoredModel
 
 NAME = "Hugging Face folder"

@@ -29,8 +29,8 @@ from official_bert.config import (
 )
 from official_bert.data.tables import Rows, Source, check_names_once
 from official_bert.files import exists
+from official_bert.interface.predictor import Predictor
 from official_bert.models.interchange import casing
-from official_bert.predictor import Predictor
 from official_bert.tasks.loading import load_task, run_folder, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text.vocab import load_vocab

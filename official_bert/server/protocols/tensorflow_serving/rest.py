@@ -17,9 +17,10 @@ from aiohttp import web
 from google.protobuf import json_format
 from tensorflow_serving.apis import get_model_metadata_pb2
 
-from official_bert.server import grpc_service, page, rest_json
+from official_bert.server import page
 from official_bert.server.connections import Connections
 from official_bert.server.gates import error_response
+from official_bert.server.protocols.tensorflow_serving import grpc_service, rest_json
 from official_bert.server.request_handler import ModelAddress, RequestHandler
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 

@@ -52,7 +52,7 @@ command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "trai
 
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
-    from official_bert import finetuning
+    from official_bert.interface import finetuning
     from official_bert.training import runs, search
     from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps
@@ -81,9 +81,9 @@ def _search(config: Config, files, placement, steps, asked: set[str]) -> None:
     """Trains all settings, seeds and folds, and predicts with the best run if that is asked for; `asked` are the keys that are given."""
     import keras
 
-    from official_bert import finetuning
     from official_bert.data.cache import file_digest
     from official_bert.files import is_remote, normal
+    from official_bert.interface import finetuning
     from official_bert.tasks.loading import load_task
     from official_bert.training import runs, search
     from official_bert.training.checkpointing import locked

@@ -42,8 +42,8 @@ TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
 def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
     from official_bert.data.long_work import preflight
-    from official_bert.input_files import read_file, read_rows
-    from official_bert.predictor import Predictor, class_that_gives, served_classes
+    from official_bert.interface.input_files import read_file, read_rows
+    from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
     from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training.distribution import check_backend
@@ -63,13 +63,14 @@ def main(arguments: list[str]) -> None:
     _check_dataset(predictor.config)
     if FLAGS.input_file and arguments[1:]:
         raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
+    one_of_two = bool(published and pairs is None and class_that_gives(predictor.outputs, served_classes("classification")))
     if FLAGS.input_file not in ("", "-"):
         rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, FLAGS.set, FLAGS.keep_columns,
-                         tagger="entities" in predictor.outputs, may_be_pairs=published and pairs is None)
+                         tagger="entities" in predictor.outputs, may_be_pairs=one_of_two)
     elif FLAGS.keep_columns or FLAGS.set:
         raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")
     else:
-        rows = list(read_rows(arguments[1:], "-", predictor.inputs, sys.stdin))
+        rows = list(read_rows(arguments[1:], "-", predictor.inputs, sys.stdin, may_be_pairs=one_of_two))
     if wrong := sorted(set(FLAGS.keep_columns) & {*predictor.inputs, *predictor.outputs}):
         raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
     if not rows:
@@ -83,9 +84,14 @@ def main(arguments: list[str]) -> None:
 def _is_published(model: str) -> bool:
     """Whether a model is a checkpoint that does not say whether its rows have two texts: neither a run, a search nor an exported model."""
     from official_bert.serving.loading import exported_folder
+    return exported_folder(model) is None and not _is_run(model)
+
+
+def _is_run(model: str) -> bool:
+    """Whether a model is a training run, or a search of runs."""
     from official_bert.tasks.loading import run_folder
     from official_bert.training import search
-    return exported_folder(model) is None and run_folder(search.best_run(model) or model) is None
+    return run_folder(search.best_run(model) or model) is not None
 
 
 def _check_dataset(config) -> None:
@@ -93,14 +99,12 @@ def _check_dataset(config) -> None:
 
     A published checkpoint does not say on which; `config` is that of the model, None if it is not known.
     """
-    from official_bert.tasks.loading import run_folder
     from official_bert.tasks.texts.glue_files import dataset_name
-    from official_bert.training import search
     named = dataset_name(FLAGS.task)
     if not (named and config):
         return
     trained = config.options.get("dataset") if config.task == "glue" else config.task
-    if trained != named and (config.task == "glue" or run_folder(search.best_run(FLAGS.model) or FLAGS.model)):
+    if trained != named and (config.task == "glue" or _is_run(FLAGS.model)):
         raise ValueError(f"--task={FLAGS.task}: expected --task={trained}, for which {FLAGS.model} was trained")
 
 

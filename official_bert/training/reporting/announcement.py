@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures
-from official_bert.training.phases import Phase, evaluation_steps, phase_config
+from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
 

@@ -1,0 +1,1 @@
+"""The configurations: files for --config."""
