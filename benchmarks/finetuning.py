@@ -65,8 +65,7 @@ def overrides() -> list[str]:
 
 def given_files():
     """Returns the data that the flags name."""
-    from official_bert.training.schedules import learning_rate
-from official_bert.training.task import DataFiles
+    from official_bert.training.task import DataFiles
     return DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file)
 
 
@@ -126,7 +125,7 @@ def rates_of(resolved, most: int = 0) -> list[float]:
     """Returns the learning rate of each step of our run, or of the first `most`, for theirs to use too."""
     import tensorflow as tf
 
-    from official_bert.training import optimization
+    from official_bert.training.schedules import learning_rate
     from official_bert.training.schedules.phases import epoch_steps
     config = resolved.task.config
     total = epoch_steps(config.training, resolved.train)
