@@ -128,7 +128,7 @@ def test_mistakes_give_one_line(demo_root, arguments, message):
 ])
 def test_flags_that_would_do_nothing_are_refused(given, message):
     refused = pytest.raises(ValueError, match=f"^{message}") if message else contextlib.nullcontext()
-    with imported_tool("serve", "official_bert") as serve, flagsaver.flagsaver(), refused:
+    with imported_tool("serve", "official_bert/commands") as serve, flagsaver.flagsaver(), refused:
         flags.FLAGS(["serve", *given.split()])
         serve._check_flags()
 
