@@ -7,7 +7,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
-ORDER = ["stores", "files", "copies", "typed_values", "config", "command_line", "reports", "text", "data", "layers", "models", "training",
+ORDER = ["stores", "files", "copies", "typed_values", "model_config", "config", "command_line", "reports", "text", "data", "layers", "models", "training",
          "serving", "tasks", "interface", "main"]
 APART = {"server": ("config", "files", "copies", "command_line", "server")}  # imports nothing else of ours, and only mains import it
 TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking",

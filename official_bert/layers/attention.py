@@ -8,9 +8,9 @@ import math
 import keras
 from keras import ops
 
-from official_bert.config import BERT_BASE
 from official_bert.layers import fused
 from official_bert.layers.recomputation import recomputed
+from official_bert.model_config import BERT_BASE
 
 BLOCK = 2 ** 22  # weights of attention that are there at a time if they are recomputed: 16 MB
 

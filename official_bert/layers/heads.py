@@ -3,11 +3,11 @@
 import keras
 from keras import ops
 
-from official_bert.config import BERT_BASE
 from official_bert.layers.attention import truncated_normal
 from official_bert.layers.fused import add_bias, pays, product_with_rows
 from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.transformer import get_activation
+from official_bert.model_config import BERT_BASE
 
 
 @keras.saving.register_keras_serializable("official_bert")

@@ -6,10 +6,10 @@ import math
 import keras
 from keras import ops
 
-from official_bert.config import BERT_BASE
 from official_bert.layers import fused
 from official_bert.layers.attention import SelfAttention, truncated_normal
 from official_bert.layers.layer_norm import LayerNormalization
+from official_bert.model_config import BERT_BASE
 
 
 def gelu_erf(x):

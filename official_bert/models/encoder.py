@@ -6,12 +6,13 @@ from typing import Any, ClassVar, Self
 import keras
 from keras import ops
 
-from official_bert.config import BERT_BASE, ModelConfig
+from official_bert.config import ModelConfig
 from official_bert.layers.attention import make_attention_mask, truncated_normal
 from official_bert.layers.bilstm import last_states, make_bilstm, run_bilstm
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.recomputation import recomputed
 from official_bert.layers.transformer import TransformerLayer
+from official_bert.model_config import BERT_BASE
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/")  # of the names of its weights

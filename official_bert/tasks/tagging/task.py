@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import check_rate, check_used
+from official_bert.config import check_used
 from official_bert.data import splits
 from official_bert.data.label_weights import Weights, check_smoothing, check_weights, class_weights, describe
 from official_bert.data.labelled_texts import SAME_SHARE
@@ -18,6 +18,7 @@ from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import Rows, Source, place, rows_of
 from official_bert.layers import crf
+from official_bert.model_config import check_rate
 from official_bert.models.tagger import Tagger
 from official_bert.reports.sections import Section
 from official_bert.tasks.tagging import conll

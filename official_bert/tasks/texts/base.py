@@ -13,13 +13,14 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from official_bert.config import check_rate, check_used
+from official_bert.config import check_used
 from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import Parts, SplitOptions
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, Truncate, make_features
 from official_bert.files import written_whole
+from official_bert.model_config import check_rate
 from official_bert.models.classifier import Classifier
 from official_bert.reports.sections import Section
 from official_bert.tasks.texts import metrics
