@@ -7,12 +7,24 @@ import os
 import sys
 
 STOPPED = "error: stopped by SIGINT"
+# The packages that `pip install official-bert` leaves out, by the extra that has them: requirements-EXTRA.txt.
+EXTRAS = {"serving": ("aiohttp", "grpc", "grpc_health", "orjson", "prometheus_client", "tensorflow_serving", "urllib3"),
+          "beam": ("apache_beam",)}
+
+
+def missing_extra(module: str | None) -> str:
+    """Returns the error for a module of an extra that is not installed; "" for other modules."""
+    return next((f"error: {module} is not installed; it is part of an extra: pip install 'official-bert[{extra}]', or in a checkout "
+                 f"pip install -r requirements-{extra}.txt" for extra, modules in EXTRAS.items()
+                 if module and module.partition(".")[0] in modules), "")
 
 
 def _show(kind, error, traceback) -> None:
-    """Shows Ctrl-C in one line and other errors as Python does."""
+    """Shows Ctrl-C and a missing extra in one line, and other errors as Python does."""
     if issubclass(kind, KeyboardInterrupt):
         print(STOPPED, file=sys.stderr)
+    elif issubclass(kind, ModuleNotFoundError) and (line := missing_extra(error.name)):
+        print(line, file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, traceback)
 
@@ -190,6 +202,8 @@ def run_main(main: Any) -> None:
             raise SystemExit("error: a worker process was ended from outside, for lack of memory perhaps "
                              "(fewer --num_workers take less)") from None
         except ModuleNotFoundError as error:
+            if line := missing_extra(error.name):
+                raise SystemExit(line) from None
             if error.name not in ("jax", "torch", "openvino"):  # what the other backends of Keras import
                 raise
             raise SystemExit(f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}") from None

@@ -5,6 +5,8 @@ A task's own values stand under `options:` and are checked by the `Options` data
 """
 
 import dataclasses
+import difflib
+import importlib.resources
 import json
 import os
 import re
@@ -15,7 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
-from official_bert.files import folder_of, normal, read_json, read_text, written_whole
+from official_bert.files import exists, folder_of, is_remote, normal, read_json, read_text, written_whole
 from official_bert.model_config import ModelConfig
 from official_bert.typed_values import build, read_yaml, read_yaml_value
 
@@ -171,8 +173,11 @@ AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({  # of the scripts of th
 
 
 def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dict]:
-    """Returns the values that a YAML file inherits from its `base:` (a path, or a list of paths beside the file), and its own."""
-    path = normal(path)
+    """Returns the values that a YAML file inherits from its `base:` (a path, or a list of paths beside the file), and its own.
+
+    The file may be one of this package's, by its name.
+    """
+    path = normal(path if _seen else packaged(path))
     if path in _seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")
     values = read_yaml(read_text(path, "configuration file" + (f" (base of {_seen[-1]})" if _seen else "")), path) or {}
@@ -185,6 +190,24 @@ def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dic
     for base in bases:
         merged = merge(merged, merge(*inherited_and_own(os.path.join(folder_of(path), base), (*_seen, path))))
     return merged, values
+
+
+def packaged(path: str) -> str:
+    """Returns the path of a configuration of this package, such as `pretrain/small` or `configs/pretrain/small.yaml`.
+
+    Other paths are returned as they are. A file at the path comes first. Raises ValueError, with the nearest names, if there is neither a file nor such a configuration.
+    """
+    if is_remote(path) or exists(path):
+        return path
+    folder = importlib.resources.files("official_bert.configs")
+    known = {f"{group.name}/{file.name.removesuffix('.yaml')}": file for group in folder.iterdir() if group.is_dir()
+             for file in group.iterdir() if file.name.endswith(".yaml")}
+    name = path.removeprefix("configs/").removesuffix(".yaml")
+    if name in known:
+        return str(known[name])
+    nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    raise ValueError(f"{path}: no such configuration file, and none of this package"
+                     + (f"; the nearest names there are {', '.join(nearest)}" if nearest else ", as pretrain/small is"))
 
 
 def merge(below: Mapping, above: Mapping) -> dict:

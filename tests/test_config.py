@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import pathlib
 from typing import Literal
 
 import pytest
@@ -236,3 +237,15 @@ def test_a_value_of_several_kinds_is_read_as_the_first_that_fits():
         with pytest.raises(ValueError) as error:
             build(Weighted, values)
         assert said in str(error.value)
+
+
+def test_a_configuration_of_the_package_has_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = pathlib.Path(__file__).parent.parent
+    assert load_config("pretrain/small") == load_config(str(root / "configs/pretrain/small.yaml"))
+    assert load_config("configs/model/tiny.yaml").model.hidden_size == 128
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/tiny").write_text("model: {hidden_size: 24}")
+    assert load_config("model/tiny").model.hidden_size == 24  # a file comes first
+    with pytest.raises(ValueError, match=r"pretrain/smal: no such configuration file.*nearest names there are pretrain/small"):
+        load_config("pretrain/smal")

@@ -1,0 +1,81 @@
+"""The commands under one name: `official-bert pretrain --config=pretrain/small ...`.
+
+Each runs the same main as `python -m official_bert.run_pretraining` or `python tools/build_vocab.py`; `official-bert COMMAND --help` lists
+its flags.
+"""
+
+import ast
+import difflib
+import importlib.metadata
+import importlib.util
+import pathlib
+import runpy
+import sys
+import types
+from collections.abc import Mapping
+
+# The modules of the commands, in the order in which a person needs them.
+COMMANDS: Mapping[str, str] = types.MappingProxyType({
+    "demo": "official_bert.tools.demo",
+    "prepare-corpus": "official_bert.tools.prepare_corpus",
+    "build-vocab": "official_bert.tools.build_vocab",
+    "extend-vocab": "official_bert.tools.extend_vocab",
+    "create-pretraining-data": "official_bert.tools.create_pretraining_data",
+    "inspect-records": "official_bert.tools.inspect_records",
+    "pack-records": "official_bert.tools.pack_records",
+    "pretrain": "official_bert.run_pretraining",
+    "plot-run": "official_bert.tools.plot_run",
+    "finetune": "official_bert.run_finetuning",
+    "run-classifier": "official_bert.run_classifier",
+    "run-squad": "official_bert.run_squad",
+    "predict": "official_bert.run_predict",
+    "features": "official_bert.extract_features",
+    "look-inside": "official_bert.tools.look_inside",
+    "glue-submission": "official_bert.tools.glue_submission",
+    "convert": "official_bert.tools.convert_checkpoint",
+    "export": "official_bert.run_export",
+    "serve": "official_bert.serve",
+    "run-ablations": "official_bert.tools.run_ablations",
+    "report-ablations": "official_bert.tools.report_ablations",
+    "make-ablation-text": "official_bert.tools.make_ablation_text",
+    "lower-for-tpu": "official_bert.tools.lower_for_tpu",
+})
+DISTRIBUTION = "official-bert"
+
+
+def main() -> None:
+    """Runs the command that the first argument names, with the other arguments."""
+    asked, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
+    if asked in ("--help", "-h", "help"):
+        print(overview())
+    elif asked == "--version":
+        print(f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}, tensorflow {importlib.metadata.version('tensorflow')}, "
+              f"keras {importlib.metadata.version('keras')}")
+    elif asked in COMMANDS:
+        sys.argv = [f"{DISTRIBUTION} {asked}", *arguments]
+        runpy.run_module(COMMANDS[asked], run_name="__main__", alter_sys=True)
+    else:
+        nearest = difflib.get_close_matches(asked.replace("_", "-"), COMMANDS, n=3, cutoff=0.5)
+        hint = f"perhaps {' or '.join(nearest)}" if nearest else f"expected one of {', '.join(COMMANDS)}"
+        raise SystemExit(f"error: {DISTRIBUTION} has no command {asked!r}: {hint}; {DISTRIBUTION} --help lists them")
+
+
+def overview() -> str:
+    """Returns a line for each command: its name and the first line of its module's docstring, which is read, not imported."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {_summary(module)}" for name, module in COMMANDS.items()]
+    return "\n".join([f"usage: {DISTRIBUTION} COMMAND [--flag=value ...]", "", *lines, "",
+                      f"{DISTRIBUTION} COMMAND --help lists its flags."])
+
+
+def _summary(module: str) -> str:
+    """Returns the first line of the docstring of a module."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    text = ast.get_docstring(ast.parse(pathlib.Path(spec.origin).read_text(encoding="utf-8")))
+    assert text is not None
+    return text.splitlines()[0]
+
+
+if __name__ == "__main__":
+    main()
