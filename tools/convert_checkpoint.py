@@ -38,6 +38,7 @@ flags.DEFINE_enum("hidden_act", "", ["", "gelu", "gelu_erf"],
                   "Overrides the files: Google's models were trained with gelu, but Hugging Face's copies say gelu_erf.")
 flags.DEFINE_list("labels", [], "Names of the classes of --input, in the order of its outputs, instead of those in its files.")
 flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input whose whole name matches are not converted.")
+flags.DEFINE_alias("drop", "leave_out")
 
 
 def read_source(formats, stored_models):

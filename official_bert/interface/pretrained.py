@@ -9,6 +9,8 @@ from official_bert.config import load_config
 from official_bert.files import exists, is_file
 from official_bert.models.encoder import BertEncoder
 from official_bert.models.interchange import casing, formats
+from official_bert.models.interchange.prefixes import local_checkpoint
+from official_bert.models.interchange.projects import hugging_face_tokenizers
 from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import restore_model, run_folder
 from official_bert.text.tokenization import FullTokenizer
@@ -17,7 +19,8 @@ from official_bert.training.checkpointing import CONFIG_FILE, VOCAB_FILE
 
 
 def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -> FullTokenizer:
-    """Returns the tokenizer of a vocabulary file, a training run, a checkpoint of any format, or an exported model.
+    """Returns the tokenizer of a vocabulary file, a training run, a checkpoint of any format, an exported model, or a folder of
+    Hugging Face's `tokenizer.save_pretrained` alone.
 
     `tokenize(text)` gives WordPieces, `encode(texts)` an encoder's inputs. Without `do_lower_case`, the files decide
     whether text is lower-cased; if they do not say, text is lower-cased unless the vocabulary has entries with capital letters.
@@ -38,7 +41,9 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
         return os.path.join(home, VOCAB_FILE), load_config(os.path.join(home, CONFIG_FILE)).tokenizer.do_lower_case
     if is_file(path) and path.endswith(".txt"):
         return path, None
-    model = formats.read(path)
+    path = local_checkpoint(path)
+    alone = None if formats.holds_model(path) else hugging_face_tokenizers.read_alone(path)
+    model = alone or formats.read(path)
     if not (vocab_file := formats.vocab_file_of(path, model)):
         raise ValueError(f"{path}: no vocabulary found beside it; give the path of vocab.txt")
     return vocab_file, casing.is_lower_case(model)

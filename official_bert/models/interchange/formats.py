@@ -27,6 +27,7 @@ from official_bert.models.tagger import Tagger
 
 # Modules of this package by the names that a user gives; each is imported when it is needed (keras_hub takes seconds).
 FOLDER_FORMATS = ("hugging_face", "keras_hub")
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # beginnings of names in a Hugging Face folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +80,28 @@ def find_format(path: str) -> tuple[str, str]:
     if path.endswith(".keras") and os.path.isfile(path):
         return "keras", path
     folder = path if os.path.isdir(path) else os.path.dirname(path)
-    if os.path.isdir(path) or os.path.basename(path).startswith(("model.safetensors", "pytorch_model.bin", "config.json")):
+    if os.path.isdir(path) or os.path.basename(path).startswith((*WEIGHTS, "config.json")):
         for name in FOLDER_FORMATS:
             if _holds(folder, name):
                 return name, folder
     if prefix := find_prefix(path):
         return _format_of_checkpoint(prefix), prefix
+    if os.path.exists(os.path.join(folder, stored_models.BERT_CONFIG_FILE)) and _has_weights(folder):
+        return "hugging_face", folder  # as the Chinese models of 2019 are published; beside a TF 1 checkpoint, that one is read
     if not os.path.exists(path):
         raise ValueError(f"{path}: no checkpoint found there")
     there = ", ".join(sorted(os.listdir(path))[:8]) or "an empty folder" if os.path.isdir(path) else "another file"
     raise ValueError(f"{path}: no checkpoint found there: expected a TensorFlow checkpoint, config.json with "
                      f"model.safetensors, a keras-hub preset or a .keras file, got {there}")
+
+
+def holds_model(path: str) -> bool:
+    """Whether a path holds a model of any format, which may be damaged."""
+    try:
+        find_format(path)
+    except ValueError:
+        return os.path.exists(os.path.join(path, "config.json"))
+    return True
 
 
 def _holds(folder: str, name: str) -> bool:
@@ -98,7 +110,14 @@ def _holds(folder: str, name: str) -> bool:
     if not os.path.exists(path):
         return False
     keys = set(stored_models.read_mapping(path))
-    return "class_name" in keys if name == "keras_hub" else bool(keys & {"model_type", "architectures"})
+    if name == "keras_hub":
+        return "class_name" in keys
+    return bool(keys & {"model_type", "architectures"}) or ("hidden_size" in keys and _has_weights(folder))  # neither key until 2020
+
+
+def _has_weights(folder: str) -> bool:
+    """Whether a folder has PyTorch's weights, in one file or several."""
+    return any(name.startswith(WEIGHTS) for name in os.listdir(folder))
 
 
 def _format_of_checkpoint(prefix: str) -> str:

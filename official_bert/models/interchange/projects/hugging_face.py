@@ -49,6 +49,7 @@ ARCHITECTURES: Mapping[str, Head] = {
     "BertModel": "", "BertForPreTraining": "pretraining", "BertForMaskedLM": "pretraining",
     "BertForNextSentencePrediction": "pretraining", "BertForSequenceClassification": "classifier",
     "BertForMultipleChoice": "choice", "BertForTokenClassification": "tagger", "BertForQuestionAnswering": "span"}
+OTHER_ARCHITECTURES = ("BertLMHeadModel", "BertGenerationEncoder", "BertGenerationDecoder")  # not computed here
 KINDS: Mapping[str, Kind] = {"single_label_classification": "classifier", "multi_label_classification": "multi_label",
                              "regression": "regression"}
 HIDDEN_ACTS = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu",
@@ -68,10 +69,14 @@ SWITCHES = {"position_embedding_type": ("absolute", None), "is_decoder": (False,
 
 def read(folder: str) -> StoredModel:
     """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
-    path = os.path.join(folder, CONFIG_FILE)
+    path = next((path for name in (CONFIG_FILE, stored_models.BERT_CONFIG_FILE) if os.path.exists(path := os.path.join(folder, name))),
+                os.path.join(folder, CONFIG_FILE))
     values = stored_models.read_mapping(path)
     architecture = _check_architecture(values, path)
     tensors = read_tensors(folder)
+    own_class = architecture not in (None, *ARCHITECTURES)
+    if own_class:
+        tensors = _with_usual_prefix(tensors, folder)
     named = {_usual_name(name): tensor for name, tensor in tensors.items()}
     if len(named) < len(tensors):
         raise ValueError(f"{folder}: several tensors claim one name, once with and once without the prefix bert.")
@@ -81,14 +86,20 @@ def read(folder: str) -> StoredModel:
                for ours, theirs in known.items()}
     narrow = {str(named[theirs].dtype) for theirs in known.values()} - {"float32"}
     notes = [f"{' and '.join(sorted(narrow))} weights were made float32"] if narrow else []
-    head = ARCHITECTURES[architecture] if architecture else stored_models.head_of(weights, folder)
+    config = build(ModelConfig, model_values(values, path), path)
+    if own_class and (unusable := _unusable_heads(weights, config.hidden_size)):
+        unknown += [known[name] for name in unusable]
+        weights = {name: weight for name, weight in weights.items() if name not in unusable}
+    head = ARCHITECTURES[architecture] if architecture and not own_class else stored_models.head_of(weights, folder)
     if head == "tagger":
         weights = {name.replace("classifier/", "tagger/"): weight for name, weight in weights.items()}
-    config = build(ModelConfig, model_values(values, path), path)
     if config.hidden_act == "gelu_erf":
         notes.append("hidden_act gelu is Hugging Face's, the erf form: gelu_erf here")
     vocab, pooling = tokenizers.read_vocab(folder), "" if head else sentence_transformers.read_pooling(folder)
     warnings = [*sentence_transformers.remarks(pooling), *tokenizers.remarks(folder, vocab)]
+    if own_class:
+        warnings.append(f"{architecture} is a class of its own, read by the names of its weights "
+                        f"({f'head: {head}' if head else 'the encoder'}); what it computes otherwise is not done here")
     return StoredModel(origin=f"{NAME} {folder} ({architecture or 'BERT'})", weights=weights, table=TABLE, config=config,
                        head=head, unknown=unknown, notes=notes, vocab=vocab, pooling=pooling, warnings=warnings,
                        do_lower_case=tokenizers.read_do_lower_case(folder),
@@ -116,13 +127,13 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
 
 
 def _check_architecture(values: Mapping[str, Any], path: str) -> str | None:
-    """Returns the class of the model. Raises ValueError if it is not a BERT that can be computed here."""
+    """Returns the class of the model, which may be one of a user's own. Raises ValueError if it is not a BERT that can be computed here."""
     named = values.get("architectures") or []
     kind = values.get("model_type", "bert")
     if kind != "bert":
         raise ValueError(f"{path}: expected a BERT model, got model_type {kind!r} ({', '.join(named) or 'no architectures'})")
-    if len(named) > 1 or (named and named[0] not in ARCHITECTURES):
-        raise ValueError(f"{path}: expected one of {', '.join(ARCHITECTURES)}, got {', '.join(named)}")
+    if len(named) > 1 or (named and named[0] in OTHER_ARCHITECTURES):
+        raise ValueError(f"{path}: expected one of {', '.join(ARCHITECTURES)}, or a class of your own, got {', '.join(named)}")
     for key, usual in SWITCHES.items():
         if values.get(key) not in usual:
             raise ValueError(f"{path}: {key}: {values[key]!r} is not computed here; expected {usual[0]!r}")
@@ -165,6 +176,34 @@ def _usual_name(name: str) -> str:
     if name.startswith(("embeddings.", "encoder.", "pooler.")):
         name = f"bert.{name}"
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _with_usual_prefix(tensors: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:
+    """Names the encoder's tensors `bert.`, whatever a class of one's own calls it, such as `model.encoder.` or `module.bert.`.
+
+    Raises ValueError for several encoders.
+    """
+    words = "embeddings.word_embeddings.weight"
+    encoders = [name.removesuffix(words) for name in tensors if name.endswith(words)]
+    if len(encoders) > 1:
+        raise ValueError(f"{folder}: expected one encoder, got {len(encoders)}, {' and '.join(map(repr, encoders))}")
+    if not encoders or encoders[0] in ("", "bert."):
+        return dict(tensors)
+    outer = encoders[0].removesuffix("bert.")  # of the heads beside the encoder, if it has one
+    return {f"bert.{name.removeprefix(encoders[0])}" if name.startswith(encoders[0]) else name.removeprefix(outer): tensor
+            for name, tensor in tensors.items()}
+
+
+def _unusable_heads(weights: Mapping[str, np.ndarray], hidden_size: int) -> list[str]:
+    """Returns our names of the head's weights, in a class of one's own, that are not all of one head for BERT's vectors."""
+    heads: dict[str, list[str]] = {}
+    for name in weights:
+        if prefix := next((prefix for prefix in stored_models.HEAD_PREFIXES if name.startswith(prefix)), None):
+            heads.setdefault(prefix, []).append(name)
+    whole = [prefix for prefix, names in heads.items() if {*names} == {ours for ours, _ in TABLE.rows if ours.startswith(prefix)}
+             and all(weights[name].shape[-1] == hidden_size for name in names if name.endswith("/output_weights"))]
+    kinds = {stored_models.HEAD_PREFIXES[prefix] for prefix in whole}
+    return [name for prefix, names in heads.items() if prefix not in whole or len(kinds) > 1 for name in names]
 
 
 def _drop_copies(named: dict[str, np.ndarray], folder: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.models.interchange import stored_models
+from official_bert.models.interchange.names import NameTable
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -25,6 +26,13 @@ def read_vocab(folder: str) -> list[str] | None:
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"{path}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got something else")
     return sorted(ids, key=ids.__getitem__)
+
+
+def read_alone(folder: str) -> StoredModel | None:
+    """Reads a folder of `tokenizer.save_pretrained`, without a model: vocabulary and casing alone. None if it has no vocabulary."""
+    if os.path.isdir(folder) and (vocab := read_vocab(folder)) is not None:
+        return StoredModel(origin=folder, weights={}, table=NameTable([]), vocab=vocab, do_lower_case=read_do_lower_case(folder))
+    return None
 
 
 def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
