@@ -195,7 +195,8 @@ def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dic
 def packaged(path: str) -> str:
     """Returns the path of a configuration of this package, such as `pretrain/small` or `configs/pretrain/small.yaml`.
 
-    Other paths are returned as they are. A file at the path comes first. Raises ValueError, with the nearest names, if there is neither a file nor such a configuration.
+    Other paths are returned as they are. A file at the path comes first. Raises ValueError, with the nearest names, if there is neither a
+    file nor such a configuration.
     """
     if is_remote(path) or exists(path):
         return path
