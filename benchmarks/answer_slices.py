@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 from absl import flags
 
+from official_bert.tasks.squad.alignment import answer_pieces
 from official_bert.tasks.squad.decoding import Span, span_text
-from official_bert.tasks.squad.features import FeatureMaker, answer_pieces
+from official_bert.tasks.squad.features import FeatureMaker
 from official_bert.tasks.squad.reading import SquadExample, answer_words, read_squad, split_words
 from official_bert.text.tokenization import FullTokenizer
 

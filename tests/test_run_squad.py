@@ -76,6 +76,7 @@ def results(folder):
 
 def test_the_flags_of_2018_train_answer_and_measure(files, trained):
     first = files / "first"
+    assert "answer_alignment: 2018" in (first / "config.yaml").read_text()
     assert float(results(first)["exact_match"]) > 80 and float(results(first)["f1"]) > 80
     predictions = json.loads((first / "predictions.json").read_text())
     assert len(predictions) == 60

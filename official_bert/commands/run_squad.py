@@ -41,6 +41,7 @@ command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_
                            "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
 command_line.define_without_meaning(["master", "num_tpu_cores", "verbose_logging"])
 flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 2018: 8).")
+ANSWERS_OF_2018 = merge(AS_IN_2018, {"options": {"answer_alignment": 2018}})
 
 
 def main(_) -> None:
@@ -215,7 +216,7 @@ def _config() -> Config:
     from official_bert.training import runs
     overrides = _overrides() + ([] if FLAGS.config else ["task=squad"])
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=overrides,
-                         defaults=AS_IN_2018 if FLAGS.config else merge(FINE_TUNING, AS_IN_2018), report=print,
+                         defaults=merge({} if FLAGS.config else FINE_TUNING, ANSWERS_OF_2018), report=print,
                          checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
     _check_task(config)
     runs.require_vocabulary(config)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from official_bert.tasks.squad.alignment import Pieces
 from official_bert.tasks.squad.decoding import DecodingRules, Logits, best_positions, null_span
-from official_bert.tasks.squad.features import FeatureMaker, Pieces
+from official_bert.tasks.squad.features import FeatureMaker
 from official_bert.text.tokenization import FullTokenizer
 
 
@@ -35,7 +36,7 @@ def raw_features(maker: FeatureMaker, tokenizer: FullTokenizer, row: int, questi
     tokens = tuple(token for token, _, _ in found)
     offsets = np.array([(start, end) for _, start, end in found], np.int32).reshape(-1, 2)
     count = np.arange(len(tokens) + 1, dtype=np.int32)
-    pieces = Pieces(tokens, np.array(tokenizer.convert_tokens_to_ids(tokens), np.int32), count[:-1], count)
+    pieces = Pieces(tokens, np.array(tokenizer.convert_tokens_to_ids(tokens), np.int32), count[:-1], count, *offsets.T)
     asked = tokenizer.tokenize(question)
     features = []
     for feature in maker.windows(row, asked, pieces):

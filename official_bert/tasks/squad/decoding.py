@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from official_bert.tasks.squad.features import SquadFeature
-from official_bert.tasks.squad.reading import SquadExample
+from official_bert.tasks.squad.reading import Alignment, SquadExample
 from official_bert.text.tokenization import BasicTokenizer
 
 NOTHING = "empty"  # 2018's answer if no span at all is possible
@@ -16,12 +16,13 @@ NO_SPAN = 1e6  # the null odds in that case
 
 @dataclasses.dataclass(frozen=True)
 class DecodingRules:
-    """The flags of 2018's `run_squad.py` for decoding."""
+    """The flags of 2018's `run_squad.py` for decoding, and how the text of an answer is found."""
 
     n_best_size: int = 20
     max_answer_length: int = 30  # tokens
     version_2_with_negative: bool = False
     null_score_diff_threshold: float = 0.0  # no answer if the null score exceeds the best span's by more
+    answer_alignment: Alignment = 2018  # characters: answers are slices of the context
 
     def __post_init__(self):
         for key in ("n_best_size", "max_answer_length"):
@@ -114,15 +115,21 @@ def null_span(logits: Sequence[Logits]) -> Span:
 def decode(example: SquadExample, features: Sequence[SquadFeature], logits: Sequence[Logits], rules: DecodingRules,
            do_lower_case: bool = True) -> Decoded:
     """Decodes the answer to one question from the logits of its features; pure."""
+    def answer_text(feature: SquadFeature, span: Span) -> str:
+        if not span.start:
+            return ""
+        exact = rules.answer_alignment == "characters"
+        return span_slice(example, feature, span) if exact else span_text(example, feature, span, do_lower_case)
     chosen: dict[str, Span] = {}
     for span in best_spans(features, logits, rules):
         if len(chosen) >= rules.n_best_size:
             break
-        text = span_text(example, features[span.feature], span, do_lower_case) if span.start else ""
+        text = answer_text(features[span.feature], span)
         chosen.setdefault(text, span)
     if rules.version_2_with_negative:
         chosen.setdefault("", null_span(logits))
-    entries = [(text, span.start_logit, span.end_logit) for text, span in chosen.items()] or [(NOTHING, 0.0, 0.0)]
+    entries = [(text, span.start_logit, span.end_logit) for text, span in chosen.items()] or [
+        (NOTHING if rules.answer_alignment == 2018 else "", 0.0, 0.0)]
     probabilities = softmax([start + end for _, start, end in entries])
     nbest = tuple(Answer(text, probability, start, end) for (text, start, end), probability in zip(entries, probabilities))
     if not rules.version_2_with_negative:
@@ -139,6 +146,12 @@ def softmax(scores: Sequence[float]) -> list[float]:
     largest = max(scores)
     exponents = [math.exp(score - largest) for score in scores]
     return [value / sum(exponents) for value in exponents]
+
+
+def span_slice(example: SquadExample, feature: SquadFeature, span: Span) -> str:
+    """Returns the context from the first to the last character of a span's pieces."""
+    starts, ends = feature.pieces.starts, feature.pieces.ends
+    return example.passage.context[starts[feature.piece_at(span.start)]:ends[feature.piece_at(span.end)]]
 
 
 def span_text(example: SquadExample, feature: SquadFeature, span: Span, do_lower_case: bool) -> str:

@@ -5,19 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from official_bert.tasks.squad.reading import Passage, SquadExample
+from official_bert.tasks.squad.alignment import LabelCounts, Pieces, answer_label
+from official_bert.tasks.squad.reading import Alignment, Passage, SquadExample
 from official_bert.text.packing import is_max_context, pack_pair, sliding_windows
 from official_bert.text.tokenization import FullTokenizer
-
-
-@dataclasses.dataclass(frozen=True)
-class Pieces:
-    """A passage in WordPieces, word by word."""
-
-    tokens: tuple[str, ...]
-    ids: np.ndarray  # int32 [pieces]
-    word: np.ndarray  # int32 [pieces], the word of each piece
-    first: np.ndarray  # int32 [words + 1], the first piece of each word
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +37,13 @@ class SquadFeature:
         window = self.pieces.tokens[self.window_start:self.window_start + self.window_length]
         return ["[CLS]", *self.question, "[SEP]", *window, "[SEP]"]
 
+    def piece_at(self, position: int) -> int:
+        """The passage's piece at a position inside the window."""
+        return self.window_start + position - self.first_position
+
     def word_at(self, position: int) -> int:
         """The passage's word at a position inside the window."""
-        return int(self.pieces.word[self.window_start + position - self.first_position])
+        return int(self.pieces.word[self.piece_at(position)])
 
 
 def as_arrays(features: Sequence[SquadFeature]) -> dict[str, np.ndarray]:
@@ -68,17 +63,19 @@ class FeatureMaker:
     Raises ValueError if a question of the greatest length leaves no room for its passage.
     """
 
-    def __init__(self, tokenizer: FullTokenizer, max_seq_length: int = 384, doc_stride: int = 128, max_query_length: int = 64):
+    def __init__(self, tokenizer: FullTokenizer, max_seq_length: int = 384, doc_stride: int = 128, max_query_length: int = 64,
+                 answer_alignment: Alignment = 2018):
         if max_query_length < 1 or doc_stride < 1:
             raise ValueError(f"max_query_length, doc_stride: expected at least 1, got {max_query_length}, {doc_stride}")
         if max_seq_length <= max_query_length + 3:
             raise ValueError(f"max_seq_length: expected more than max_query_length + 3 = {max_query_length + 3}, "
                              f"got {max_seq_length}")
         self.tokenizer, self.max_query_length = tokenizer, max_query_length
-        self.max_seq_length, self.doc_stride = max_seq_length, doc_stride
+        self.max_seq_length, self.doc_stride, self.answer_alignment = max_seq_length, doc_stride, answer_alignment
         self.cls_id, self.sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
         self.cut_questions = 0  # longer than max_query_length
-        self._words: dict[str, list[str]] = {}
+        self.labels = LabelCounts()
+        self._words: dict[str, list[tuple[str, int, int]]] = {}
         self._passage: tuple[Passage | None, Pieces | None] = (None, None)
 
     def make(self, examples: Sequence[SquadExample], training: bool = False) -> list[SquadFeature]:
@@ -99,18 +96,24 @@ class FeatureMaker:
         of_words = []
         for word in passage.words:
             if word not in self._words:
-                self._words[word] = self.tokenizer.tokenize(word)
+                self._words[word] = self.tokenizer.tokenize_with_offsets(word)
             of_words.append(self._words[word])
-        tokens = tuple(token for word in of_words for token in word)
+        tokens = tuple(token for word in of_words for token, _, _ in word)
         counts = np.array([len(word) for word in of_words], np.int32)
-        return Pieces(tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32),
-                      np.repeat(np.arange(len(counts), dtype=np.int32), counts),
-                      np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+        owners = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        begins = np.array(passage.word_starts, np.int32)[owners]
+        starts, ends = (np.array([piece[side] for word in of_words for piece in word], np.int32) + begins for side in (1, 2))
+        return Pieces(tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32), owners,
+                      np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), starts, ends)
 
     def _of_example(self, index: int, example: SquadExample, training: bool) -> list[SquadFeature]:
-        pieces = self.pieces(example.passage)
-        answer = answer_pieces(pieces, example, self.tokenizer) if training and not example.is_impossible else (0, -1)
-        return self.windows(index, self.tokenizer.tokenize(example.question), pieces, answer, training)
+        pieces, question = self.pieces(example.passage), self.tokenizer.tokenize(example.question)
+        if not training or example.is_impossible:
+            return self.windows(index, question, pieces, training=training)
+        label = answer_label(pieces, example, self.tokenizer, self.answer_alignment)
+        features = self.windows(index, question, pieces, (label.first, label.last), training)
+        self.labels.add(label, outside=not any(feature.start_position for feature in features))
+        return features
 
     def windows(self, index: int, question: list[str], pieces: Pieces, answer: tuple[int, int] = (0, -1),
                 training: bool = False) -> list[SquadFeature]:
@@ -137,16 +140,3 @@ def max_context(windows: Sequence[tuple[int, int]], number: int) -> np.ndarray:
     if len(windows) == 1:
         return np.ones(length, bool)
     return np.array([is_max_context(windows, number, position) for position in range(start, start + length)])
-
-
-def answer_pieces(pieces: Pieces, example: SquadExample, tokenizer: FullTokenizer) -> tuple[int, int]:
-    """Returns the first and last piece of an answer: of the first span within its words that reads as the answer itself, or
-    of its whole words (2018 `_improve_answer_span`). 1895 can be cut out of "(1895-1943)", but Japan not out of "Japanese".
-    """
-    first, last = int(pieces.first[example.start_word]), int(pieces.first[example.end_word + 1]) - 1
-    wanted = " ".join(tokenizer.tokenize(example.answer))
-    for start in range(first, last + 1):
-        for end in range(last, start - 1, -1):
-            if " ".join(pieces.tokens[start:end + 1]) == wanted:
-                return start, end
-    return first, last

@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Literal
 
@@ -10,7 +11,8 @@ import numpy as np
 from official_bert.data.tables import Rows, Source, place, rows_of
 
 SeveralAnswers = Literal["refuse", "first", "all"]
-SPACES = " \t\r\n\u202f"  # separate words, as in 2018
+Alignment = Literal["characters", 2018]  # of answers and pieces: exact, or that of 2018, which sees words between spaces
+WORD = re.compile("[^ \t\r\n\u202f]+")  # what stands between spaces, as in 2018
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class SquadExample:
-    """A question about a passage; for training, with the answer's first and last word (-1: none)."""
+    """A question about a passage; for training, with the answer's first and last word (-1: none), and its characters."""
 
     qas_id: str
     question: str
@@ -32,6 +34,9 @@ class SquadExample:
     answer: str = ""
     start_word: int = -1
     end_word: int = -1
+    answer_start: int = 0  # code points of the context
+    answer_end: int = 0
+    moved: bool = False  # the answer lies there, but not at its `answer_start`
     is_impossible: bool = False
 
 
@@ -57,21 +62,12 @@ class SquadFile:
 
 def split_words(context: str) -> Passage:
     """Splits a context into words at spaces, tabs, line ends and U+202F only."""
-    words, starts = [], []  # type: ignore[var-annotated]
-    inside = False
-    for index, char in enumerate(context):
-        if char in SPACES:
-            inside = False
-        elif inside:
-            words[-1] += char
-        else:
-            words.append(char)
-            starts.append(index)
-            inside = True
-    return Passage(context, tuple(words), tuple(starts))
+    found = list(WORD.finditer(context))
+    return Passage(context, tuple(match.group() for match in found), tuple(match.start() for match in found))
 
 
-def read_squad(path: Source, training: bool = False, version_2: bool = False, several: SeveralAnswers = "refuse") -> SquadFile:
+def read_squad(path: Source, training: bool = False, version_2: bool = False, several: SeveralAnswers = "refuse",
+               alignment: Alignment = 2018) -> SquadFile:
     """Reads the examples of a file in SQuAD's JSON, with or without a BOM, or of rows of a question each.
 
     Rows are in memory, in JSON lines, in Parquet, or in a JSON list, which may stand under `data`. A row has `question`, `context` and
@@ -79,8 +75,8 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
     is missing, and so is `is_impossible` beside `answers`. Rows of a test set have no answers.
 
     With `training`, as in 2018, a question needs exactly one answer (none if `version_2` and `is_impossible`), and questions
-    whose answer is not at its stated place, up to spaces, are skipped. With `several` answers, `first` trains on the first one, `all` on
-    each different one, as an example of its own.
+    whose answer is not at its stated place, up to spaces, are skipped; with the alignment of 2018, spaces are those between words alone.
+    With `several` answers, `first` trains on the first one, `all` on each different one, as an example of its own.
 
     Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there twice, answers of
     another form, or several answers in training.
@@ -100,8 +96,8 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
         if "answers" in row and not training:
             _check_gold(row, where)
         example = SquadExample(qas_id, question, passage)
-        given = _with_answers(example, row, where, version_2, several) if training else [example]
-        wrong = [one for one in given if training and not one.is_impossible and one.start_word < 0]
+        given = _with_answers(example, row, where, version_2, several, alignment) if training else [example]
+        wrong = [one for one in given if training and not one.is_impossible and not _is_labelled(one, alignment)]
         unfound += [f"{qas_id} ({one.answer!r})" for one in wrong]
         skipped += len(wrong) == len(given)
         examples += [one for one in given if one not in wrong]
@@ -201,8 +197,9 @@ def _questions(source: Source, articles: Sequence[Any]) -> Iterator[tuple[str, P
                 yield where if isinstance(source, Rows) else f"{where}.qas[{position}]", passage, question
 
 
-def _with_answers(example: SquadExample, row: Mapping, where: str, version_2: bool, several: SeveralAnswers) -> list[SquadExample]:
-    """Returns the example with its answer, or once for each different one; words are -1 of an answer that is not in the context."""
+def _with_answers(example: SquadExample, row: Mapping, where: str, version_2: bool, several: SeveralAnswers,
+                  alignment: Alignment) -> list[SquadExample]:
+    """Returns the example with its answer, or once for each one that gets another label."""
     if version_2 and "answers" in row and _get(row, "is_impossible", bool, where):
         return [dataclasses.replace(example, is_impossible=True)]
     answers = _get(row, "answers", list, where)
@@ -212,8 +209,26 @@ def _with_answers(example: SquadExample, row: Mapping, where: str, version_2: bo
         raise ValueError(f"{where} ({example.qas_id}): expected exactly 1 answer in training data, got {len(answers)}{hint}")
     given = [(_get(answer, "text", str, f"{where}.answers[{number}]"), _get(answer, "answer_start", int, f"{where}.answers[{number}]"))
              for number, answer in enumerate(answers[:1] if several == "first" else answers)]
-    found = {(text, *answer_words(example.passage, text, start)): None for text, start in given}
-    return [dataclasses.replace(example, answer=text, start_word=first, end_word=last) for text, first, last in found]
+    different: dict[tuple, SquadExample] = {}
+    for text, start in given:
+        answered = _with_answer(example, text, start)
+        label = (answered.start_word, answered.end_word) if alignment == 2018 else (answered.answer_start, answered.answer_end)
+        different.setdefault((text, *label), answered)
+    return list(different.values())
+
+
+def _with_answer(example: SquadExample, text: str, start: int) -> SquadExample:
+    """Returns the example with the words and the characters of an answer."""
+    first, last = answer_words(example.passage, text, start)
+    place = answer_place(example.passage, text, start) or (0, 0)
+    stated = start + len(text) - len(text.lstrip())
+    return dataclasses.replace(example, answer=text, start_word=first, end_word=last, answer_start=place[0], answer_end=place[1],
+                               moved=place[0] != stated)
+
+
+def _is_labelled(example: SquadExample, alignment: Alignment) -> bool:
+    """Whether the context holds the example's answer."""
+    return example.start_word >= 0 if alignment == 2018 else example.answer_end > 0
 
 
 def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
@@ -221,12 +236,37 @@ def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
 
     As in 2018, spaces may differ, and the words may contain more than the answer.
     """
+    if (found := _stretch(passage, text, start)) is None:
+        return -1, -1
+    first, last = found
+    return found if " ".join(text.split()) in " ".join(passage.words[first:last + 1]) else (-1, -1)
+
+
+def answer_place(passage: Passage, text: str, start: int) -> tuple[int, int] | None:
+    """Returns where an answer begins and ends in its context: at `start` or, if another text stands there, at the nearest place within
+    the words there. Spaces may differ, and those around the answer do not count. None: these words do not contain it.
+    """
+    if (found := _stretch(passage, text, start)) is None:
+        return None
+    first, last = found
+    stretch = slice(passage.word_starts[first], passage.word_starts[last] + len(passage.words[last]))
+    wanted = start + len(text) - len(text.lstrip())
+    reads = re.compile(r"\s+".join(map(re.escape, text.split())))
+    if match := reads.match(passage.context, wanted):
+        return match.span()
+    # A lookahead, so that places may overlap.
+    places = [match.span(1) for match in re.finditer(f"(?=({reads.pattern}))", passage.context[stretch])]
+    nearest = min(places, key=lambda place: abs(place[0] + stretch.start - wanted), default=None)
+    return nearest and (nearest[0] + stretch.start, nearest[1] + stretch.start)
+
+
+def _stretch(passage: Passage, text: str, start: int) -> tuple[int, int] | None:
+    """Returns the first and last word at the characters of an answer; None if it is empty or the context has no such characters."""
     end = start + len(text) - 1
     if not text.strip() or start < 0 or end >= len(passage.context):
-        return -1, -1
+        return None
     first, last = (_word_at(passage, position) for position in (start, end))
-    found = " ".join(passage.words[max(first, 0):last + 1])
-    return (max(first, 0), last) if " ".join(text.split()) in found else (-1, -1)
+    return None if last < 0 else (max(first, 0), last)
 
 
 def _word_at(passage: Passage, position: int) -> int:

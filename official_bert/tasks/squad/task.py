@@ -23,15 +23,16 @@ from official_bert.files import written_whole
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.reports.sections import Section
 from official_bert.tasks.squad import metrics, reading
+from official_bert.tasks.squad.alignment import LabelCounts
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
 from official_bert.tasks.squad.examination import examine
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
-from official_bert.tasks.squad.reading import SeveralAnswers, SquadFile, read_squad
+from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.training import losses
 from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
-LAYOUT = 2  # of the arrays that are cached
+LAYOUT = 3  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
 
 
@@ -47,6 +48,7 @@ class Options(SplitOptions):
     version_2_with_negative: bool = False
     null_score_diff_threshold: float = 0.0
     several_answers: SeveralAnswers = "refuse"  # of a training question: the first one, or an example for each different one
+    answer_alignment: Alignment = "characters"  # of answers and pieces, in training and prediction; 2018: that of run_squad.py
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to; none: to the longest of each batch
 
 
@@ -130,8 +132,9 @@ class Task(TaskBase):
         answered = read(predict_path) if steps.predict and predict_path else None
         held_out = self._questions(evaluated) if evaluated else None
         tests = held_out if answered is evaluated else self._questions(answered) if answered else None
-        return Resolved(task=self, model=model or self.build_model(), held_out=held_out, tests=tests,
-                        train=self._train_source(train, files.cache_dir) if train else None, notes=notes)
+        source, labels = self._train_source(train, files.cache_dir) if train else (None, ())
+        return Resolved(task=self, model=model or self.build_model(), held_out=held_out, tests=tests, train=source,
+                        notes=(*notes, *labels))
 
     def _divide(self, train: SquadFile | None, whole: SquadFile, hold_out: bool) -> tuple[SquadFile | None, SquadFile | None, tuple]:
         """Divides the questions of a training file by articles, or by passages if there are few articles.
@@ -153,24 +156,35 @@ class Task(TaskBase):
             where = f"--data_dir={files.data_dir}: no {self._published(0)} there" if files.data_dir else "got neither"
             raise ValueError(f"task squad: expected --train_file or a --data_dir with {self._published(0)}; {where}")
         file = read_squad(path, training=True, version_2=self.options.version_2_with_negative,
-                          several=self.options.several_answers)
+                          several=self.options.several_answers, alignment=self.options.answer_alignment)
         if file.unfound:
             logging.warning("%s", file.warning())
         return file
 
-    def _train_source(self, file: SquadFile, cache_dir: str) -> ExampleSource:
+    def _train_source(self, file: SquadFile, cache_dir: str) -> tuple[ExampleSource, tuple[str, ...]]:
+        """Returns the training rows, and a line about their labels if some differ from the answers."""
         depends_on = {"layout": LAYOUT, "data": digest(file.source), "questions": text_digest(example.qas_id for example in file.examples),
                       "vocab": file_digest(self.config.tokenizer.vocab_file),
                       "do_lower_case": self.config.tokenizer.do_lower_case} | {
-            key: getattr(self.options, key) for key in ("max_seq_length", "doc_stride", "max_query_length",
-                                                        "version_2_with_negative", "several_answers")}
-        arrays = cached(cache_dir, depends_on, lambda: as_arrays(self._features(file, training=True)))
+            key: getattr(self.options, key) for key in ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative",
+                                                        "several_answers", "answer_alignment")}
+        arrays = cached(cache_dir, depends_on, lambda: self._train_arrays(file))
+        self._warn_of_cut(file, int(arrays["cut_questions"]))
+        said = LabelCounts(*map(int, arrays["labels"])).line(self.options.answer_alignment)
         answers = {name: arrays[name] for name in ("start_positions", "end_positions")}
-        return ExampleSource(TextFeatures(arrays, answers), self.config.training.batch_size, self.config.seed,
-                             buckets=self.options.buckets, rows=len(file.examples))
+        source = ExampleSource(TextFeatures(arrays, answers), self.config.training.batch_size, self.config.seed,
+                               buckets=self.options.buckets, rows=len(file.examples))
+        return source, (f"{file.source}: {said}",) if said else ()
+
+    def _train_arrays(self, file: SquadFile) -> dict[str, np.ndarray]:
+        maker = self._feature_maker()
+        arrays = as_arrays(maker.make(file.examples, training=True))
+        return arrays | {"labels": np.array(dataclasses.astuple(maker.labels)), "cut_questions": np.array(maker.cut_questions)}
 
     def _questions(self, file: SquadFile) -> "Questions":
-        features, settings = self._features(file, training=False), self.config.training
+        maker, settings = self._feature_maker(), self.config.training
+        features = maker.make(file.examples)
+        self._warn_of_cut(file, maker.cut_questions)
         source = ExampleSource(TextFeatures(as_arrays(features)), settings.eval_batch_size, shuffle=False,
                                by_length=not settings.eval_steps, buckets=self.options.buckets)
         return Questions(self, file, features, source)
@@ -212,13 +226,14 @@ class Task(TaskBase):
     def _published(self, index: int) -> str:
         return FILES["2.0" if self.options.version_2_with_negative else "1.1"][index]
 
-    def _features(self, file: SquadFile, training: bool) -> list[SquadFeature]:
-        maker = FeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride, self.options.max_query_length)
-        features = maker.make(file.examples, training)
-        if maker.cut_questions:
-            logging.warning("%s: %d questions are longer than max_query_length = %d tokens and were cut", file.source,
-                            maker.cut_questions, self.options.max_query_length)
-        return features
+    def _feature_maker(self) -> FeatureMaker:
+        return FeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride, self.options.max_query_length,
+                            self.options.answer_alignment)
+
+    def _warn_of_cut(self, file: SquadFile, questions: int) -> None:
+        if questions:
+            logging.warning("%s: %d questions are longer than max_query_length = %d tokens and were cut", file.source, questions,
+                            self.options.max_query_length)
 
 
 @dataclasses.dataclass(frozen=True)

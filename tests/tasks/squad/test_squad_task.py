@@ -24,7 +24,7 @@ def golden_squad(request, golden):
     wanted = json.loads((golden / f"squad_v{request.param}_features.json").read_text(encoding="utf-8"))
     options = {key: wanted[key] for key in ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
                                             "max_answer_length", "null_score_diff_threshold")}
-    task = make_task(golden, version_2_with_negative=request.param == 2, **options)
+    task = make_task(golden, version_2_with_negative=request.param == 2, answer_alignment=2018, **options)
     files = DataFiles(eval_file=str(golden / f"squad_v{request.param}.json"))
     questions = task.resolve(files, Steps(train=False, predict=True)).tests
     return wanted, dict(np.load(golden / f"squad_v{request.param}_logits.npz")), questions
@@ -238,7 +238,8 @@ def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_p
     files, task = DataFiles(train_file=str(golden / "squad_v1.json"), eval_file=str(path)), make_task(golden, max_seq_length=96)
     data = task.resolve(files, Steps(predict=True))
     assert data.held_out is None and data.tests.source.batches_per_epoch == 1
-    assert data.notes == (f"{path} has no answers: nothing is evaluated",)
+    assert data.notes[0] == f"{path} has no answers: nothing is evaluated"
+    assert [": labels of " in note for note in data.notes] == [False, True]
     with pytest.raises(ValueError, match=r"task squad: no evaluation data given: .*broken\.json has no answers"):
         task.resolve(files, Steps(train=False))
 
