@@ -158,7 +158,7 @@ class Writer:
     def __init__(self, files: list[TextIO], held_out: TextIO | None, folder: str, languages: list[str], report: YieldReport):
         self.files, self.held_out, self.report = files, held_out, report
         self.lines = deduplication.LineCounter(folder)
-        self.written, self.number, self.holds_copies = 0, 0, False
+        self.written, self.number, self.number_held_out, self.holds_copies = 0, 0, 0, False
         self.sizes = dict.fromkeys(languages, 0)
         self.out = dict.fromkeys(languages, 0)
         self._waiting = {language: os.path.join(folder, f"waiting-{language}") for language in languages} if is_mixed() else {}
@@ -169,6 +169,7 @@ class Writer:
         sentences = [sentence for paragraph in document.paragraphs for sentence in paragraph]
         if self.held_out and document.fingerprint.document < FLAGS.held_out * 2**64:
             self.held_out.write("\n".join(sentences) + "\n\n")
+            self.number_held_out += 1
             self.report.keep(**amounts)
             return
         self.sizes[document.language] += amounts["words"]
@@ -347,6 +348,9 @@ def main(_) -> None:
             writer = Writer(opened[:len(outputs)], opened[-1] if held_out else None, folder, list(files), YieldReport())
             seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
             write_corpus(pieces, writer, seen, shortest, progress)
+            if writer.number and FLAGS.held_out and not 0 < writer.number_held_out < writer.number:
+                raise ValueError(f"--held_out={FLAGS.held_out:g}: expected a share of the documents for each side, but it takes "
+                                 f"{'none' if not writer.number_held_out else 'all'} of the {writer.number} documents")
             if not writer.written:
                 print_report(writer.report, 0, writer.shares())
                 raise ValueError(f"{FLAGS.input_file}: no document with {shortest} sentences of running text in "

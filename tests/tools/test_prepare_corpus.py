@@ -288,3 +288,19 @@ def test_an_unknown_language_is_an_error_before_work(root, tmp_path):
     (tmp_path / "a.txt").write_text("Some text.")
     done = prepare(root, f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/c", "--language=english")
     assert done.returncode == 1 and "error: --language: expected the code of a Wikipedia" in done.stderr
+
+
+@pytest.mark.parametrize(("share", "told"), [
+    (0.001, "--held_out=0.001: expected a share of the documents for each side, but it takes none of the 3 documents"),
+    (0.5, "but it takes all of the 1 documents")])
+def test_a_held_out_part_without_documents_is_refused(root, tmp_path, share, told):
+    rows = list(corpus_rows(3)) if share < 0.1 else next(
+        [row] for seed in range(20) for row in corpus_rows(1, seed) if document_hash(json.loads(row)["text"]) < 2**63)
+    (tmp_path / "in.jsonl").write_text("\n".join(rows) + "\n")
+    done = prepare(root, f"--input_file={tmp_path}/in.jsonl", f"--output_file={tmp_path}/c.txt", f"--held_out={share}")
+    assert done.returncode == 1 and told in done.stderr and not list(tmp_path.glob("*c.txt"))
+
+
+def document_hash(text):
+    from official_bert.data.raw_text.deduplication import Fingerprinter
+    return Fingerprinter(False)([[sentence.strip() + "." for sentence in text.split(".") if sentence.strip()]]).document

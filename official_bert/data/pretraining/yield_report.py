@@ -143,7 +143,8 @@ class YieldReport:
         for name, reason in self.dropped.items():
             add_row(f"- {name}", reason.amounts, name, reason.examples)
         for name, reason in self.notes.items():
-            add_row(f"({name})", reason.amounts, None, reason.examples)
+            others = "".join(f", {amount:,} {unit}" for unit, amount in reason.amounts.items() if unit not in units)
+            add_row(f"({name}{others})", reason.amounts, None, reason.examples)
         return table
 
 

@@ -11,9 +11,11 @@ from typing import Literal
 
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.data.raw_text import containers, running_text
+from official_bert.data.raw_text.gutenberg import without_licence
 from official_bert.data.raw_text.quality import QualityLimits
 from official_bert.data.raw_text.scripts import WordCounter
 from official_bert.data.raw_text.sentence_splitting import split_sentences
+from official_bert.data.raw_text.wiki_markup import without_markup
 from official_bert.files import open_bytes
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
@@ -79,13 +81,14 @@ def read_documents(path: str, form: Format = "auto", text_key: str = "text",
     """Gives the documents of one file.
 
     Each WikiExtractor article, JSON line and table row is a document. So is a whole file of plain text or a book (cut after some
-    megabytes) and, in the format `documents`, the text between two blank lines.
+    megabytes) and, in the format `documents`, the text between two blank lines. `bad.report` counts entities and tags in articles, and
+    Project Gutenberg's licence around books, both of which are removed.
     Raises ValueError naming file and line for text that cannot be read, if `bad` says so (its default), and, in the format `auto`, for
     dumps that are none of the formats.
     """
     bad = bad or containers.BadText()
     if form == "table" or (form == "auto" and containers.kind_of(path) in ("parquet", "arrow")):
-        yield from (Document(text.splitlines()) for text in containers.read_text_column(path, text_key, bad) if text)
+        yield from (Document(_lines_of(text, bad)) for text in containers.read_text_column(path, text_key, bad) if text)
         return
     lines = containers.read_text_lines(path, bad)
     if form == "auto":
@@ -96,10 +99,18 @@ def read_documents(path: str, form: Format = "auto", text_key: str = "text",
         yield from _read_wikiextractor(lines, path, bad)
     elif form == "jsonl":
         yield from map(Document, _read_json_lines(lines, path, text_key, bad))
-    elif form == "documents":
-        yield from map(Document, _read_blocks(lines))
     else:
-        yield from map(Document, _in_pieces(map(" ".join, _read_blocks(lines)) if form == "book" else lines))
+        yield from map(Document, _read_plain_text(without_licence(lines, bad.report), form))
+
+
+def _read_plain_text(lines: Iterable[str], form: Format) -> Iterator[list[str]]:
+    if form == "documents":
+        return _read_blocks(lines)
+    return _in_pieces(map(" ".join, _read_blocks(lines)) if form == "book" else lines)
+
+
+def _lines_of(text: str, bad: containers.BadText) -> list[str]:
+    return list(without_licence(text.splitlines(), bad.report))
 
 
 def _read_wikiextractor(lines: Iterable[str], path: str, bad: containers.BadText) -> Iterator[Document]:
@@ -122,7 +133,7 @@ def _read_wikiextractor(lines: Iterable[str], path: str, bad: containers.BadText
             yield _make_article(article, title)
             article = None
         elif article is not None:
-            article.append(line)
+            article.append(without_markup(line, bad.report))
         elif line.strip():
             bad.report.drop("text outside of articles", line, characters=_count_characters(line))
 
@@ -139,20 +150,20 @@ def _read_json_lines(lines: Iterable[str], path: str, text_key: str, bad: contai
     """Gives one document a line, its paragraphs separated by line breaks in the value of `text_key`."""
     for number, line in enumerate(lines, 1):
         if line.strip():
-            text, problem = _text_of_row(line, text_key)
+            text, problem = _text_of_row(line, text_key, bad.report)
             if problem:
                 bad.skip(f"{path}:{number}", problem, documents=1, characters=_count_characters(line))
             elif text.isascii() or (repaired := _without_surrogates(text)) == text:
-                yield text.splitlines()
+                yield _lines_of(text, bad)
             elif bad.replace(f"{path}:{number}", "a lone surrogate, which is not a character"):
-                yield repaired.splitlines()
+                yield _lines_of(repaired, bad)
             else:
                 bad.skip(f"{path}:{number}", "a lone surrogate, which is not a character", documents=1,
                          characters=_count_characters(repaired))
 
 
-def _text_of_row(line: str, text_key: str) -> tuple[str, str]:
-    """Returns the text of a JSON line and ""; or "" and the problem with the line."""
+def _text_of_row(line: str, text_key: str, report: YieldReport) -> tuple[str, str]:
+    """Returns the text of a JSON line, without markup if WikiExtractor wrote it, and ""; or "" and the problem with the line."""
     try:
         row = json.loads(line)
     except RecursionError:
@@ -164,6 +175,8 @@ def _text_of_row(line: str, text_key: str) -> tuple[str, str]:
         if isinstance(row, dict) and text_key in row:
             got += f", {text_key!r} being {type(row[text_key]).__name__}"
         return "", f"expected an object with a string {text_key!r}, got {got}"
+    if {"revid", "url", "title"} <= set(row):  # WikiExtractor's --json
+        return "\n".join(without_markup(part, report) for part in row[text_key].split("\n")), ""
     return row[text_key], ""
 
 

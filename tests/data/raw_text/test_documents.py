@@ -6,7 +6,7 @@ import lzma
 
 import pytest
 
-from official_bert.data.pretraining.yield_report import YieldReport
+from official_bert.data.pretraining.yield_report import YieldReport, present
 from official_bert.data.raw_text import containers, documents, running_text
 from official_bert.data.raw_text.sentence_splitting import split_sentences
 
@@ -149,3 +149,64 @@ def test_dumps_are_no_text(tmp_path, data, told):
 def test_text_in_utf_16_is_refused_whatever_is_done_with_bad_text():
     with pytest.raises(ValueError, match="a: expected text in UTF-8 with a sentence on each line, got UTF-16"):
         documents.check_prepared("a", "A line.".encode("utf-16"))
+
+
+ESCAPED = """<doc id="1" url="http://x/1" title="R&amp;B">
+R&amp;B
+
+Rhythm &amp; blues &lt;ref name="a"&gt; is &quot;music&quot; of the 1940s,&lt;br /&gt;as AT&amp;amp;T&#39;s records tell.&lt;!-- sic --&gt;
+Here 1 &lt; 2, a &lt;b and c&gt; d, and p&copy=1 stay, and so does &nosuchname; as it is.
+</doc>
+"""
+UNESCAPED = ['Rhythm & blues is "music" of the 1940s, as AT&amp;T\'s records tell.',
+             "Here 1 < 2, a <b and c> d, and p&copy=1 stay, and so does &nosuchname; as it is."]
+
+
+def test_entities_of_wikiextractor_are_characters_and_left_over_tags_go(tmp_path):
+    row = {"id": "1", "revid": "7", "url": "http://x/1", "title": "R&B", "text": "\n".join(ESCAPED.splitlines()[3:5])}
+    for name, data in (("wiki_00", ESCAPED), ("wiki.jsonl", json.dumps(row))):
+        bad = containers.BadText()
+        [article] = read(tmp_path, name, data, bad=bad)
+        assert [" ".join(paragraph.split()) for paragraph in article.paragraphs if paragraph.strip()] == UNESCAPED
+        counts = {event: reason.amounts for event, reason in bad.report.notes.items()}
+        assert counts == {"entities of HTML replaced by their characters": {"entities": 14 + (name == "wiki_00")},
+                          "left-over tags removed": {"tags": 3}}
+    assert article.title == "" and read(tmp_path, "wiki_00", ESCAPED)[0].title == "R&B"
+    # Rows of others are text as they stand.
+    assert paragraphs(tmp_path, "other.jsonl", json.dumps({"text": "a &amp; b"})) == [["a &amp; b"]]
+
+
+BOOKS = """The Project Gutenberg eBook of One
+This eBook is for the use of anyone anywhere.
+
+*** START OF THE PROJECT GUTENBERG EBOOK ONE, WITH A TITLE
+THAT IS LONG ***
+First text of one.
+*** START OF A FIGHT ***
+Last text of one.
+*** END OF THIS PROJECT GUTENBERG EBOOK ONE ***
+START: FULL LICENSE
+***START OF THE PROJECT GUTENBERG ETEXT TWO***
+Text of two.
+"""
+
+
+@pytest.mark.parametrize(("data", "kept"), [
+    (BOOKS, ["First text of one.", "*** START OF A FIGHT ***", "Last text of one.", "Text of two."]),
+    ("A text.\n*** END OF THE PROJECT GUTENBERG EBOOK A ***\nLicence.\n", ["A text."]),
+    ("A text of Project Gutenberg.\nIts end.\n", ["A text of Project Gutenberg.", "Its end."])])
+def test_project_gutenbergs_licence_is_removed_and_counted(tmp_path, data, kept):
+    for name, text in (("a.txt", data), ("a.jsonl", json.dumps({"text": data}))):
+        bad = containers.BadText()
+        assert [[line for line in lines if line] for lines in paragraphs(tmp_path, name, text, bad=bad)] == [kept]
+        counted = sum(reason.amounts["characters"] for reason in bad.report.dropped.values())
+        assert counted == len("".join(data.split())) - len("".join("".join(kept).split()))
+        assert set(bad.report.dropped) <= {"Project Gutenberg's licence"} and bad.report.lost_share("characters") == 0
+
+
+def test_counts_of_what_was_replaced_are_shown(capsys):
+    report = YieldReport()
+    report.keep(characters=9)
+    report.note("left-over tags removed", "<br>", tags=1234)
+    present(report)
+    assert "(left-over tags removed, 1,234 tags)" in capsys.readouterr().out
