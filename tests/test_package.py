@@ -12,6 +12,7 @@ from commands import ROOT, run_here
 from official_bert.__main__ import COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+UV = ROOT / ".venv/bin/uv"
 PEERS = {"tf-models-official"}  # of tests and benchmarks; nothing in the package imports them
 
 
@@ -57,6 +58,21 @@ def test_a_missing_extra_names_itself():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("platform", ["x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin"])
+def test_requirements_resolve(tmp_path, platform, version):
+    """What the wheel requires has wheels for each platform and Python; what a checkout requires resolves."""
+    if not UV.exists():
+        pytest.skip("uv is not installed: `make install` does it")
+    (tmp_path / "wheel.txt").write_text("\n".join(PROJECT["dependencies"]))
+    files = (tmp_path / "wheel.txt", ROOT / "requirements-serving.txt")
+    for more, paths in ((["--only-binary", ":all:"], files), ([], (ROOT / "requirements.txt", files[1]))):
+        done = subprocess.run([UV, "pip", "compile", "--quiet", "--python-platform", platform, "--python-version", version, *more, *paths],
+                              check=False, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0 and "tensorflow-text==2.20" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
 def test_a_wheel_is_enough(tmp_path):
     """Builds wheel and sdist, installs the wheel into an empty environment, and goes from text to a filled blank outside the checkout."""
     def types(*command, timeout=900):
@@ -65,14 +81,13 @@ def test_a_wheel_is_enough(tmp_path):
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-3000:])
         return done.stdout
 
-    uv = ROOT / ".venv/bin/uv"
-    if not uv.exists():
+    if not UV.exists():
         pytest.skip("uv is not installed: `make install` does it")
-    subprocess.run([uv, "build", "--quiet", "--out-dir", tmp_path / "dist", ROOT], check=True, timeout=300)
+    subprocess.run([UV, "build", "--quiet", "--out-dir", tmp_path / "dist", ROOT], check=True, timeout=300)
     wheel, = (tmp_path / "dist").glob("*.whl")
     assert len(list((tmp_path / "dist").glob("*.tar.gz"))) == 1
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=120)
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", tmp_path / "venv/bin/python", f"{wheel}[serving]"], check=True,
+    subprocess.run([UV, "pip", "install", "--quiet", "--python", tmp_path / "venv/bin/python", f"{wheel}[serving]"], check=True,
                    timeout=900)
     assert types("official-bert", "--version").startswith(f"official-bert {PROJECT['version']}")
     text = "".join(f"The {word} river runs {word} the stone .\nIt runs by the old {word} .\n\n" for word in ("cold", "old", "long") * 40)

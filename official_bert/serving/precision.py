@@ -5,6 +5,7 @@ M rows, K and N the width of a row before and after a product.
 
 import contextlib
 import math
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
@@ -14,12 +15,19 @@ import tensorflow as tf
 
 Precision = Literal["float32", "bfloat16", "int8"]
 POLICIES: Mapping[Precision, str] = {"float32": "float32", "bfloat16": "mixed_bfloat16", "int8": "float32"}  # of the model that is exported
+X86 = ("x86_64", "amd64")
 LEAST_SCALE = 1e-30  # of rows and columns of zeros
 
 
 @contextlib.contextmanager
 def policy_of(precision: Precision) -> Iterator[None]:
-    """Models that are made here can be exported in a precision."""
+    """Models that are made here can be exported in a precision.
+
+    Raises ValueError for int8 on a processor that is not an x86: TensorFlow computes its products by oneDNN's kernels for x86 alone.
+    """
+    if precision == "int8" and platform.machine().lower() not in X86:
+        raise ValueError(f"--precision=int8: expected an x86 processor, which alone has TensorFlow's kernels for it, got "
+                         f"{platform.machine()}; bfloat16 and float32 are computed everywhere")
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(POLICIES[precision])
     try:

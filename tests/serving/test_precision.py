@@ -110,3 +110,12 @@ def test_the_command_writes_a_smaller_model_that_says_its_precision(tmp_path, pr
     assert sizes[precision] < sizes["float32"]
     np.testing.assert_allclose(answers[precision], answers["float32"], atol=0.03 * answers["float32"].std())
     assert keras.config.dtype_policy().name == "float32"
+
+
+def test_int8_is_refused_without_kernels_for_it(monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    refused = pytest.raises(ValueError, match="--precision=int8: expected an x86 processor.*got arm64")
+    with refused, policy_of("int8"):
+        pass
+    with policy_of("bfloat16"):
+        pass
