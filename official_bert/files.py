@@ -96,6 +96,37 @@ def make_folder(path: str) -> None:
     store_of(path).make_folder(path)
 
 
+def make_private_folder(path: str) -> None:
+    """Makes a folder of this machine that only its user may enter (mode 0700), or takes one that nobody else can have filled.
+
+    Raises ValueError if what is there is a link, belongs to another user, or can be written by others; OSError if it cannot be made.
+    """
+    path = path.rstrip("/") or "/"
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if reason := why_not_private(path):
+            raise ValueError(f"{path}: expected a folder that nobody else can write in, {reason}; remove it or give another") from None
+
+
+def why_not_private(path: str) -> str:
+    """Says why others may have put files into a folder of this machine; "" if only its user and the administrator can.
+
+    Raises OSError if there is no such folder.
+    """
+    facts = os.lstat(path.rstrip("/") or "/")
+    if stat.S_ISLNK(facts.st_mode):
+        return "got a link"
+    if not stat.S_ISDIR(facts.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    if hasattr(os, "geteuid") and facts.st_uid != os.geteuid():
+        return f"got one of another user (number {facts.st_uid})"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"got one that others can write in (mode {stat.S_IMODE(facts.st_mode):04o}; chmod go-w takes that away)"
+    return ""
+
+
 def remove(path: str) -> None:
     """Removes a file or a folder with everything in it; there may be neither."""
     store_of(path).remove(path)

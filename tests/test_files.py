@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import stat
 import subprocess
 import sys
 
@@ -167,3 +168,24 @@ def test_versions_are_folders_named_by_numbers(tmp_path):
     assert files.list_versions(str(tmp_path)) == {1: "1", 10: "10", 7: "007"}
     assert files.list_versions(str(tmp_path), ["model", "pb"]) == {1: "1", 10: "10"}
     assert files.list_versions(str(tmp_path / "none")) == {} == files.list_versions(str(tmp_path / "12"))
+
+
+def test_a_private_folder_is_its_users_alone(tmp_path, monkeypatch):
+    folder = tmp_path / "above" / "own"
+    files.make_private_folder(f"{folder}/")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files.make_private_folder(str(folder))  # taken again
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(ValueError, match=r"link: expected a folder that nobody else can write in, got a link; remove it or give another"):
+        files.make_private_folder(f"{tmp_path}/link/")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="file"):
+        files.make_private_folder(str(tmp_path / "file"))
+    for mode in (0o770, 0o707, 0o1777):
+        folder.chmod(mode)
+        with pytest.raises(ValueError, match=rf"own: .* got one that others can write in \(mode {mode:04o}; chmod go-w takes that away\)"):
+            files.make_private_folder(str(folder))
+    folder.chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(ValueError, match=rf"own: .* got one of another user \(number {folder.stat().st_uid}\)"):
+        files.make_private_folder(str(folder))

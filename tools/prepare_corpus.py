@@ -11,9 +11,9 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import itertools
+import json
 import math
 import os
-import pickle
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TextIO
@@ -27,7 +27,8 @@ from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
 from official_bert.data.long_work.worker_processes import worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, present
-from official_bert.data.raw_text import containers, deduplication, documents, language_filter, languages, mixing, quality
+from official_bert.data.raw_text import cleaned_documents, containers, deduplication, documents, language_filter, languages, mixing, quality
+from official_bert.data.raw_text.cleaned_documents import Cleaned
 from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
 
 FLAGS = flags.FLAGS
@@ -74,20 +75,6 @@ class Piece:
     documents: list[documents.Document]
     report: YieldReport
     read: int = 0
-
-
-@dataclasses.dataclass
-class Cleaned:
-    """A document's paragraphs as sentences, with the amounts of each and the data for the search for duplicates."""
-    language: str
-    paragraphs: list[list[str]]
-    amounts: list[dict[str, int]]
-    fingerprint: deduplication.Fingerprint
-
-    def total(self) -> dict[str, int]:
-        """Returns the amounts of the whole document."""
-        return {"documents": 1} | {unit: sum(amounts[unit] for amounts in self.amounts)
-                                   for unit in ("sentences", "characters", "words")}
 
 
 def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.OnBadText) -> Iterator[Piece]:
@@ -174,8 +161,8 @@ class Writer:
             return
         self.sizes[document.language] += amounts["words"]
         if self._waiting:
-            with open(self._waiting[document.language], "ab") as file:
-                pickle.dump((sentences, amounts), file)
+            with open(self._waiting[document.language], "a", encoding="ascii") as file:
+                file.write(json.dumps([sentences, amounts]) + "\n")
         else:
             self._write(sentences, amounts, document.language, 1)
 
@@ -203,7 +190,7 @@ class Writer:
                              f"{math.ceil(factors[most])}), because a document of {most} has up to so many copies and each "
                              f"goes to another file, got {len(self.files)}")
         for language, factor in factors.items():
-            for number, (sentences, amounts) in enumerate(_read_pickles(self._waiting[language])):
+            for number, (sentences, amounts) in enumerate(_read_waiting(self._waiting[language])):
                 copies = mixing.copies(factor, language, number)
                 if copies > 1:
                     self.holds_copies = True
@@ -220,11 +207,10 @@ class Writer:
                 for name, size in self.sizes.items()}
 
 
-def _read_pickles(path: str) -> Iterator:
-    """Gives the pickled objects of a file one after another."""
-    with open(path, "rb") as file:
-        while file.peek(1):
-            yield pickle.load(file)
+def _read_waiting(path: str) -> Iterator:
+    """Gives the sentences and amounts of the documents in a file of this process, one in a line."""
+    with open(path, encoding="ascii") as file:
+        yield from map(json.loads, file)
 
 
 def is_mixed() -> bool:
@@ -260,12 +246,12 @@ def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.
     journal = Journal(work.path_of(f"cleaned{JOURNAL}"))
     try:
         done = 0
-        for cleaned in journal.replay():
+        for cleaned in journal.replay(cleaned_documents.from_data):
             yield cleaned
             done += 1
         left = itertools.islice(pieces, done, None)
         for cleaned in in_order(pool, clean_piece, left, settings, ahead=2 * FLAGS.num_workers):
-            journal.append(cleaned)
+            journal.append(cleaned_documents.to_data(cleaned))
             yield cleaned
     finally:
         journal.close()

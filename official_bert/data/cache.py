@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.files import make_folder, open_bytes, written_beside
+from official_bert.files import is_remote, make_folder, make_private_folder, open_bytes, written_beside
 
 
 def file_digest(path: str) -> str:
@@ -29,13 +29,24 @@ def text_digest(texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
+def check_own(folder: str) -> None:
+    """Makes a cache folder on this machine for its user alone; one that cannot be made is used by nobody, which is no error.
+
+    Raises ValueError if another user may have put files into it.
+    """
+    if folder and not is_remote(folder):
+        with contextlib.suppress(OSError):
+            make_private_folder(folder)
+
+
 def cached(folder: str, depends_on: Mapping[str, Any], make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
     """Returns the arrays of an earlier call with the same `depends_on` (JSON types: digests, versions, options), or of `make`.
 
-    A folder "" keeps nothing. Unreadable files are made again; write failures are ignored.
+    A folder "" keeps nothing. Unreadable files are made again; write failures are ignored. Raises what `check_own` raises.
     """
     if not folder:
         return make()
+    check_own(folder)
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
     path = os.path.join(folder, f"{key[:32]}.npz")
     try:

@@ -13,7 +13,7 @@ from absl import logging
 
 from official_bert.copies import temporary_folder
 from official_bert.data import records
-from official_bert.data.cache import file_digest
+from official_bert.data.cache import check_own, file_digest
 from official_bert.data.long_work.preflight import check_disk
 from official_bert.files import DISK_FULL, absolute, is_remote, modified, open_bytes, size_of
 
@@ -26,14 +26,15 @@ VERSION, PART, LOCK = ".of-", ".part", ".lock"
 def cache_folder(cache_dir: str) -> str:
     """Returns the folder for copies and indices of records: in `cache_dir`, or one that goes with this process.
 
-    The latter if `cache_dir` is "", lies on another store (records are read from this machine), or cannot be written.
+    The latter if `cache_dir` is "", lies on another store (records are read from this machine), or cannot be written. Raises
+    ValueError if another user may have put files into it.
     """
     if cache_dir and not is_remote(cache_dir):
         folder = os.path.join(cache_dir, FOLDER)
-        with contextlib.suppress(OSError):
-            os.makedirs(folder, exist_ok=True)
-            if os.access(folder, os.W_OK | os.X_OK):
-                return folder
+        check_own(cache_dir)
+        check_own(folder)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
     folder = os.path.join(temporary_folder(), FOLDER)
     os.makedirs(folder, exist_ok=True)
     return folder

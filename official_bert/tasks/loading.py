@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import os
 import types
 from collections.abc import Mapping, Sequence
@@ -53,9 +54,23 @@ def task_class(name: str, where: str = "config.task", others: Sequence[str] = ()
     return found
 
 
-def load_task(config: Config) -> TaskBase:
-    """Returns the task that `config.task` names; ValueError if there is none."""
+def load_task(config: Config, run: str = "") -> TaskBase:
+    """Returns the task that `config.task` names. Raises ValueError if there is none, or if the configuration is that of a `run` whose own
+    folder holds the module: a run is data, and a module that comes with it is not the user's."""
+    if run and config.task not in MODULES and (spec := _spec_of(config.task)) is not None:
+        for place in [spec.origin or "", *(spec.submodule_search_locations or ())]:
+            if os.path.realpath(place).startswith(os.path.join(os.path.realpath(run), "")):
+                raise ValueError(f"{os.path.join(run, CONFIG_FILE)}: task: {config.task} lies in the run's own folder, and a run is never "
+                                 "executed; if it is a program that you trust, put it elsewhere, in a folder of PYTHONPATH")
     return task_class(config.task)(config)
+
+
+def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Finds the package of a module without running it; None if there is none."""
+    try:
+        return importlib.util.find_spec(name.partition(".")[0])
+    except (ImportError, ValueError):
+        return None
 
 
 def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[TaskBase, keras.Model]:
@@ -99,7 +114,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
     else:
         asked = casing.agreed(config.tokenizer.do_lower_case and None, do_lower_case, folder)
         config = dataclasses.replace(config, tokenizer=_tokenizer(vocab_file, asked))
-    task = load_task(config)
+    task = load_task(config, folder)
     return task.with_tuned(tuned_for(prefix)).config, _restore_run(task, prefix)
 
 

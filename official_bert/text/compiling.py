@@ -1,26 +1,65 @@
-"""Numba's compiler, with a cache on disk if there is a place for it."""
+"""Numba's compiler, with a cache on disk if there is a place for it that nobody else can write in."""
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numba
 import numpy as np
 
+from official_bert.files import make_private_folder, why_not_private
+
+OWN_FOLDER = os.path.join("~", ".cache", "official_bert", "numba")
+
 
 def compiled(**options: Any) -> Callable:
     """Returns a decorator like `numba.njit(cache=True, **options)` that does without the cache if it has no place.
 
-    Numba raises RuntimeError if neither the folder of the source nor a home can be written, as in a read-only container.
-    Each process then compiles again, which takes some seconds.
+    What lies in the cache is run, so it must be in a folder of the user's own: where Numba puts it (`NUMBA_CACHE_DIR`, beside the
+    source, or the home), else in OWN_FOLDER. If nothing there can be written, as in a read-only container, each process compiles
+    again, which takes some seconds.
     """
     def compile_function(function: Callable) -> Any:
-        try:
-            return numba.njit(cache=True, **options)(function)
-        except RuntimeError as error:
-            if "cannot cache" not in str(error):
-                raise
-            return numba.njit(**options)(function)
+        cached = _cached(function, options)
+        if cached is not None and _is_own(cached.stats.cache_path):
+            return cached
+        with _cache_in(os.path.expanduser(OWN_FOLDER)) as has_place:
+            cached = _cached(function, options) if has_place else None
+        return numba.njit(**options)(function) if cached is None else cached
     return compile_function
+
+
+def _cached(function: Callable, options: Mapping[str, Any]) -> Any:
+    """Returns the compiled function with its cache; None if Numba finds no place for one."""
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        return None
+
+
+def _is_own(folder: str) -> bool:
+    """Whether only this user can have put files into a folder."""
+    with contextlib.suppress(OSError):
+        return not why_not_private(folder)
+    return False
+
+
+@contextlib.contextmanager
+def _cache_in(folder: str) -> Iterator[bool]:
+    """Lets Numba put caches into a folder of the user's own, and says whether there is one."""
+    try:
+        make_private_folder(folder)
+    except (OSError, ValueError):
+        yield False
+        return
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, folder  # type: ignore[attr-defined]
+    try:
+        yield True
+    finally:
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

@@ -1,7 +1,11 @@
 """Arrays kept between runs."""
 
-import numpy as np
+import stat
 
+import numpy as np
+import pytest
+
+from official_bert.data import local_records
 from official_bert.data.cache import cached, file_digest
 
 
@@ -42,3 +46,16 @@ def test_a_damaged_file_is_made_anew_and_no_folder_keeps_nothing(tmp_path):
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
     (tmp_path / "file").write_text("")
     assert len(cached(str(tmp_path / "file"), {}, make_arrays([]))["ids"]) == 7
+
+
+@pytest.mark.parametrize("use", [lambda folder: cached(folder, {"length": 8}, make_arrays([])), local_records.cache_folder])
+def test_a_cache_that_others_can_write_in_is_refused_and_a_new_one_is_private(tmp_path, use):
+    use(str(tmp_path / "own"))
+    assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == 0o700
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    for name, told in (("shared", "others can write in"), ("link", "got a link")):
+        with pytest.raises(ValueError, match=f"{name}: expected a folder that nobody else can write in, .*{told}"):
+            use(str(tmp_path / name))
+    assert not list((tmp_path / "shared").iterdir())

@@ -75,3 +75,14 @@ def test_what_is_no_task_is_named(tmp_path, monkeypatch, name, text, told):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match=told):
         load_task(Config(task=name))
+
+
+def test_a_module_in_a_runs_own_folder_is_not_run(tmp_path, monkeypatch):
+    """A run is data: `cd run; run_predict --model=.` would find a module that came with it."""
+    (tmp_path / "came_with_it").mkdir()
+    (tmp_path / "came_with_it" / "task.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = Config(task="came_with_it.task")
+    with pytest.raises(ValueError, match=r"config.yaml: task: came_with_it.task lies in the run's own folder, and a run is never executed"):
+        load_task(config, str(tmp_path))
+    assert not (tmp_path / "ran").exists()

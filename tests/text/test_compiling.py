@@ -1,9 +1,12 @@
 """Compiled functions: they work without a place for Numba's cache too."""
 
+import pathlib
+
 import numba
 import numpy as np
 import pytest
 
+from official_bert.text import compiling
 from official_bert.text.compiling import compiled, read_only
 
 
@@ -28,3 +31,25 @@ def test_an_array_of_a_file_and_one_in_memory_share_a_compiled_function(tmp_path
     assert len(total.signatures) == 1
     in_memory[0] = 7  # only the view cannot be written
     assert total(read_only(in_memory)) == 17
+
+
+@pytest.fixture
+def compile_in(tmp_path, monkeypatch):
+    """Compiles a function while Numba's cache is in a folder, and returns the folder of its cache."""
+    monkeypatch.setattr(compiling, "OWN_FOLDER", str(tmp_path / "home" / "numba"))
+
+    def compile_function(folder):
+        monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))
+        return compiled()(lambda number: 2 * number).stats.cache_path
+    return compile_function
+
+
+def test_the_cache_of_compiled_functions_is_the_users_own_or_not_used(compile_in, tmp_path):
+    own, shared = tmp_path / "own", tmp_path / "shared"
+    assert compile_in(own).startswith(str(own))
+    place = compile_in(shared)
+    assert place.startswith(str(shared))
+    pathlib.Path(place).chmod(0o777)  # another user may have put programs there
+    assert compile_in(shared).startswith(str(tmp_path / "home" / "numba")) and str(shared) == numba.config.CACHE_DIR
+    (tmp_path / "home" / "numba").chmod(0o777)
+    assert compile_in(shared) is None

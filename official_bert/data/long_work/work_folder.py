@@ -19,25 +19,24 @@ from typing import Any
 from official_bert import files
 
 SUFFIX = ".work"
-ELSEWHERE = "official_bert_work"  # in the folder for temporary files: work folders of outputs on other stores
 JOURNAL = ".journal"  # ends the names of files of results (see `journal`)
 LOCK, MADE_OF = "lock", "made_of.json"
 
 
 def work_path(output: str) -> str:
-    """The path of the work folder of an output: beside it, or on this machine if the output lies elsewhere."""
+    """The path of the work folder of an output: beside it, or among this machine's temporary files if the output lies elsewhere."""
     if not files.is_remote(output):
         return f"{output}{SUFFIX}"
-    name = f"{os.path.basename(output)}-{hashlib.sha256(output.encode()).hexdigest()[:12]}{SUFFIX}"
-    return os.path.join(tempfile.gettempdir(), ELSEWHERE, name)
+    digest = hashlib.sha256(output.encode()).hexdigest()[:12]
+    return os.path.join(tempfile.gettempdir(), f"official_bert_{os.geteuid()}-{os.path.basename(output)}-{digest}{SUFFIX}")
 
 
 class WorkFolder:
     """Pieces of one run. `made_of` describes their inputs: {name that the user knows: value}, JSON values only.
 
-    Entering makes the folder or takes the one that a stopped run left. Raises ValueError if that run had other inputs, or if
-    another process works in the folder; `discard` first empties it. Leaving removes the folder, unless pieces are finished and
-    the run was stopped or a disk failed.
+    Entering makes the folder (mode 0700) or takes the one that a stopped run left. Raises ValueError if that run had other inputs,
+    if another process works in the folder, or if another user may have filled it; `discard` first empties it. Leaving removes the
+    folder, unless pieces are finished and the run was stopped or a disk failed.
     """
 
     def __init__(self, path: str, made_of: dict[str, Any], discard: bool = False):
@@ -66,7 +65,7 @@ class WorkFolder:
         """Opens and locks the lock file; again if the run that held it removes the folder meanwhile."""
         path = self.path_of(LOCK)
         while True:
-            os.makedirs(self.path, exist_ok=True)
+            files.make_private_folder(self.path)
             self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed when the folder is left)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.copies import local_copy
+from official_bert.data.cache import check_own
 from official_bert.files import exists, make_folder, written_beside
 from official_bert.tasks.tagging.features import TaggingFeature
 
@@ -36,6 +37,7 @@ class WordFeatures:
 
     def _load(self) -> np.ndarray:
         if self.cache_dir:
+            check_own(self.cache_dir)
             make_folder(self.cache_dir)
         else:
             self._temporary = tempfile.TemporaryDirectory(prefix="features-")

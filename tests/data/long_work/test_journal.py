@@ -1,12 +1,14 @@
 """The journal: what was added is found again, up to the first entry that is not whole."""
 
 import resource
+import struct
+import zlib
 
 import pytest
 
 from official_bert.data.long_work.journal import Journal
 
-RESULTS = [{"text": "a" * 1000}, ["b", 2], None, ("c", "d" * 10)]
+RESULTS = [{"text": "a" * 1000}, ["b", 2], None, ["c", "d" * 10]]
 
 
 @pytest.fixture
@@ -60,8 +62,33 @@ def test_an_entry_for_which_there_is_no_room_leaves_the_others(path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, limits[1]))
     try:
         with pytest.raises(OSError, match="too large"):
-            journal.append(bytes(range(256)))
+            journal.append("".join(map(chr, range(256))))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     journal.close()
     assert path.stat().st_size == size
+
+
+def test_entries_that_no_run_writes_are_dropped_and_never_run(path, tmp_path):
+    """Each has the right checksum: a pickle that would make a file, a bomb, JSON of another shape, JSON too deep."""
+    program = f"cos\nmkdir\n(X{chr(len(str(tmp_path)) + 4)}\0\0\0{tmp_path}/runtR.".encode()  # Python's pickle would make a folder
+    whole = path.read_bytes()
+    for data in (program, b"\0" * (1 << 28), b"[1", b"[" * 100_000):
+        packed = zlib.compress(data, 9)
+        path.write_bytes(whole + struct.pack("<QI", len(packed), zlib.crc32(packed)) + packed)
+        journal = Journal(str(path))
+        assert list(journal.replay()) == RESULTS
+        journal.close()
+        assert path.read_bytes() == whole and not (tmp_path / "run").exists()
+
+
+def test_entries_of_another_shape_are_dropped(path):
+    def read(value):
+        if value is None:
+            raise ValueError
+        return value
+    journal = Journal(str(path))
+    assert list(journal.replay(read)) == RESULTS[:2]
+    journal.append("after")
+    assert list(journal.replay(read)) == [*RESULTS[:2], "after"]
+    journal.close()

@@ -1,10 +1,12 @@
 """The work folder: finished pieces are found again, by the same run only, and by one process at a time."""
 
 import json
+import os
+import stat
 
 import pytest
 
-from official_bert.data.long_work.work_folder import WorkFolder
+from official_bert.data.long_work.work_folder import WorkFolder, work_path
 
 MADE_OF = {"--random_seed": 1, "text": ["a", "b"]}
 
@@ -101,3 +103,31 @@ def test_a_folder_without_a_description_or_with_damaged_notes_is_begun_anew(stop
         file.write(json.dumps(MADE_OF)[:-4])
     with WorkFolder(stopped, MADE_OF) as work:
         assert work.finished("done", is_whole) is None
+
+
+def test_a_folder_that_another_user_may_have_filled_is_refused_and_left_alone(path, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "kept").write_text("")
+    os.symlink(tmp_path / "theirs", path)
+    with pytest.raises(ValueError, match=r"out.work: .* nobody else can write in, got a link"), WorkFolder(path, MADE_OF, discard=True):
+        pass
+    os.unlink(path)
+    os.rename(tmp_path / "theirs", path)
+    os.chmod(path, 0o777)
+    with pytest.raises(ValueError, match="got one that others can write in"), WorkFolder(path, MADE_OF, discard=True):
+        pass
+    assert os.listdir(path) == ["kept"]
+    os.chmod(path, 0o700)
+    with WorkFolder(path, MADE_OF):
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+
+
+def test_work_for_outputs_elsewhere_is_in_a_folder_with_the_users_number(monkeypatch):
+    one = work_path("memory://bucket/out")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert f"official_bert_{12345}-out-" in work_path("memory://bucket/out") != one and work_path("out") == "out.work"
+
+
+def test_a_new_folder_is_private(path):
+    with WorkFolder(path, MADE_OF):
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
