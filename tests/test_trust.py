@@ -19,6 +19,7 @@ BANNED_KEYWORDS = {("allow_pickle", True), ("safe_mode", False), ("trust_remote_
 # Every use that stands, with its reason.
 ALLOWED = {
     ("official_bert/__init__.py", "importlib.import_module"): "modules of this package, from a table of that file",
+    ("official_bert/__main__.py", "runpy"): "the commands of this package",
     ("official_bert/interface/finetuning.py", "eval"): "an argument of that name: data to evaluate on",
     ("official_bert/models/interchange/formats.py", "importlib.import_module"): "modules of this package, from a table of that file",
     ("official_bert/tasks/loading.py", "importlib.import_module"): "--task may name a module of the user's own, which is a program",

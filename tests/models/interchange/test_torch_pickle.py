@@ -92,11 +92,11 @@ def test_no_state_is_given_to_a_storage(load):
 @pytest.mark.parametrize("program, told", [
     (name("os", "system") + MARK + text("true") + TUPLE + REDUCE, "would run os.system"),
     (name("torch", "FloatTensor"), "would run torch.FloatTensor"),
-    (name("collections", "OrderedDict") + EMPTY_TUPLE + b"\x81", "has the operation NEWOBJ"),
-    (b"(ios\nsystem\n", "has the operation INST"), (b"\x82\x01", "has the operation EXT1"), (b"]", "has the operation EMPTY_LIST"),
+    (name("collections", "OrderedDict") + EMPTY_TUPLE + b"\x81", "with the operation NEWOBJ"),
+    (b"(ios\nsystem\n", "with the operation INST"), (b"\x82\x01", "with the operation EXT1"), (b"]", "with the operation EMPTY_LIST"),
     (EMPTY_DICT + EMPTY_DICT + BUILD, "gives a state to a dict")])
 def test_other_operations_are_refused_before_anything_is_built(load, program, told):
-    with pytest.raises(ValueError, match=f"model.bin: refused: this pickle file {told}"):
+    with pytest.raises(ValueError, match=f"model.bin: refused: .*pickle file {told}"):
         load(archive(program))
 
 

@@ -26,7 +26,6 @@ ORDERED_DICT, TENSOR, PARAMETER = "collections.OrderedDict", "torch._utils._rebu
 VALUES = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 NUMBERS_AND_TEXTS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE")
 TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-LISTS = ("EMPTY_LIST", "APPEND", "APPENDS")  # of the keys of storages in a file before PyTorch 1.6
 MAGIC = 0x1950a86a20f9469cfc6c  # in the first of the pickles of a file before PyTorch 1.6 (July 2020), which is no archive
 VERSION = 1001  # in the second
 MARK = object()
@@ -212,7 +211,7 @@ class _Machine:
 
     def _check(self, name: str, argument: Any, operations: Operations) -> None:
         if name not in operations and name not in VALUES and name not in TUPLES:
-            raise _RefusedError(f"refused: this pickle file has the operation {name}, which no dictionary of tensors needs")
+            raise _RefusedError(f"refused: expected a file of torch.save with a dictionary of tensors, got a pickle file with the operation {name}")
         if name == "GLOBAL" and not self._is_known(function := argument.replace(" ", ".")):
             raise _RefusedError(f"refused: this pickle file would run {function}; only tensors are read")
 
