@@ -27,6 +27,7 @@ ALLOWED = {
     ("tests/commands.py", "exec_module"): "the tools of this repository",
     ("tests/commands.py", "runpy"): "the commands of this repository",
     ("tests/models/interchange/test_hugging_face.py", "pickle"): "writes hostile files, and reads none",
+    ("tests/models/interchange/test_older_checkpoints.py", "pickle"): "writes files, and reads none",
     ("tests/models/interchange/test_page.py", "importlib.import_module"): "modules of this package",
     ("tests/test_docs.py", "exec"): "the examples in this repository's pages",
     ("tests/text/test_compiling.py", "compile"): "a function that the test itself writes",

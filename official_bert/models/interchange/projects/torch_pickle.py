@@ -211,7 +211,8 @@ class _Machine:
 
     def _check(self, name: str, argument: Any, operations: Operations) -> None:
         if name not in operations and name not in VALUES and name not in TUPLES:
-            raise _RefusedError(f"refused: expected a file of torch.save with a dictionary of tensors, got a pickle file with the operation {name}")
+            raise _RefusedError("refused: expected a file of torch.save with a dictionary of tensors, got a pickle file with the operation "
+                                f"{name}")
         if name == "GLOBAL" and not self._is_known(function := argument.replace(" ", ".")):
             raise _RefusedError(f"refused: this pickle file would run {function}; only tensors are read")
 
