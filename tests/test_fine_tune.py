@@ -18,10 +18,10 @@ from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.tagging.conll import read_sentences
 from official_bert.text.vocab import read_entries
-from official_bert.training import checkpointing
 
 ROWS = [{"text": f"{first} {word}", "label": first == "was"} for word in ("the copper", "her atlas", "copper her", "atlas the", "her the")
         for first in ("was", "that")] * 3
@@ -124,7 +124,7 @@ def test_a_run_is_measured_with_its_own_vocabulary_alone(tmp_path, golden, place
     (tmp_path / "same.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     (tmp_path / "other.txt").write_text("\n".join([*words[:-2], words[-1], words[-2]]) + "\n", encoding="utf-8")
     (tmp_path / "run").mkdir()
-    checkpointing.write_run_files(make_config("classification"), str(tmp_path / "run"))
+    RunFolder(str(tmp_path / "run")).write_config(make_config("classification"))
     output_dir, init_checkpoint = (str(tmp_path / place) if place else "" for place in places)
 
     def asked(name):
@@ -140,7 +140,7 @@ def test_a_run_is_measured_with_its_own_vocabulary_alone(tmp_path, golden, place
 def test_a_yaml_that_yields_to_the_run_is_told(tmp_path, golden):
     run = tmp_path / "run"
     run.mkdir()
-    checkpointing.write_run_files(make_config("classification", options={"labels": ["a", "b"], "truncate": "head"}), str(run))
+    RunFolder(str(run)).write_config(make_config("classification", options={"labels": ["a", "b"], "truncate": "head"}))
     (tmp_path / "base.yaml").write_text("model: {hidden_size: 768}\n")
     (tmp_path / "mine.yaml").write_text("base: base.yaml\noptions: {truncate: tail, labels: [a, b]}\n")
     told = []

@@ -9,8 +9,8 @@ import tensorflow as tf
 from commands import run_here
 
 from official_bert.config import load_config
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.training import checkpointing
 from official_bert.training.trainer import Trainer
 
 WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
@@ -66,7 +66,7 @@ def test_the_flags_of_2018_train_measure_and_answer_and_leave_its_files(files):
 def test_evaluation_and_answers_come_from_the_same_checkpoint(files, tmp_path, flags, label, step):
     task = load_task(load_config(bert_config_file=str(files / "bert_config.json"), overrides=[
         "task=glue", "options.dataset=mrpc", f"tokenizer.vocab_file={files}/vocab.txt"]))
-    checkpointing.write_run_files(task.config, str(tmp_path))
+    RunFolder(str(tmp_path)).write_config(task.config)
     trainer = Trainer(task, task.build_model(), tf.distribute.get_strategy(), 1)
     head = next(variable for variable in trainer.model.weights if variable.path.endswith("output_bias"))
     for name, bias in (("ckpt-20", [50.0, 0.0]), ("best/ckpt-10", [0.0, 50.0])):  # the last says 0, the best 1
@@ -87,7 +87,7 @@ def test_evaluation_and_answers_come_from_the_same_checkpoint(files, tmp_path, f
 def test_a_run_answers_with_its_own_casing(files, tmp_path, step):
     task = load_task(load_config(bert_config_file=str(files / "bert_config.json"), overrides=[
         "task=glue", "options.dataset=mrpc", f"tokenizer.vocab_file={files}/vocab.txt", "tokenizer.do_lower_case=false"]))
-    checkpointing.write_run_files(task.config, str(tmp_path))
+    RunFolder(str(tmp_path)).write_config(task.config)
     Trainer(task, task.build_model(), tf.distribute.get_strategy(), 1).checkpoint.write(str(tmp_path / "ckpt-20"))
     done = run(files, "--task_name=MRPC", step, f"--output_dir={tmp_path}")
     assert done.returncode == 1 and f"--do_lower_case=true: text is not lower-cased for {tmp_path}" in done.stderr, done.stderr

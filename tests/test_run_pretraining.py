@@ -18,8 +18,9 @@ from made_pretraining import make_config, write_records
 
 from official_bert.config import load_config, to_dict
 from official_bert.models.interchange import formats
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.training import checkpointing, loop, runs
+from official_bert.training import loop, runs
 from official_bert.training.distribution import Placement
 from official_bert.training.task import DataFiles
 
@@ -217,7 +218,7 @@ def test_a_command_line_of_2018_works(files, tmp_path):
 
 def test_two_runs_on_one_folder_are_refused(files, tmp_path):
     task = load_task(load_config(str(files / "config.yaml")))
-    with checkpointing.locked(str(tmp_path)), pytest.raises(ValueError, match="another run is writing to this folder"):
+    with RunFolder(str(tmp_path)).locked(), pytest.raises(ValueError, match="another run is writing to this folder"):
         loop.train(task, DataFiles(train_file=f"{files}/train-*.tfrecord"), str(tmp_path), Placement())
 
 

@@ -15,9 +15,9 @@ from made_finetuning import make_config
 from official_bert.config import save_config
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.interchange import formats
-from official_bert.models.interchange.prefixes import tuned_for
+from official_bert.models.run_folder import tuned_for, write_tuned
 from official_bert.tasks.loading import load_task
-from official_bert.training import checkpointing, loop
+from official_bert.training import loop
 
 WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
 NAMES = ("Brno", "Anne", "Nora")
@@ -185,7 +185,7 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
     best, model = tmp_path / "best", load_task(config).build_model()
     for folder, threshold in ((tmp_path, 111.0), (best, -222.0)):
         weights_checkpoint(model).write(str(folder / "ckpt-1"))
-        checkpointing.write_tuned({"null_score_diff_threshold": threshold}, str(folder), 1)
+        write_tuned({"null_score_diff_threshold": threshold}, f"{folder}/ckpt-1")
     (best / "metric.json").write_text('{"metric": "f1", "value": 50.0, "step": 1}')
     dev = write_questions(tmp_path / "dev.json", 4, 5)
     asked = json.loads(dev.read_text())
@@ -204,8 +204,8 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
 def test_training_on_without_an_evaluation_forgets_the_threshold_of_earlier_weights(files, tmp_path, monkeypatch):
     checkpoint, tuned, found = tf.train.Checkpoint(value=tf.Variable(1.0)), {"null_score_diff_threshold": -1.5}, []
     checkpoint.write(str(tmp_path / "ckpt-1"))
-    checkpointing.write_tuned(tuned, str(tmp_path), 1)
-    checkpointing.write_tuned(tuned, str(tmp_path / "elsewhere"), 1)  # where no weights of its own were when it was tuned
+    write_tuned(tuned, f"{tmp_path}/ckpt-1")
+    write_tuned(tuned, str(tmp_path / "elsewhere/ckpt-1"))  # where no weights of its own were when it was tuned
     monkeypatch.setattr(loop, "train", lambda *_, **__: checkpoint.write(str(tmp_path / "elsewhere/ckpt-1"))
                         and types.SimpleNamespace(metrics={}))
     assert run(*train_flags(files, tmp_path / "elsewhere", "--version_2_with_negative")).returncode == 0
@@ -225,7 +225,7 @@ def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_a
     first.mkdir()
     save_config(config, str(first / "config.yaml"))
     weights_checkpoint(model).write(str(first / "ckpt-1"))
-    checkpointing.write_tuned({"null_score_diff_threshold": -222.0}, str(first), 1)
+    write_tuned({"null_score_diff_threshold": -222.0}, f"{first}/ckpt-1")
     dev, vocab = write_questions(tmp_path / "dev.en.json", 4, 5), (files / "vocab.txt").read_text().splitlines(keepends=True)
     (tmp_path / "test.jsonl").write_text(json.dumps({"question": "Who?", "context": "Anne is a pilot."}) + "\n")
     asked = ("--max_seq_length=48", "--max_query_length=8", "--version_2_with_negative", f"--output_dir={new}", "--do_predict",

@@ -13,7 +13,7 @@ from test_run_finetuning import write_csv
 from official_bert.config import ModelConfig, build
 from official_bert.interface import finetuning
 from official_bert.models.classifier import Classifier
-from official_bert.training.checkpointing import locked
+from official_bert.models.run_folder import RunFolder
 from official_bert.training.distribution import Placement
 
 TINY = {"vocab_size": 3000, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
@@ -93,7 +93,7 @@ def test_every_setting_of_a_search_has_a_batch_that_the_replicas_share(monkeypat
 
 
 def test_two_searches_do_not_write_to_one_folder(command, tmp_path):
-    with locked(str(tmp_path)):
+    with RunFolder(str(tmp_path)).locked():
         done = command("--folds=3", f"--output_dir={tmp_path}")
     assert done.returncode == 1 and f"--output_dir={tmp_path}: another run is writing to this folder" in done.stderr
     assert not (tmp_path / "search.json").exists() and "run 1" not in done.stdout

@@ -16,7 +16,7 @@ import re
 import numpy as np
 from absl import flags
 
-from official_bert.config import ModelConfig, build, load_config, read_bert_config
+from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.files import require_new_folder, written_folder
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
@@ -125,11 +125,11 @@ def options_of_run(source) -> dict[str, str | int | float]:
     They include what an evaluation tuned for these weights.
     """
     from official_bert.models.interchange import formats
-    from official_bert.models.interchange.prefixes import tuned_for
     from official_bert.models.interchange.projects import ours
-    from official_bert.tasks.loading import MODULES, load_task, run_folder
-    folder = run_folder(FLAGS.input)
-    config = load_config(os.path.join(folder, "config.yaml")) if folder else None
+    from official_bert.models.run_folder import RunFolder, tuned_for
+    from official_bert.tasks.loading import MODULES, load_task
+    run = RunFolder.holding(FLAGS.input)
+    config = run.recorded_config() if run else None
     if config is None or config.task not in MODULES or config.task == "pretraining":
         return {}
     prefix = formats.find_prefix(FLAGS.input)

@@ -25,6 +25,7 @@ from absl import flags
 from official_bert.data import records
 from official_bert.data.pretraining.yield_report import MOST_LOST
 from official_bert.data.raw_text import scripts
+from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab_learning import DELETED, count_characters
 
@@ -159,7 +160,7 @@ def main(_) -> None:
     begin = time.monotonic()
     output = pathlib.Path(FLAGS.output_dir).absolute()
     output.mkdir(parents=True, exist_ok=True)
-    names = ("corpus.txt", "train.txt", "held_out.txt", "vocab.txt")
+    names = ("corpus.txt", "train.txt", "held_out.txt", VOCAB_FILE)
     prepared, train, held_out, vocab = (output / name for name in names)
     raw = FLAGS.corpus
     if not raw:
@@ -183,7 +184,7 @@ def main(_) -> None:
         f"--input_file={train.with_suffix('.tfrecord')}", f"--eval_input_file={held_out.with_suffix('.tfrecord')}",
         f"--output_dir={model}", casing, f"--set=model.vocab_size={len(tokenizer.vocab)}",
         *(f"--set={override}" for override in FLAGS.set))
-    loss = last_held_out_loss(model / "log.jsonl")
+    loss = last_held_out_loss(model / LOG_FILE)
     run("tools/plot_run.py", f"--run={model}", f"--output_file={output / 'loss.png'}", "--name=mlm_loss",
         f"--baseline={unigram:.4f}")
     run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={output / 'exported'}")

@@ -29,6 +29,7 @@ from official_bert import config as configuration
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.files import find_files, read_json, read_lines, require_new_folder, written_folder
 from official_bert.models.interchange import casing
+from official_bert.models.run_folder import CONFIG_FILE, VOCAB_FILE, RunFolder
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import check_casing, check_size, extend_vocab, load_vocab
@@ -120,11 +121,11 @@ def write_config(folder: str, size: int) -> None:
     """Returns the configuration with the new vocabulary, in its original format."""
     if FLAGS.config:
         values = configuration.load_config(FLAGS.config)
-        tokenizer = dataclasses.replace(values.tokenizer, vocab_file=os.path.join(FLAGS.output_dir, "vocab.txt"),
+        tokenizer = dataclasses.replace(values.tokenizer, vocab_file=os.path.join(FLAGS.output_dir, VOCAB_FILE),
                                         do_lower_case=FLAGS.do_lower_case)
         values = dataclasses.replace(values, tokenizer=tokenizer,
                                      model=dataclasses.replace(values.model, vocab_size=size))
-        configuration.save_config(values, os.path.join(folder, "config.yaml"))
+        configuration.save_config(values, os.path.join(folder, CONFIG_FILE))
     elif FLAGS.bert_config_file:
         old = read_json(FLAGS.bert_config_file)
         with open(os.path.join(folder, "bert_config.json"), "w", encoding="utf-8") as file:
@@ -167,7 +168,7 @@ def write_all(folder: str, entries: list[str], model: configuration.ModelConfig 
     elif FLAGS.init_checkpoint:
         from official_bert.models.interchange import vocabulary_rows
         explained = vocabulary_rows.extend_checkpoint(FLAGS.init_checkpoint, folder, vocab_size, pieces, size, vectors)
-    with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8", newline="\n") as file:
+    with open(os.path.join(folder, VOCAB_FILE), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(entries) + "\n")
     write_config(folder, size)
     return size, explained
@@ -189,10 +190,9 @@ def main(_) -> None:
         check_size(FLAGS.vocab_file, len(tokenizer.vocab), model.vocab_size)
     if FLAGS.init_checkpoint:
         from official_bert.models.interchange import vocabulary_rows
-        from official_bert.tasks.loading import run_folder
-        if FLAGS.bert_config_file and (run := run_folder(FLAGS.init_checkpoint)):
-            raise ValueError(f"--bert_config_file={FLAGS.bert_config_file}: cannot hold all that the configuration of {run} says; give "
-                             f"--config={os.path.join(run, 'config.yaml')} instead")
+        if FLAGS.bert_config_file and (run := RunFolder.holding(FLAGS.init_checkpoint)):
+            raise ValueError(f"--bert_config_file={FLAGS.bert_config_file}: cannot hold all that the configuration of {run.path} says; "
+                             f"give --config={run.file(CONFIG_FILE)} instead")
         vocabulary_rows.check_vocabulary(FLAGS.init_checkpoint, FLAGS.vocab_file)
     words = wanted_words(tokenizer)
     entries, ids = extend_vocab(tokenizer.vocab, words, FLAGS.grow)

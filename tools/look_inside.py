@@ -196,10 +196,10 @@ def main(_) -> None:
 
     import official_bert
     from official_bert.models.pretrainer import Pretrainer
+    from official_bert.models.run_folder import RunFolder
     from official_bert.reports.page import as_lines, write_report
     from official_bert.text.tokenization import FullTokenizer
-    from official_bert.training.runs import stored_config
-    if stored_config(FLAGS.output_dir):
+    if RunFolder(FLAGS.output_dir).has_begun:
         raise ValueError(f"--output_dir={FLAGS.output_dir}: expected a folder for this page, got a run, whose own report it would replace")
     model = official_bert.load_model(FLAGS.model)
     if not isinstance(model, Pretrainer):

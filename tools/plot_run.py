@@ -10,6 +10,7 @@ import os
 from absl import flags
 
 from official_bert.files import exists, written_beside
+from official_bert.models.run_folder import LOG_FILE
 from official_bert.reports import run_sections
 
 FLAGS = flags.FLAGS
@@ -36,7 +37,7 @@ def main(_) -> None:
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    curves = read_curves(os.path.join(FLAGS.run, "log.jsonl"), FLAGS.name)
+    curves = read_curves(os.path.join(FLAGS.run, LOG_FILE), FLAGS.name)
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for kind, label, marker in (("train", "training", None), ("eval", "held out", "o")):
         if curves[kind]:

@@ -34,6 +34,7 @@ from absl import flags
 
 from official_bert.config import merge
 from official_bert.files import read_json, written_whole
+from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, LOG_FILE, SEARCH_FILE, VOCAB_FILE
 from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, steps_of, usually_masked
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -156,10 +157,10 @@ def printed_metrics(log: pathlib.Path) -> dict[str, float]:
 
 def curve_of(run: pathlib.Path) -> dict[str, Any]:
     """Returns the held-out losses of words during a pre-training, [[step, loss], ...], and the last evaluation, from its log."""
-    rows = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in (run / LOG_FILE).read_text(encoding="utf-8").splitlines()]
     evaluated = [row for row in rows if {"eval/mlm_loss", "eval/next_token_loss"} & set(row)]
     if not evaluated:
-        raise ValueError(f"{run / 'log.jsonl'}: holds no evaluation")
+        raise ValueError(f"{run / LOG_FILE}: holds no evaluation")
     name = "eval/mlm_loss" if "eval/mlm_loss" in evaluated[-1] else "eval/next_token_loss"
     curve = {row["step"]: round(row[name], 5) for row in evaluated}  # a step may be logged twice, after a kill
     return {"curve": sorted(map(list, curve.items())),
@@ -168,13 +169,13 @@ def curve_of(run: pathlib.Path) -> dict[str, Any]:
 
 def values_of(run: pathlib.Path, metric: str) -> list[float]:
     """Returns a metric of each seed of a search."""
-    runs = read_json(str(run / "search.json"))["runs"]
+    runs = read_json(str(run / SEARCH_FILE))["runs"]
     return [round(one["metrics"][metric], 5) for _, one in sorted(runs.items(), key=lambda item: item[1]["config"]["seed"])]
 
 
 def remove_weights(run: pathlib.Path) -> None:
     """Removes the checkpoints of fine-tunings."""
-    for path in run.glob("**/ckpt-*"):
+    for path in run.glob(f"**/{CHECKPOINT}-*"):
         path.unlink()
 
 
@@ -197,7 +198,7 @@ class Suite:
     @property
     def vocabulary(self) -> pathlib.Path:
         """The vocabulary of all rows."""
-        return self.work_dir / "corpus" / "vocab.txt"
+        return self.work_dir / "corpus" / VOCAB_FILE
 
     def check_data(self, rows: Sequence[str]) -> None:
         """Raises ValueError if the data of a task are not there: better now than after hours of pre-training."""
@@ -289,7 +290,7 @@ class Suite:
             config = self.plan.pretraining(origin)
             step = round(entry.at_share * steps_of(config))
             if entry.at_share < 1:
-                weights, found = weights / f"ckpt-{step}", found | {"own": {}}
+                weights, found = weights / f"{CHECKPOINT}-{step}", found | {"own": {}}
             line |= {"steps": step, "objective": config["options"].get("objective", "masked_lm"), "own": found["own"],
                      "curve": [point for point in found["curve"] if point[0] <= step], "minutes": round(found["seconds"] / 60)}
             if line["objective"] == "masked_lm":
@@ -327,7 +328,7 @@ def finished(path: pathlib.Path, scale: str) -> list[str]:
 def locked(work_dir: pathlib.Path) -> Iterator[None]:
     """Keeps a second command out of the work folder."""
     work_dir.mkdir(parents=True, exist_ok=True)
-    with open(work_dir / ".lock", "w", encoding="utf-8") as file:
+    with open(work_dir / LOCK_FILE, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -37,13 +37,14 @@ def main(_) -> None:
     """Reads, computes and writes part by part."""
     from official_bert.data import layer_output_files
     from official_bert.data.long_work import preflight
+    from official_bert.models.run_folder import RunFolder
     from official_bert.text.packing import check_segments
     from official_bert.text.tokenization import FullTokenizer
     from official_bert.training import guards, runs
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
     runs.require_vocabulary(config)
-    guards.check_vocabulary(config, "", FLAGS.init_checkpoint)
+    guards.check_vocabulary(config, RunFolder(""), FLAGS.init_checkpoint)
     lines = read_texts(FLAGS.input_file)
     preflight.check_outputs([FLAGS.output_file], [FLAGS.input_file])
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)

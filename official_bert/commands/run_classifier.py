@@ -9,7 +9,6 @@
 
 from official_bert.command_line import given_flags, run_main
 
-import os
 from typing import Any
 
 from absl import flags
@@ -37,6 +36,8 @@ command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_s
 
 def main(_) -> None:
     """Trains, evaluates and predicts as the flags say."""
+    from official_bert.models.checkpoints import trained_weights
+    from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training import runs
@@ -46,8 +47,8 @@ def main(_) -> None:
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
     placement = Placement(**command_line.placement_values(FLAGS))
-    config = _config(dataset)
-    task, files = load_task(config if steps.train else runs.with_vocabulary_of(config, FLAGS.output_dir)), DataFiles(
+    config, run = _config(dataset), RunFolder(FLAGS.output_dir)
+    task, files = load_task(config if steps.train else runs.with_vocabulary_of(config, run)), DataFiles(
         data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
         allow_changed_data=FLAGS.allow_changed_data)
     best = task.config.training.answer_with == "best"
@@ -57,19 +58,20 @@ def main(_) -> None:
         metrics = runs.run(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
                            Steps(train=steps.train, evaluate=steps.evaluate), best, opened=steps)
         if steps.evaluate and is_first_worker(placement):
-            runs.write_results(_results_of_2018(metrics, best), FLAGS.output_dir)
+            run.write_results(_results_of_2018(metrics, run, best))
     if steps.predict and is_first_worker(placement):
         resolved = runs.resolve_answers(task, files, placement)
         tests: Any = resolved.tests  # of the task: its `TextSets`
-        rows = runs.predict(resolved, tests.source, runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint, best))
+        rows = runs.predict(resolved, tests.source, trained_weights(run, FLAGS.init_checkpoint, best))
         for path in tests.write_probabilities(rows, FLAGS.output_dir):
             print(f"wrote {path}")
 
 
 def _tell_changes(task) -> None:
     """Prints the options of the task that are other than in the training of the run in --output_dir."""
+    from official_bert.models.run_folder import RunFolder
     from official_bert.training import checkpointing
-    changed = checkpointing.check_same_run(task.config, FLAGS.output_dir, (), task.Options)
+    changed = checkpointing.check_same_run(task.config, RunFolder(FLAGS.output_dir), (), task.Options)
     if told := [one.describe() for one in changed if one.key.startswith("options.")]:
         print(f"{FLAGS.output_dir}: other than in training: {'; '.join(told)}")
 
@@ -87,13 +89,13 @@ def _config(dataset: str):
     return config
 
 
-def _results_of_2018(metrics: dict[str, float], best: bool) -> dict[str, float | int]:
+def _results_of_2018(metrics: dict[str, float], run, best: bool) -> dict[str, float | int]:
     """Returns the metrics and their step, that of the best checkpoint or of the last, under the names of 2018's `eval_results.txt`."""
-    from official_bert.training import runs
+    from official_bert.models.checkpoints import trained_weights
+    from official_bert.models.run_folder import step_of
     results: dict[str, float | int] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
-    if runs.own_folder(FLAGS.output_dir, best):
-        weights = runs.trained_weights(FLAGS.output_dir, "", best)
-        results["global_step"] = int(os.path.basename(weights).rpartition("-")[2])
+    if run.has_weights(best):
+        results["global_step"] = step_of(trained_weights(run, best=best))
     return results | ({"loss": metrics["loss"]} if "loss" in metrics else {})
 
 

@@ -53,14 +53,16 @@ command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "trai
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
     from official_bert.interface import finetuning
-    from official_bert.training import runs, search
+    from official_bert.models.run_folder import RunFolder
+    from official_bert.training import runs
     from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps
     placement = Placement(**command_line.placement_values(FLAGS))
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
                   predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
     searching = bool(FLAGS.grid or FLAGS.vary or FLAGS.random or FLAGS.folds or FLAGS.seeds > 1)
-    output_dir = FLAGS.output_dir if steps.train or searching else search.best_run(FLAGS.output_dir) or FLAGS.output_dir
+    kept = None if steps.train or searching else RunFolder(FLAGS.output_dir).best_of_search
+    output_dir = kept.path if kept else FLAGS.output_dir
     # The best run of a search keeps what was varied, even if the command line is that of the search.
     given = {key: value for key, value in given_flags(FLAGS).items() if output_dir == FLAGS.output_dir or may_change(key)}
     config = finetuning.make_config(FLAGS.task or "", FLAGS.config, FLAGS.init_checkpoint, output_dir, steps.train,
@@ -84,9 +86,9 @@ def _search(config: Config, files, placement, steps, asked: set[str]) -> None:
     from official_bert.data.cache import file_digest
     from official_bert.files import is_remote, normal
     from official_bert.interface import finetuning
+    from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
-    from official_bert.training import runs, search
-    from official_bert.training.checkpointing import locked
+    from official_bert.training import search
     if not (steps.train and steps.evaluate):
         raise ValueError("--grid, --vary, --random, --folds and --seeds: expected --do_train and --do_eval beside them")
     if placement.strategy == "multi_worker":  # TensorFlow connects the workers of a process once, for one model
@@ -116,13 +118,13 @@ def _search(config: Config, files, placement, steps, asked: set[str]) -> None:
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
     settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
     finetuning.check_settings(config, settings, asked, placement, FLAGS.init_checkpoint, steps)
-    with contextlib.nullcontext() if is_remote(FLAGS.output_dir) else locked(FLAGS.output_dir):
+    with contextlib.nullcontext() if is_remote(FLAGS.output_dir) else RunFolder(FLAGS.output_dir).locked():
         outcomes, best = search.search(config, settings, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin, folds=FLAGS.folds)
     print("\n".join(search.describe(outcomes, metric, FLAGS.folds)))
     print(f"  {best}")
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)
-        trained = runs.stored_config(best)  # with its own values, and the labels that it found
+        trained = RunFolder(best).config()  # with its own values, and the labels that it found
         assert trained is not None
         finetuning.carry_out(trained, files, best, placement, "", only, FLAGS.predict_best, given=asked)
 

@@ -89,9 +89,8 @@ def _is_published(model: str) -> bool:
 
 def _is_run(model: str) -> bool:
     """Whether a model is a training run, or a search of runs."""
-    from official_bert.tasks.loading import run_folder
-    from official_bert.training import search
-    return run_folder(search.best_run(model) or model) is not None
+    from official_bert.models.run_folder import RunFolder
+    return RunFolder.holding(model) is not None or RunFolder(model).search is not None
 
 
 def _check_dataset(config) -> None:

@@ -42,6 +42,8 @@ command_line.define_without_meaning(["master", "num_tpu_cores"])
 
 def main(_) -> None:
     """Trains, and prints the last evaluation."""
+    from official_bert.models.checkpoints import trained_weights
+    from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation, loop, runs
     from official_bert.training.distribution import Placement, is_first_worker
@@ -65,13 +67,13 @@ def main(_) -> None:
         raise ValueError("--output_dir: expected the folder of a run")
     if not do_train and not FLAGS.do_eval:
         raise ValueError("--do_train and --do_eval: expected at least one of them")
-    best = config.training.answer_with == "best"
+    run, best = RunFolder(FLAGS.output_dir), config.training.answer_with == "best"
     elsewhere = ""
-    if evaluates and not runs.own_folder(FLAGS.output_dir, best):
-        elsewhere = runs.trained_weights(FLAGS.output_dir, FLAGS.init_checkpoint)
+    if evaluates and not run.has_weights(best):
+        elsewhere = trained_weights(run, FLAGS.init_checkpoint)
         config = runs.with_objective_of(config, elsewhere)
     elif evaluates or FLAGS.mode == "eval_continuous":
-        config = runs.with_vocabulary_of(config, FLAGS.output_dir, FLAGS.allow_changed_data)
+        config = runs.with_vocabulary_of(config, run, FLAGS.allow_changed_data)
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file,
                                               allow_changed_data=FLAGS.allow_changed_data,
                                               cache_dir=os.path.expanduser(FLAGS.cache_dir))
@@ -90,7 +92,7 @@ def main(_) -> None:
     if not FLAGS.output_dir:
         return
     if FLAGS.do_eval and is_first_worker(placement):
-        runs.write_results(metrics, FLAGS.output_dir)
+        run.write_results(metrics)
     print(f"checkpoints, configuration and log: {os.path.join(FLAGS.output_dir, '')}")
 
 

@@ -11,14 +11,13 @@ starts from the first with --init_checkpoint=FOLDER. --eval_files='xquad.*.json'
 from official_bert.command_line import given_flags, run_main
 
 import dataclasses
-import os
 from typing import Any
 
 from absl import flags, logging
 
 from official_bert import command_line
 from official_bert.config import AS_IN_2018, FINE_TUNING, Config, build, load_config, merge, nest, parse_override, to_dict
-from official_bert.files import absolute, exists, find_files
+from official_bert.files import absolute, find_files
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and predictions.", required=True)
@@ -46,6 +45,7 @@ ANSWERS_OF_2018 = merge(AS_IN_2018, {"options": {"answer_alignment": 2018}})
 
 def main(_) -> None:
     """Trains, answers, or both."""
+    from official_bert.models.run_folder import RunFolder
     from official_bert.training.distribution import Placement, answering_scope, is_first_worker
     from official_bert.training.task import DataFiles
     if not (FLAGS.do_train or FLAGS.do_predict or FLAGS.eval_files):
@@ -60,7 +60,7 @@ def main(_) -> None:
         raise ValueError("--ensemble: expected --do_predict beside it")
     for folder in _ensemble():
         if not (FLAGS.do_train and absolute(folder) == absolute(FLAGS.output_dir)):
-            _require_run(folder)
+            RunFolder.require(folder)
     if FLAGS.eval_files and FLAGS.ensemble:
         raise ValueError("--eval_files: expected no --ensemble beside it")
     files = find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else []
@@ -78,6 +78,8 @@ def main(_) -> None:
 
 def train(placement, eval_files: list[str]) -> None:
     """Fine-tunes into --output_dir, or continues the run there; first checks what is measured afterwards."""
+    from official_bert.models.checkpoints import last_weights
+    from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.squad import languages, metrics, reading
     from official_bert.training import loop, runs
@@ -95,14 +97,15 @@ def train(placement, eval_files: list[str]) -> None:
     files = DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
                       cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data)
     steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
-    begun_with = runs.last_weights(FLAGS.output_dir)
+    begun_with = last_weights(RunFolder(FLAGS.output_dir))
     measured = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, steps=steps).metrics
     if is_first_worker(placement):
-        runs.forget_tuned_for(begun_with, measured, FLAGS.output_dir)
+        runs.forget_tuned_for(begun_with, measured, RunFolder(FLAGS.output_dir))
 
 
 def predict() -> None:
     """Answers the questions of --predict_file; writes the answers and, if there are gold answers, the metrics."""
+    from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.squad.task import average_logits
     from official_bert.training import runs
     from official_bert.training.evaluation import predict as predict_rows
@@ -126,9 +129,10 @@ def predict() -> None:
         print(path)
     if questions.have_gold_answers:
         metrics = questions.evaluate(rows)
-        runs.write_results(metrics, FLAGS.output_dir)
-        if not FLAGS.ensemble and _begun(FLAGS.output_dir):  # else the weights lie elsewhere
-            runs.store_tuned(task, metrics, FLAGS.output_dir, _stored(FLAGS.output_dir).training.answer_with == "best")
+        run = RunFolder(FLAGS.output_dir)
+        run.write_results(metrics)
+        if not FLAGS.ensemble and run.has_begun:  # else the weights lie elsewhere
+            runs.store_tuned(task, metrics, run, run.recorded_config().training.answer_with == "best")
         print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
 
 
@@ -161,8 +165,9 @@ def _with_stored_threshold(questions):
     """Returns questions that nobody has answered, with the threshold for no answer that was tuned for the weights that answer, unless
     the command line gives one.
     """
+    from official_bert.models.run_folder import RunFolder
     from official_bert.training import runs
-    found = runs.tuned_for(FLAGS.output_dir if _begun(FLAGS.output_dir) else FLAGS.init_checkpoint)
+    found = runs.tuned_at(FLAGS.output_dir if RunFolder(FLAGS.output_dir).has_begun else FLAGS.init_checkpoint)
     tuned = runs.with_tuned(questions.task, found, runs.asked_keys(given_flags(FLAGS), FLAGS.set))
     if tuned is not questions.task:
         print(f"null_score_diff_threshold {tuned.options.null_score_diff_threshold:.4f}, tuned in evaluation")
@@ -174,37 +179,15 @@ def _ensemble() -> list[str]:
     return [folder for folder in FLAGS.ensemble.split(",") if folder]
 
 
-def _require_run(folder: str) -> None:
-    """Raises ValueError unless a path belongs to a run."""
-    from official_bert.tasks.loading import run_folder
-    from official_bert.training.checkpointing import CONFIG_FILE
-    if run_folder(folder) is None:
-        raise ValueError(f"{folder}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
-
-
-def _begun(folder: str) -> bool:
-    """Tells whether a folder has a run."""
-    from official_bert.training.checkpointing import CONFIG_FILE
-    return exists(os.path.join(folder, CONFIG_FILE))
-
-
-def _stored(folder: str) -> Config:
-    """Returns the configuration of a run's folder, or of the folder above `best/` and the like."""
-    from official_bert.tasks.loading import run_folder
-    from official_bert.training.runs import stored_config
-    stored = stored_config(run_folder(folder) or folder)
-    assert stored is not None
-    return stored
-
-
 def _trained(folder: str):
     """Returns the task and the model of a run's folder or, as 2018 allows, of a fine-tuned --init_checkpoint of any format."""
+    from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task, restore_for_inference
     from official_bert.training.evaluation import take_all
-    if _begun(folder) or FLAGS.ensemble or FLAGS.do_train or not FLAGS.init_checkpoint:
-        _require_run(folder)
-        _, model = restore_for_inference(folder)
-        return load_task(_stored(folder)), model
+    if RunFolder(folder).has_begun or FLAGS.ensemble or FLAGS.do_train or not FLAGS.init_checkpoint:
+        stored = RunFolder.require(folder).config()
+        assert stored is not None
+        return load_task(stored), restore_for_inference(folder)[1]
     task = load_task(_config())
     model = task.build_model()
     take_all(task, model, FLAGS.init_checkpoint)

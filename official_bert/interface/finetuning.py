@@ -31,7 +31,8 @@ from official_bert.data.tables import Rows, Source, check_names_once
 from official_bert.files import exists
 from official_bert.interface.predictor import Predictor
 from official_bert.models.interchange import casing
-from official_bert.tasks.loading import load_task, run_folder, task_class
+from official_bert.models.run_folder import RunFolder
+from official_bert.tasks.loading import load_task, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text.vocab import load_vocab
 from official_bert.training import guards, runs, search
@@ -107,12 +108,12 @@ def _config_of_run(output_dir: str, init_checkpoint: str, path: str | None, over
     Reports what is other than in training, and which of the YAML's own values do not count. Raises ValueError for another casing or
     vocabulary.
     """
-    for folder in (output_dir, run_folder(init_checkpoint) if init_checkpoint else None):
-        own, asked = (runs.stored_config(folder, *values) if folder else None for values in ((), (overrides, flags)))
+    for run in (RunFolder(output_dir), RunFolder.holding(init_checkpoint) or RunFolder("")):
+        folder, own, asked = run.path, run.config(), run.config(overrides, flags)
         if own and asked and (folder == output_dir or own.task == asked.task):
-            casing.agreed(own.tokenizer.do_lower_case, asked.tokenizer.do_lower_case, str(folder))
+            casing.agreed(own.tokenizer.do_lower_case, asked.tokenizer.do_lower_case, folder)
             for vocab_file in ((flags or {}).get("tokenizer.vocab_file"), asked.tokenizer.vocab_file):
-                _check_same_words(own.tokenizer.vocab_file, vocab_file or "", str(folder))
+                _check_same_words(own.tokenizer.vocab_file, vocab_file or "", folder)
             if changed := [one.describe() for one in differences(to_dict(own), to_dict(asked)) if not may_change(one.key)]:
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
             if path and (unread := _unread(path, own)):

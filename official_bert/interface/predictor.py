@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.config import Config, build, load_config
+from official_bert.config import Config, build
 from official_bert.models.encoder import BertEncoder
+from official_bert.models.run_folder import RunFolder
 from official_bert.serving.bounds import broken_claim
 from official_bert.serving.loading import exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.tasks.loading import restore_for_inference, task_class
-from official_bert.training.checkpointing import CONFIG_FILE
 
 Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
@@ -175,7 +175,7 @@ def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]
 def _exported_config(folder: str) -> Config | None:
     """Returns the configuration of an exported model; None if it was exported by other code."""
     try:
-        return load_config(os.path.join(folder, "assets", CONFIG_FILE))
+        return RunFolder(os.path.join(folder, "assets")).recorded_config()
     except ValueError:
         return None
 
@@ -183,7 +183,7 @@ def _exported_config(folder: str) -> Config | None:
 def _exported_class(folder: str, outputs: Iterable[str]) -> type[ServedModel]:
     """Returns the class of an exported model, by the task in its configuration; the base class if the task is unknown here."""
     try:
-        task = load_config(os.path.join(folder, "assets", CONFIG_FILE)).task
+        task = RunFolder(os.path.join(folder, "assets")).recorded_config().task
         return class_that_gives(outputs, (*served_classes(task), ServedEmbeddings)) or ServedModel
     except ValueError:  # exported by other code, or by a user's task that is not on the path: it can answer nevertheless
         return ServedModel

@@ -5,17 +5,16 @@ import os
 import keras
 from absl import logging
 
-from official_bert.config import load_config
-from official_bert.files import exists, is_file
+from official_bert.files import is_file
 from official_bert.models.encoder import BertEncoder
 from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import hugging_face_tokenizers
+from official_bert.models.run_folder import RunFolder
 from official_bert.serving.loading import exported_folder
-from official_bert.tasks.loading import restore_model, run_folder
+from official_bert.tasks.loading import restore_model
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import has_capitals, read_entries
-from official_bert.training.checkpointing import CONFIG_FILE, VOCAB_FILE
 
 
 def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -> FullTokenizer:
@@ -36,9 +35,9 @@ def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -
 def _vocabulary(path: str) -> tuple[str, bool | None]:
     """Returns the vocabulary file of a path, and whether text is lower-cased (None if the files do not say)."""
     folder = exported_folder(path)
-    home = os.path.join(folder, "assets") if folder else run_folder(path)
-    if home and exists(os.path.join(home, VOCAB_FILE)):
-        return os.path.join(home, VOCAB_FILE), load_config(os.path.join(home, CONFIG_FILE)).tokenizer.do_lower_case
+    home = RunFolder(os.path.join(folder, "assets")) if folder else RunFolder.holding(path)
+    if home and home.vocab_file:
+        return home.vocab_file, home.recorded_config().tokenizer.do_lower_case
     if is_file(path) and path.endswith(".txt"):
         return path, None
     path = local_checkpoint(path)

@@ -11,11 +11,13 @@ from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import classes, formats
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as checkpoint_at
+from official_bert.models.interchange.prefixes import local_checkpoint, newest_whole
 from official_bert.models.interchange.projects import tf1
 from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.models.run_folder import RunFolder
 
-__all__ = ["Initialization", "checkpoint_at", "initialize_from", "named_weights", "weights_checkpoint"]
+__all__ = ["Initialization", "checkpoint_at", "initialize_from", "last_weights", "named_weights", "trained_weights", "weights_checkpoint"]
 # Heads with a row for each class of a task: one of another size is re-initialised.
 TASK_HEADS = ("classifier/", "tagger/", "span/")
 
@@ -38,6 +40,20 @@ class Initialization:
                   for what, names in (("new", self.new), ("not used", self.unused)) if names]
         return "; ".join([*parts, *self.notes, *(f"{one.key} is {one.before} there and {one.after} here"
                                                  for one in self.differences)])
+
+
+def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = False) -> str:
+    """Returns the path of the weights for evaluation and prediction: a checkpoint of the run, or else `init_checkpoint`."""
+    if run.has_weights(best):
+        return str(newest_whole(local_checkpoint(run.answering_folder(best))))
+    if not init_checkpoint:
+        raise ValueError(f"--output_dir={run.path}: no checkpoint found there, and no --init_checkpoint given")
+    return init_checkpoint
+
+
+def last_weights(run: RunFolder) -> str:
+    """Returns the path of the newest checkpoint of a run; "" if there is none."""
+    return trained_weights(run) if run.has_weights() else ""
 
 
 def weights_checkpoint(model: keras.Model, **more) -> tf.train.Checkpoint:

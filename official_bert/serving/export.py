@@ -14,6 +14,7 @@ import tensorflow as tf
 from official_bert.config import Config, save_config
 from official_bert.copies import copy_file
 from official_bert.files import exists, is_remote, list_versions, make_folder, normal, publish_folder
+from official_bert.models.run_folder import CONFIG_FILE, VOCAB_FILE
 from official_bert.serving import warmup
 from official_bert.serving.bounds import require, same_rows
 from official_bert.serving.example_signature import parse_inputs
@@ -73,9 +74,9 @@ def next_version(output: str) -> int:
 def _write_assets(served: ServedModel, config: Config, folder: str, precision: Precision) -> list[str]:
     """Writes the files that travel with the model (vocabulary, labels, configuration, precision) and returns their paths."""
     os.makedirs(folder)
-    paths = [os.path.join(folder, name) for name in ("vocab.txt", "config.yaml", PRECISION_FILE)]
+    paths = [os.path.join(folder, name) for name in (VOCAB_FILE, CONFIG_FILE, PRECISION_FILE)]
     copy_file(served.tokenizer.vocab_file, paths[0])
-    save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file="vocab.txt")),
+    save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=VOCAB_FILE)),
                 paths[1])
     with open(paths[2], "w", encoding="utf-8") as file:
         file.write(f"{precision}\n")

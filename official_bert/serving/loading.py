@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from official_bert.copies import for_tensorflow
 from official_bert.files import exists, list_names, list_versions
+from official_bert.models.run_folder import RunFolder
 from official_bert.serving.served_model import ServedModel
-from official_bert.training.checkpointing import CONFIG_FILE
 
 
 def latest_version(folder: str) -> str:
@@ -31,7 +31,7 @@ def exported_folder(path: str) -> str | None:
     """
     if exists(os.path.join(path, "saved_model.pb")):
         return path
-    if exists(os.path.join(path, CONFIG_FILE)):
+    if RunFolder(path).has_begun:
         return None
     for folder in (os.path.join(path, "text"), path, os.path.join(path, "ids")):
         if list_versions(folder, ["saved_model.pb"]):

@@ -11,15 +11,14 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import Config, TokenizerConfig, load_config
+from official_bert.config import Config, TokenizerConfig
 from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats
-from official_bert.models.interchange.prefixes import local_checkpoint, tuned_for
+from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.models.run_folder import RunFolder, tuned_for
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
-from official_bert.training import search
-from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, VOCAB_FILE
 from official_bert.training.task import TaskBase
 
 # The names that configurations hold, and the modules of their `Task`.
@@ -81,7 +80,7 @@ def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool |
     """
     config, model = restore_model(path, vocab_file, do_lower_case)
     tokenizer = dataclasses.replace(config.tokenizer, vocab_file=vocab_file or config.tokenizer.vocab_file)
-    if not tokenizer.vocab_file and run_folder(path) is None:
+    if not tokenizer.vocab_file and RunFolder.holding(path) is None:
         raise ValueError(f"{path}: no vocabulary found beside it; --vocab_file gives it")
     return load_task(dataclasses.replace(config, tokenizer=tokenizer)), model
 
@@ -93,11 +92,11 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
     The head of a checkpoint of another format decides its task. Without a usable head, and for a converted encoder, the model is a
     `BertEncoder`. Raises ValueError if there is no checkpoint, or if weights are missing.
     """
-    path = local_checkpoint(search.best_run(path) or path)
+    path = local_checkpoint(best.path if (best := RunFolder(path).best_of_search) else path)
     prefix = checkpoints.checkpoint_at(path)
     if not os.path.exists(path) and prefix is None:
         raise ValueError(f"{path}: expected the output folder of a training run or a checkpoint, got no such file or folder")
-    if (folder := run_folder(path)) is None:
+    if (run := RunFolder.holding(path)) is None:
         stored = _answering(formats.read(path))
         config = ours.config_of(stored)
         known = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
@@ -106,13 +105,13 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
         return dataclasses.replace(config, tokenizer=tokenizer), formats.make_model(stored)
     if prefix is None:
         raise ValueError(f"{path}: no checkpoint found there")
-    own = os.path.join(folder, VOCAB_FILE)
-    overrides = [f"tokenizer.vocab_file={own}"] if os.path.exists(own) else []
-    config = load_config(os.path.join(folder, CONFIG_FILE), overrides=overrides)
-    if overrides or not vocab_file:
-        casing.agreed(config.tokenizer.do_lower_case, do_lower_case, folder)
+    begun = run.config()
+    assert begun is not None
+    config = begun
+    if run.vocab_file or not vocab_file:
+        casing.agreed(config.tokenizer.do_lower_case, do_lower_case, run.path)
     else:
-        asked = casing.agreed(config.tokenizer.do_lower_case and None, do_lower_case, folder)
+        asked = casing.agreed(config.tokenizer.do_lower_case and None, do_lower_case, run.path)
         config = dataclasses.replace(config, tokenizer=_tokenizer(vocab_file, asked))
     task = load_task(config, folder)
     return task.with_tuned(tuned_for(prefix)).config, _restore_run(task, prefix)
@@ -127,16 +126,6 @@ def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:
     lower_case = not has_capitals(entries) if do_lower_case is None else do_lower_case
     check_casing(vocab_file, entries, lower_case)
     return TokenizerConfig(vocab_file=vocab_file, do_lower_case=lower_case)
-
-
-def run_folder(path: str) -> str | None:
-    """Returns the output folder of the training run for a path (the folder, its `best/`, a checkpoint in it); None if it is not a run."""
-    if path.endswith(".keras"):
-        return None
-    path = local_checkpoint(path)
-    folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
-    places = [folder, os.path.dirname(folder)] if os.path.basename(folder) == BEST_FOLDER else [folder]
-    return next((place for place in places if os.path.exists(os.path.join(place, CONFIG_FILE))), None)
 
 
 def _restore_run(task: TaskBase, prefix: str) -> keras.Model:

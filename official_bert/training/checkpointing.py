@@ -1,66 +1,40 @@
-"""A run's folder: configuration, vocabulary, checkpoints, a lock; and resuming from it."""
+"""Checkpoints of a run, written, restored and removed; and whether a run with this configuration may go on."""
 
-import contextlib
 import dataclasses
-import fcntl
 import glob
 import json
 import math
 import os
 import shutil
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
 import tensorflow as tf
 
-from official_bert.config import Config, Difference, differences, load_config, may_change, merge, save_config, to_dict
-from official_bert.copies import copy_file
-from official_bert.files import absolute, exists, list_names, read_json, remove, written_beside, written_whole
+from official_bert.config import Config, Difference, differences, may_change, merge, to_dict
+from official_bert.files import remove, written_whole
 from official_bert.models.interchange import prefixes
-from official_bert.models.interchange.prefixes import BEST_FOLDER, CONFIG_FILE, METRIC_FILE, TUNED_FILE
-
-VOCAB_FILE, LOG_FILE, EVAL_LOG_FILE = "vocab.txt", "log.jsonl", "eval_log.jsonl"
-CHECKPOINT, STATE_FILE = "ckpt", "checkpoint"
+from official_bert.models.run_folder import BEST_FOLDER, STATE_FILE, RunFolder, step_of, write_tuned
 
 
-@contextlib.contextmanager
-def locked(output_dir: str) -> Iterator[None]:
-    """Locks the output folder for this run. Raises ValueError if another run holds it."""
-    os.makedirs(output_dir, exist_ok=True)
-    with open(os.path.join(output_dir, ".lock"), "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"--output_dir={output_dir}: another run is writing to this folder") from None
-        yield
-
-
-def check_same_run(config: Config, output_dir: str, sections: tuple[str, ...] = ("",), options: type | None = None) -> list[Difference]:
+def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = ("",), options: type | None = None) -> list[Difference]:
     """Returns the values that have changed since the run in the folder began, all of which may change.
 
     An option that is left out has its default in the task's `options`. The casing may be chosen with the first vocabulary. Raises
     ValueError, naming the keys, if values that begin with one of `sections` have changed and may not.
     """
-    path = os.path.join(output_dir, CONFIG_FILE)
-    if not os.path.exists(path):
+    if not run.has_begun:
         return []
-    before = load_config(path)
-    every = differences(_completed(before, options), _completed(config, options))
-    done = max(map(prefixes.step_of, prefixes.prefixes_in(output_dir)), default=0)
-    free = () if casing_is_chosen(before, output_dir) else ("tokenizer.do_lower_case",)
-    wrong = [one for one in every if one.key.startswith(sections) and not may_change(one.key) and one.key not in free
-             and not (one.key == "phases" and _go_on(one.before, one.after, done))]
+    every = differences(_completed(run.recorded_config(), options), _completed(config, options))
+    free = () if run.casing_is_chosen else ("tokenizer.do_lower_case",)
+    wrong = [change for change in every if change.key.startswith(sections) and not may_change(change.key) and change.key not in free
+             and not (change.key == "phases" and _go_on(change.before, change.after, run.steps_done))]
     if wrong:
-        raise ValueError(f"--output_dir={output_dir} holds a run with another configuration "
-                         f"({'; '.join(one.describe() for one in wrong)}); give another folder, or the same values to resume it")
+        raise ValueError(f"--output_dir={run.path} holds a run with another configuration "
+                         f"({'; '.join(change.describe() for change in wrong)}); give another folder, or the same values to resume it")
     return every
-
-
-def casing_is_chosen(begun: Config, output_dir: str) -> bool:
-    """Whether somebody has chosen the casing of the run in a folder: without a vocabulary, lower-casing is only the default."""
-    return bool(begun.tokenizer.vocab_file) or not begun.tokenizer.do_lower_case or exists(os.path.join(output_dir, VOCAB_FILE))
 
 
 def _completed(config: Config, options: type | None) -> dict[str, Any]:
@@ -95,36 +69,6 @@ def _go_on(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bo
     return len(after) >= len(before) or first >= done
 
 
-def write_tuned(tuned: Mapping[str, Any], folder: str, step: int) -> None:
-    """Writes the options that an evaluation tuned for the weights of a step beside them; nothing if there are none.
-
-    Those of other steps stay as long as their checkpoints do.
-    """
-    if not tuned:
-        return
-    path, names = os.path.join(folder, TUNED_FILE), set(list_names(folder))
-    stored = read_json(path).get("steps", {}) if exists(path) else {}
-    steps = {one: value for one, value in stored.items() if f"{CHECKPOINT}-{one}.index" in names} | {str(step): dict(tuned)}
-    with written_whole(path) as file:
-        json.dump({"steps": steps}, file)
-
-
-def forget_tuned(folder: str, report: Callable[[str], None]) -> None:
-    """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation."""
-    if exists(path := os.path.join(folder, TUNED_FILE)):
-        report(f"trained on without an evaluation: what was tuned for earlier weights is forgotten ({TUNED_FILE})")
-        remove(path)
-
-
-def write_run_files(config: Config, output_dir: str) -> None:
-    """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
-    vocab = config.tokenizer.vocab_file
-    if vocab and absolute(vocab) != absolute(os.path.join(output_dir, VOCAB_FILE)):
-        with written_beside(os.path.join(output_dir, VOCAB_FILE)) as temporary:
-            copy_file(vocab, temporary)
-    save_config(config, os.path.join(output_dir, CONFIG_FILE))
-
-
 def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
     """Restores everything from one checkpoint; warns and returns False if it cannot be read."""
     try:
@@ -153,8 +97,9 @@ class CheckpointFolder:
     TensorFlow's `checkpoint` state file is written for other tools, and not read.
     """
 
-    def __init__(self, checkpoint: tf.train.Checkpoint, folder: str, keep: int | None = None, keep_every: int = 0):
-        self.checkpoint, self.folder, self.keep, self.keep_every = checkpoint, folder, keep, keep_every
+    def __init__(self, checkpoint: tf.train.Checkpoint, run: RunFolder, keep: int | None = None, keep_every: int = 0):
+        self.checkpoint, self.keep, self.keep_every = checkpoint, keep, keep_every
+        self.run, self.folder = run, run.path
         self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
         self._unfinished: futures.Future | None = None
 
@@ -164,7 +109,7 @@ class CheckpointFolder:
         Warns of each unreadable checkpoint. Raises ValueError if all are unreadable.
         """
         self.wait()
-        found = prefixes.prefixes_in(self.folder)
+        found = self.run.checkpoints()
         for prefix in found:
             if restore(self.checkpoint, prefix):
                 return prefix
@@ -178,7 +123,7 @@ class CheckpointFolder:
     def newest(self) -> str:
         """The prefix of the newest checkpoint, readable or not; "" if there are none."""
         self.wait()
-        return next(iter(prefixes.prefixes_in(self.folder)), "")
+        return next(iter(self.run.checkpoints()), "")
 
     def save(self, step: int, same: str = "") -> str:
         """Writes the checkpoint of a step and returns its name; then removes old ones, and unreadable ones of later steps.
@@ -201,7 +146,7 @@ class CheckpointFolder:
             unfinished.result()
 
     def _write(self, checkpoint: tf.train.Checkpoint, step: int, same: str = "") -> str:
-        prefix = os.path.join(self.folder, f"{CHECKPOINT}-{step}")
+        prefix = self.run.checkpoint(step)
         try:
             os.makedirs(self.folder, exist_ok=True)
             if not (same and _share(same, prefix)):
@@ -216,12 +161,12 @@ class CheckpointFolder:
         return os.path.basename(prefix)
 
     def _remove_all_but_the_last(self, newest: int) -> None:
-        found = {prefixes.step_of(prefix): prefix for prefix in prefixes.prefixes_in(self.folder)}
+        found = {step_of(prefix): prefix for prefix in self.run.checkpoints()}
         steps = sorted(step for step in found if step <= newest)
         kept = steps if self.keep is None else steps[-self.keep:]
         kept = sorted({*kept, *(step for step in steps if self.keep_every and step % self.keep_every == 0)})
         names = [os.path.basename(found[step]) for step in kept]
-        with written_whole(os.path.join(self.folder, STATE_FILE)) as file:
+        with written_whole(self.run.file(STATE_FILE)) as file:
             file.write(f'model_checkpoint_path: "{names[-1]}"\n')
             file.writelines(f'all_model_checkpoint_paths: "{name}"\n' for name in names)
         for step in set(found) - set(kept):
@@ -263,13 +208,10 @@ def _flush(path: str) -> None:
 class BestCheckpoint:
     """Keeps the checkpoint with the best value of a metric (`-` in front: less is better) in `best/` of a run's folder."""
 
-    def __init__(self, output_dir: str, metric: str):
-        self.folder, self.metric = os.path.join(output_dir, BEST_FOLDER), metric.removeprefix("-")
+    def __init__(self, run: RunFolder, metric: str):
+        self.run, self.folder, self.metric = run, run.best.path, metric.removeprefix("-")
         self.sign = -1.0 if metric.startswith("-") else 1.0
-        self.record: dict = {}
-        path = os.path.join(self.folder, METRIC_FILE)
-        if os.path.exists(path):
-            self.record = read_json(path)
+        self.record = run.best_record
 
     def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float], phase: int = 0,
                        batches: int = 0, saved: str = "", tuned: Mapping[str, Any] = types.MappingProxyType({})) -> bool:
@@ -285,11 +227,10 @@ class BestCheckpoint:
         comparable = self.record and (self.record.get("phase", 0), self.record.get("batches", batches)) == (phase, batches)
         if not math.isfinite(value) or (comparable and self.sign * value <= self.sign * self.record["value"]):
             return False
-        CheckpointFolder(checkpoint, self.folder, keep=1).save(step, saved)
-        write_tuned(tuned, self.folder, step)  # before the metric: after a kill in between, the same evaluation is better again
+        CheckpointFolder(checkpoint, self.run.best, keep=1).save(step, saved)
+        write_tuned(tuned, self.run.best.checkpoint(step))  # before the metric: after a kill in between, this evaluation is better again
         self.record = {"metric": self.metric, "value": value, "step": step, "batches": batches} | ({"phase": phase} if phase else {})
-        with written_whole(os.path.join(self.folder, METRIC_FILE)) as file:
-            json.dump(self.record, file)
+        self.run.write_best_record(self.record)
         return True
 
     def forget(self) -> None:
@@ -307,5 +248,5 @@ class BestCheckpoint:
 
     def restore(self, checkpoint: tf.train.Checkpoint) -> None:
         """Restores the best checkpoint. Raises ValueError if it cannot be read."""
-        if CheckpointFolder(checkpoint, self.folder).restore_newest() is None:
+        if CheckpointFolder(checkpoint, self.run.best).restore_newest() is None:
             raise ValueError(f"{self.folder}: expected the best checkpoint of the run, found none")

@@ -1,8 +1,6 @@
 """Evaluation and prediction without training: of one checkpoint, of a running run, of the rows of a source."""
 
 import contextlib
-import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,22 +8,23 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from official_bert.copies import WorkingFolder, local_copy
 from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
-from official_bert.models.interchange.prefixes import BEST_FOLDER, local_checkpoint, prefixes_in, step_of
+from official_bert.models.interchange.prefixes import local_checkpoint
+from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, RunFolder, step_of
 from official_bert.text.vocab import check_size, load_vocab
 from official_bert.training import checkpointing, distribution, guards, origins
-from official_bert.training.checkpointing import EVAL_LOG_FILE, BestCheckpoint, CheckpointFolder
+from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
-from official_bert.training.reporting.run_log import BOARD_FOLDER, Watcher
+from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.schedules.phases import task_at, total_steps
 from official_bert.training.task import DataFiles, Predictions, Resolved, Steps, TaskBase
 from official_bert.training.trainer import EXACT_SHAPES, Trainer, real_rows
 
 POLL_SECONDS = 2.0
+NO_RUN = RunFolder("")
 DIVISION = ("options.dev_share", "options.train_share", "options.split_seed", "options.fold")  # of a training file
 MEANING = ("model.", "options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")  # of the outputs
 
@@ -38,26 +37,26 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     `examine` gets the data and the predictions. Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a
     weight of the model or has other classes.
     """
-    output_dir = local_copy(output_dir)
+    run = RunFolder(local_copy(output_dir))
     digests = task.data_digests(files)
-    folder = _folder_of_run(init_checkpoint) if init_checkpoint else ""
+    start = RunFolder.around(local_checkpoint(init_checkpoint)) if init_checkpoint else NO_RUN
     folds = bool(getattr(task.options, "folds", 0))
-    for place in {output_dir, folder} - {""}:
+    for place in {run, start} - {NO_RUN}:
         origins.check_held_out_part(digests, place, folds)
         if "eval" not in digests or folds:
             checkpointing.check_same_run(task.config, place, DIVISION, task.Options)
         if origins.evaluates_on_training_file(digests, place):
             report("the run was trained on the file that it is evaluated on; what is measured there says nothing about other data")
-    trainer = _prepare(task, output_dir, placement, init_checkpoint)
+    trainer = _prepare(task, run, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
-        return {name: value for name, value in _measure(trainer, task, files, examine, report, folder).items() if name != "step"}
-    kept = BestCheckpoint(output_dir, task.best_metric())
+        return {name: value for name, value in _measure(trainer, task, files, examine, report, start).items() if name != "step"}
+    kept = BestCheckpoint(run, task.best_metric())
     if best and kept.record:
         kept.restore(trainer.checkpoint)
-    elif CheckpointFolder(trainer.checkpoint, output_dir).restore_newest() is None:
+    elif CheckpointFolder(trainer.checkpoint, run).restore_newest() is None:
         raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
-    return _measure(trainer, task, files, examine, report, output_dir)
+    return _measure(trainer, task, files, examine, report, run)
 
 
 def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
@@ -68,11 +67,12 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
     Also ends if no new checkpoint comes for `idle_seconds`.
     """
     work = WorkingFolder(output_dir)
-    trainer = _prepare(task, work.folder, placement)
+    run = RunFolder(work.folder)
+    trainer = _prepare(task, run, placement)
     total = total_steps(task.config)
-    os.makedirs(work.folder, exist_ok=True)
-    metrics = _last_logged(work.folder)
-    with contextlib.closing(Watcher(work.folder, total, log_file=EVAL_LOG_FILE,
+    run.make()
+    metrics = run.last_followed()
+    with contextlib.closing(Watcher(run, total, log_file=EVAL_LOG_FILE,
                                     board_folder=os.path.join(BOARD_FOLDER, "eval"))) as watcher:
         for prefix in _new_checkpoints(work, int(metrics.get("step", -1)), total, idle_seconds):
             if not checkpointing.restore(trainer.checkpoint, prefix):
@@ -115,17 +115,10 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
     return [row for found in distribution.over_batches(run, source, strategy) for row in real_rows(found)]
 
 
-def _folder_of_run(path: str) -> str:
-    """Returns the folder that has the files of the run, if it is one, of a checkpoint: of its prefix, its folder, or `best/` of that."""
-    path = local_checkpoint(path)
-    folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
-    return os.path.dirname(folder) if os.path.basename(folder) == BEST_FOLDER else folder
-
-
-def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpoint: str = "") -> Trainer:
-    changed = checkpointing.check_same_run(task.config, output_dir, MEANING, task.Options) if output_dir else []
-    frozen = next((one.before for one in changed if one.key == "training.freeze"), task.config.training.freeze)
-    guards.check_vocabulary(task.config, output_dir, init_checkpoint)
+def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoint: str = "") -> Trainer:
+    changed = checkpointing.check_same_run(task.config, run, MEANING, task.Options)
+    frozen = next((change.before for change in changed if change.key == "training.freeze"), task.config.training.freeze)
+    guards.check_vocabulary(task.config, run, init_checkpoint)
     strategy = distribution.make_strategy(placement)
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
     with strategy.scope():
@@ -136,7 +129,7 @@ def _prepare(task: TaskBase, output_dir: str, placement: Placement, init_checkpo
 
 def _measure(trainer: Trainer, task: TaskBase, files: DataFiles,
              examine: Callable[[Resolved, Predictions], None] = lambda *_: None,
-             report: Callable[[str], None] = lambda _: None, folder: str = "") -> dict[str, float]:
+             report: Callable[[str], None] = lambda _: None, run: RunFolder = NO_RUN) -> dict[str, float]:
     """Measures the restored weights on the data of their step's phase; reports the notes about these, and whether the run in the
     folder was trained on them.
     """
@@ -147,7 +140,7 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles,
         report(line)
     held_out = resolved.held_out
     assert held_out is not None
-    if trained_on := origins.trained_on(getattr(held_out.source, "content", []), folder):
+    if trained_on := origins.trained_on(held_out.source.content, run):
         report(f"{', '.join(trained_on[:3])}: the run was trained on these data; what is measured there says nothing about others")
     metrics, rows = trainer.evaluate(held_out.source, task.config.training.eval_steps)
     examine(resolved, rows)
@@ -159,24 +152,8 @@ def _new_checkpoints(work: WorkingFolder, after: int, total: int, idle_seconds: 
     changed = time.monotonic()
     while time.monotonic() - changed < idle_seconds and (not total or after < total):
         work.pull()
-        for prefix in reversed(prefixes_in(work.folder)):
+        for prefix in reversed(RunFolder(work.folder).checkpoints()):
             if (step := step_of(prefix)) > after:
                 yield prefix
                 after, changed = step, time.monotonic()
         time.sleep(POLL_SECONDS)
-
-
-def _last_logged(output_dir: str) -> dict[str, float]:
-    """Reads the metrics that an earlier call wrote last; {} if there are none."""
-    path = os.path.join(output_dir, EVAL_LOG_FILE)
-    if not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    try:
-        row = json.loads(lines[-1])
-    except (IndexError, json.JSONDecodeError):
-        logging.warning("%s: its last line is broken; every checkpoint is evaluated again", path)
-        return {}
-    # JSON has no NaN: a number that was not finite is null there.
-    return {name.removeprefix("eval/"): math.nan if value is None else value for name, value in row.items() if name != "time"}

@@ -1,18 +1,16 @@
 """Checks that stop a run early: a vocabulary or an option that does not fit, numbers that are not finite."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import Config, TrainingConfig, load_config
+from official_bert.config import Config, TrainingConfig
 from official_bert.models.interchange import casing, formats
+from official_bert.models.run_folder import RunFolder
 from official_bert.text.vocab import check_casing, check_size, has_capitals, load_vocab
-from official_bert.training import checkpointing
-from official_bert.training.checkpointing import CONFIG_FILE
 from official_bert.training.schedules.phases import Phase
 from official_bert.training.step import Step, Tensors, fold_seeds
 from official_bert.training.task import Batch
@@ -22,28 +20,26 @@ class DivergedError(ValueError):
     """A training has ended because its numbers are not finite, its loss jumps, or too many steps were skipped."""
 
 
-def check_vocabulary(config: Config, output_dir: str, init_checkpoint: str) -> None:
+def check_vocabulary(config: Config, run: RunFolder, init_checkpoint: str) -> None:
     """Raises ValueError if there is a vocabulary, and it has ids without an embedding in the model, or capitals although text is
     lower-cased.
 
-    A run in `output_dir`, or a checkpoint, whose own files say that text is lower-cased for such a vocabulary goes on with a warning.
+    The run in a folder, or a checkpoint, whose own files say that text is lower-cased for such a vocabulary goes on with a warning.
     """
     if not (path := config.tokenizer.vocab_file):
         return
     vocab, lower_case = load_vocab(path), config.tokenizer.do_lower_case
     check_size(path, len(vocab), config.model.vocab_size)
-    if lower_case and has_capitals(vocab) and _is_told_to_lower_case(path, output_dir, init_checkpoint):
+    if lower_case and has_capitals(vocab) and _is_told_to_lower_case(path, run, init_checkpoint):
         logging.warning("%s: more than 1 %% of its entries have capital letters, but text is lower-cased, as in earlier training", path)
     else:
         check_casing(path, vocab, lower_case)
 
 
-def _is_told_to_lower_case(vocab_file: str, output_dir: str, init_checkpoint: str) -> bool:
+def _is_told_to_lower_case(vocab_file: str, run: RunFolder, init_checkpoint: str) -> bool:
     """Whether the files of the run in a folder say that text is lower-cased or, if there is none, those of the checkpoint."""
-    path = os.path.join(output_dir, CONFIG_FILE)
-    if output_dir and os.path.exists(path):
-        begun = load_config(path)
-        return begun.tokenizer.do_lower_case and checkpointing.casing_is_chosen(begun, output_dir)
+    if run.has_begun:
+        return run.recorded_config().tokenizer.do_lower_case and run.casing_is_chosen
     return bool(init_checkpoint and casing.is_lower_case(casing.with_vocabulary(formats.read(init_checkpoint), vocab_file)))
 
 

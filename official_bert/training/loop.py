@@ -3,7 +3,6 @@
 import bisect
 import contextlib
 import dataclasses
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -18,12 +17,12 @@ from official_bert.copies import WorkingFolder, original_paths
 from official_bert.data.sources import ExampleSource
 from official_bert.files import absolute
 from official_bert.models import checkpoints, parts
-from official_bert.models.interchange.prefixes import step_of
+from official_bert.models.run_folder import RunFolder, step_of, write_tuned
 from official_bert.training import checkpointing, distribution, guards, origins
-from official_bert.training.checkpointing import CHECKPOINT, BestCheckpoint, CheckpointFolder
+from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
-from official_bert.training.reporting.run_log import Profile, Watcher, logged_steps
+from official_bert.training.reporting.run_log import Profile, Watcher
 from official_bert.training.schedules.phases import Phase, evaluation_steps, plan, resolved_config
 from official_bert.training.spikes import MOST_REWINDS, Spikes
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Predictions, Resolved, Steps, TaskBase
@@ -51,16 +50,17 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
     """
     work = WorkingFolder(output_dir)
-    profile = Profile.parse(profile_steps, work.folder)
-    guards.check_vocabulary(task.config, work.folder, init_checkpoint)
+    run = RunFolder(work.folder)
+    profile = Profile.parse(profile_steps, run)
+    guards.check_vocabulary(task.config, run, init_checkpoint)
     strategy = distribution.make_strategy(placement)
     chief = distribution.is_chief(strategy)
-    with (checkpointing.locked(work.folder) if chief else contextlib.nullcontext(),
+    with (run.locked() if chief else contextlib.nullcontext(),
           distribution.lost_workers_told(strategy, lambda: "before the first step")):
         distribution.check_same(strategy, "configuration", origins.same_everywhere(task.config, init_checkpoint))
         digests = task.data_digests(files, steps)
         if not files.allow_changed_data:
-            origins.check_unchanged(digests | ({origins.START: init_checkpoint} if init_checkpoint else {}), work.folder)
+            origins.check_unchanged(digests | ({origins.START: init_checkpoint} if init_checkpoint else {}), run)
         distribution.set_precision(task.config.training.precision, task.config.training.tf32)
         keras.utils.set_random_seed(task.config.seed)
         with strategy.scope():
@@ -73,28 +73,27 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
         origin = origins.origin_of(config, digests, phases)
         distribution.check_same(strategy, "data and vocabulary", origin)
         if not files.allow_changed_data:
-            origins.check_unchanged(origin, work.folder)
+            origins.check_unchanged(origin, run)
         tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
         try:
             for line in frozen:
                 tell(line)
-            return _train(phases, config, origin, work, strategy, init_checkpoint, profile, tell)
+            return _train(phases, config, origin, run, work.push, strategy, init_checkpoint, profile, tell)
         finally:
             if chief:
                 work.push()
 
 
-def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work: WorkingFolder, strategy: tf.distribute.Strategy,
-           init_checkpoint: str, profile: Profile, report: Callable[[str], None]) -> Trained:
-    output_dir = work.folder
-    other_data, other_order = origins.changes(origin, output_dir), origins.other_order(origin, output_dir)
-    changed = checkpointing.check_same_run(config, output_dir, options=phases[0].resolved.task.Options)
+def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], run: RunFolder, publish: Callable[[], None],
+           strategy: tf.distribute.Strategy, init_checkpoint: str, profile: Profile, report: Callable[[str], None]) -> Trained:
+    other_data, other_order = origins.changes(origin, run), origins.other_order(origin, run)
+    changed = checkpointing.check_same_run(config, run, options=phases[0].resolved.task.Options)
     first = phases[0].resolved
     trainer = Trainer(first.task, first.model, strategy, phases[-1].last)
-    folder = CheckpointFolder(trainer.checkpoint, output_dir, config.training.keep_checkpoints, config.training.keep_every)
+    folder = CheckpointFolder(trainer.checkpoint, run, config.training.keep_checkpoints, config.training.keep_every)
     restored = trainer.restore_newest(folder)
     if trainer.steps_done > phases[-1].last:
-        raise ValueError(f"--output_dir={output_dir}: expected at least the {trainer.steps_done} steps that the run has done, "
+        raise ValueError(f"--output_dir={run.path}: expected at least the {trainer.steps_done} steps that the run has done, "
                          f"got a training of {phases[-1].last}")
     if restored:
         report(f"resumed: {restored} at step {trainer.steps_done} of {phases[-1].last}; weights, optimizer, schedule, position in "
@@ -114,17 +113,17 @@ def _train(phases: list[Phase], config: Config, origin: Mapping[str, Any], work:
         report(line)
     chief = distribution.is_chief(strategy)
     if chief:
-        if not restored or origins.evaluates_otherwise(origin, output_dir):
-            BestCheckpoint(output_dir, first.task.best_metric()).forget()
-        checkpointing.write_run_files(config, output_dir)
-        origins.write(origin, output_dir, bool(restored))
-    with contextlib.closing(Watcher(output_dir, phases[-1].last, chief)) as watcher:
+        if not restored or origins.evaluates_otherwise(origin, run):
+            BestCheckpoint(run, first.task.best_metric()).forget()
+        run.write_config(config)
+        origins.write(origin, run, bool(restored))
+    with contextlib.closing(Watcher(run, phases[-1].last, chief)) as watcher:
         for name, told in {"changed_data": "; ".join(other_data), "changed_order": restored and other_order,
                            "best_checkpoint": best_checkpoint(phases)}.items():
             if told:
                 watcher.note(trainer.steps_done, name, told)
-        run = Run(trainer, folder, watcher, phases, profile, work.push)
-        return Trained(run.go(), phases[-1].resolved, run.predictions)
+        training = Run(trainer, folder, watcher, phases, profile, publish)
+        return Trained(training.go(), phases[-1].resolved, training.predictions)
 
 
 class Run:
@@ -135,13 +134,13 @@ class Run:
         self.trainer, self.folder, self.watcher, self.phases, self.profile = trainer, folder, watcher, phases, profile
         self.settings = phases[0].resolved.task.config.training
         self.total = phases[-1].last
-        self.best = BestCheckpoint(folder.folder, phases[0].resolved.task.best_metric())
+        self.best = BestCheckpoint(folder.run, phases[0].resolved.task.best_metric())
         self.due = [step for phase in phases for step in evaluation_steps(phase)]
-        self.evaluated = {step for step in logged_steps(folder.folder, "eval") if step <= trainer.steps_done}
+        self.evaluated = {step for step in folder.run.logged_steps("eval") if step <= trainer.steps_done}
         self.measured: dict[int, dict[str, float]] = {}  # the metrics of the last evaluation, by its step
         self.predictions: Predictions = ()  # of the last evaluation
         self.saved_at = -1  # the step of the checkpoint that this process wrote last
-        self.spikes = Spikes(folder.folder, self.settings.rewind_on_spike, trainer.steps_done, watcher.enabled)
+        self.spikes = Spikes(folder.run, self.settings.rewind_on_spike, trainer.steps_done, watcher.enabled)
         self.skipped_in_a_row = 0
         self.publish = publish  # called when there is something new in the run's folder
         self.terminated, self.stopped_by, self.save_wanted = False, "SIGTERM", False
@@ -259,7 +258,7 @@ class Run:
         metrics = self.measured.get(step) or self._evaluate(phase, step)
         if self.settings.answer_with == "last" or not self.trainer.any_worker(self.watcher.enabled and bool(self.best.record)):
             return metrics
-        best = BestCheckpoint(self.folder.folder, self.phases[0].resolved.task.best_metric())  # as the chief has written it
+        best = BestCheckpoint(self.folder.run, self.phases[0].resolved.task.best_metric())  # as the chief has written it
         self.watcher.say(f"the best checkpoint answers: {best.describe()}")
         if best.record["step"] == step or phase.resolved.held_out is None:
             return metrics
@@ -361,12 +360,12 @@ class Run:
         metrics = self._measure(phase)
         self.folder.wait()
         # In this order: an evaluation in the log is a finished one, which a resumed run does not make up.
-        saved = os.path.join(self.folder.folder, f"{CHECKPOINT}-{step}") if self.saved_at == step else ""
+        saved = self.folder.run.checkpoint(step) if self.saved_at == step else ""
         tuned = phase.resolved.task.tuned_options(metrics)
         better = self.watcher.enabled and self.best.keep_if_better(self.trainer.checkpoint, step, metrics,
                                                                    self._first_measured_like(phase), self.settings.eval_steps, saved, tuned)
         if self.watcher.enabled:
-            checkpointing.write_tuned(tuned, self.folder.folder, step)
+            write_tuned(tuned, self.folder.run.checkpoint(step))
         self.watcher.evaluation(step, metrics)
         self.evaluated.add(step)
         self.measured = {step: metrics}

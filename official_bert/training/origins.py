@@ -3,18 +3,16 @@
 import dataclasses
 import itertools
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config, to_dict
 from official_bert.data.cache import file_digest
-from official_bert.files import absolute, exists, read_json, written_whole
-from official_bert.models.interchange.prefixes import prefixes_in
+from official_bert.files import absolute, exists
+from official_bert.models.run_folder import RunFolder
 from official_bert.training.schedules.phases import Phase
 
-DATA_FILE = "data.json"
-FLAGS = {"train": "--train_file", "eval": "--eval_file"}
+FLAG_OF = {"train": "--train_file", "eval": "--eval_file"}
 ORDER = "order"
 START = "start"  # the path of the initial checkpoint
 NAMED = 3  # files of a kind in a message
@@ -49,12 +47,12 @@ def _all(contents: Sequence[list]) -> list:
     return [json.loads(text) for text in dict.fromkeys(map(json.dumps, items))]
 
 
-def changes(origin: Mapping[str, Any], output_dir: str) -> list[str]:
+def changes(origin: Mapping[str, Any], run: RunFolder) -> list[str]:
     """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
-    before = _recorded(output_dir)
+    before = run.origin
     found = [_describe(key, before[key], value) for key, value in origin.items()
              if key != ORDER and before.get(key, value) != value and not (key == START and _may_be_moved(before[key], value))]
-    if START in origin and prefixes_in(output_dir) and before and not {START, "init_checkpoint"} & before.keys():
+    if START in origin and run.checkpoints() and before and not {START, "init_checkpoint"} & before.keys():
         found.append("first weights of its own, without --init_checkpoint")
     return found + _other_division(before, origin)
 
@@ -74,68 +72,61 @@ def _other_division(before: Mapping[str, Any], origin: Mapping[str, Any]) -> lis
     return ["a part of its training data held out" if held_out else "none of its training data held out"]
 
 
-def other_order(origin: Mapping[str, Any], output_dir: str) -> str:
+def other_order(origin: Mapping[str, Any], run: RunFolder) -> str:
     """Says that the run in the folder began with another order of its records, as an earlier version did; "" if it did not."""
-    if _recorded(output_dir).get(ORDER, "") == origin.get(ORDER, ""):
+    if run.origin.get(ORDER, "") == origin.get(ORDER, ""):
         return ""
     return ("the run began with a version that shuffled records in another way; it continues with the same data in the new order, so "
             "in this epoch some records are read twice and others not at all")
 
 
-def check_unchanged(origin: Mapping[str, Any], output_dir: str) -> None:
+def check_unchanged(origin: Mapping[str, Any], run: RunFolder) -> None:
     """Raises ValueError, with the differences, if the run in the folder is made of something else."""
-    if changed := changes(origin, output_dir):
-        raise ValueError(f"--output_dir={output_dir} holds a run with {'; '.join(changed)}; give another folder, or "
+    if changed := changes(origin, run):
+        raise ValueError(f"--output_dir={run.path} holds a run with {'; '.join(changed)}; give another folder, or "
                          "--allow_changed_data to go on with these")
 
 
-def check_held_out_part(digests: Mapping[str, str], output_dir: str, folds: bool = False) -> None:
+def check_held_out_part(digests: Mapping[str, str], run: RunFolder, folds: bool = False) -> None:
     """Raises ValueError if an evaluation without a file of its own would hold out rows on which the run in the folder has trained.
 
     With `folds` a file of its own, which `--data_dir` may have, is not read.
     """
-    before = _recorded(output_dir)
+    before = run.origin
     if ("eval" in digests and not folds) or not {"train"} <= digests.keys() & before.keys():
         return
     if not {"eval_content", *(["eval"] if folds else [])} & before.keys():
-        raise ValueError(f"--output_dir={output_dir}: its run held out no part of its training file; expected --eval_file to evaluate on")
+        raise ValueError(f"--output_dir={run.path}: its run held out no part of its training file; expected --eval_file to evaluate on")
     if digests["train"] != before["train"]:
-        raise ValueError(f"--output_dir={output_dir}: its run held out a part of another training file; expected that file, or --eval_file")
+        raise ValueError(f"--output_dir={run.path}: its run held out a part of another training file; expected that file, or --eval_file")
 
 
-def trained_on(content: Sequence[list], output_dir: str) -> list[str]:
+def trained_on(content: Sequence[list], run: RunFolder) -> list[str]:
     """Names the files of a source of batches on which the run in the folder was trained."""
-    trained = _recorded(output_dir).get("train_content", [])
+    trained = run.origin.get("train_content", [])
     return [str(item[0]) for item in content if item in trained and len(item) > 2]
 
 
-def evaluates_on_training_file(digests: Mapping[str, str], output_dir: str) -> bool:
+def evaluates_on_training_file(digests: Mapping[str, str], run: RunFolder) -> bool:
     """Whether a file to evaluate on is that of the training of the run in the folder."""
-    return digests.get("eval", "") == _recorded(output_dir).get("train")
+    return digests.get("eval", "") == run.origin.get("train")
 
 
-def evaluates_otherwise(origin: Mapping[str, Any], output_dir: str) -> bool:
+def evaluates_otherwise(origin: Mapping[str, Any], run: RunFolder) -> bool:
     """Whether the run in the folder was evaluated on other data: its values are not comparable."""
-    before = _recorded(output_dir)
+    before = run.origin
     return any(before.get(key, value) != value for key, value in origin.items() if key.startswith("eval")) or bool(
         _other_division(before, origin))
 
 
-def write(origin: Mapping[str, Any], output_dir: str, goes_on: bool = True) -> None:
+def write(origin: Mapping[str, Any], run: RunFolder, goes_on: bool = True) -> None:
     """Records what the run is made of; if a run goes on there, keeps what was recorded of other keys, such as the initial checkpoint.
 
     What a run recorded that was killed before its first checkpoint says nothing about the one that begins now.
     """
-    before = _recorded(output_dir) if goes_on else {}
+    before = run.origin if goes_on else {}
     kept = {key: value for key, value in before.items() if not key.startswith("eval") or "train" not in origin}
-    with written_whole(os.path.join(output_dir, DATA_FILE)) as file:
-        json.dump(kept | dict(origin), file, indent=1)
-
-
-def _recorded(output_dir: str) -> dict[str, Any]:
-    path = os.path.join(output_dir, DATA_FILE)
-    found = read_json(path) if os.path.exists(path) else {}
-    return found if isinstance(found, dict) else {}  # beside a checkpoint, somebody else's file may have this name
+    run.write_origin(kept | dict(origin))
 
 
 def _describe(key: str, before: Any, after: Any) -> str:
@@ -143,9 +134,9 @@ def _describe(key: str, before: Any, after: Any) -> str:
         return "another vocabulary (--vocab_file has another content)"
     if key == START:
         return f"another --init_checkpoint, {before}"
-    if key in FLAGS:
+    if key in FLAG_OF:
         hint = " (--nodo_train evaluates it on these)" if key == "eval" else ""
-        return f"another content of {FLAGS[key]} (or its file in --data_dir){hint}"
+        return f"another content of {FLAG_OF[key]} (or its file in --data_dir){hint}"
     use = {"train_content": "training", "eval_content": "evaluation"}[key]
     gone, new = ([item for item in some if item not in others] for some, others in ((before, after), (after, before)))
     if not gone and not new:

@@ -8,17 +8,17 @@ from typing import Any
 
 from tensorflow.python.framework import ops
 
-from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, load_config, merge, to_dict
+from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, merge, to_dict
 from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource
-from official_bert.files import exists, is_folder, make_folder, written_whole
-from official_bert.models.interchange import casing, classes, formats, prefixes
-from official_bert.models.interchange.prefixes import answering_folder, local_checkpoint, newest_whole, step_of
+from official_bert.files import exists
+from official_bert.models.checkpoints import checkpoint_at, last_weights, trained_weights
+from official_bert.models.interchange import casing, classes, formats
 from official_bert.models.interchange.projects import ours
+from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE, RunFolder, step_of, tuned_for, write_tuned
 from official_bert.reports.sections import Section
 from official_bert.text.vocab import load_vocab
-from official_bert.training import checkpointing, evaluation, loop, search
-from official_bert.training.checkpointing import BEST_FOLDER, CONFIG_FILE, LOG_FILE, METRIC_FILE, VOCAB_FILE
+from official_bert.training import evaluation, loop
 from official_bert.training.distribution import Placement, answering_scope, is_first_worker, set_precision
 from official_bert.training.reporting.announcement import cut_rows
 from official_bert.training.task import (
@@ -32,7 +32,6 @@ from official_bert.training.task import (
     TaskBase,
 )
 
-RESULTS_FILE = "eval_results.txt"
 # Keys, and those which count in their place if they are not 0.
 UNREAD_BESIDE = (("training.epochs", "training.steps"), ("training.eval_epochs", "training.eval_every"),
                  ("optimizer.warmup_proportion", "optimizer.warmup_steps"))
@@ -51,9 +50,10 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     """
     if not init_checkpoint:
         return CheckpointValues({})
-    if output_dir and (begun := stored_config(output_dir, [])):
+    run = RunFolder(output_dir)
+    if begun := run.config():
         values = {"model": dataclasses.asdict(begun.model), "tokenizer": dataclasses.asdict(begun.tokenizer)}
-        if not checkpointing.casing_is_chosen(begun, output_dir):
+        if not run.casing_is_chosen:
             del values["tokenizer"]
         own = _objectives(begun.options.get("objective", ""), begun.options.get("sentence_task", "")) if pretraining else {}
         return CheckpointValues(values | own, f"--output_dir={output_dir}")
@@ -75,19 +75,6 @@ def _objectives(objective: str, sentence_task: str) -> dict[str, Any]:
     if sentence_task == "sop":
         own["sentence_task"] = sentence_task
     return {"options": own} if own else {}
-
-
-def stored_config(output_dir: str, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> Config | None:
-    """The configuration of a run's folder, for evaluation and prediction alone; None if there is none.
-
-    `flags` are those of 2018 on the command line, by dotted key.
-    """
-    path = os.path.join(output_dir, CONFIG_FILE)
-    if not exists(path):
-        return None
-    vocab = os.path.join(output_dir, VOCAB_FILE)
-    own = [f"tokenizer.vocab_file={vocab}"] if exists(vocab) else []
-    return load_config(path, flags=flags, overrides=[*own, *overrides])
 
 
 def with_classes_of(config: Config, init_checkpoint: str) -> Config:
@@ -121,21 +108,21 @@ def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[st
     return dataclasses.replace(config, options=options)
 
 
-def with_vocabulary_of(config: Config, output_dir: str, may_change: bool = False) -> Config:
+def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False) -> Config:
     """A configuration, to evaluate the run in a folder: with its vocabulary and casing, unless another vocabulary `may_change` them.
 
     Raises ValueError for another vocabulary or casing than that of the run.
     """
-    begun, path = stored_config(output_dir), config.tokenizer.vocab_file
+    begun, path = run.config(), config.tokenizer.vocab_file
     if begun is None or not begun.tokenizer.vocab_file or not exists(begun.tokenizer.vocab_file):
         return config
     if not path:
         return dataclasses.replace(config, tokenizer=begun.tokenizer)
     if not may_change:
         if load_vocab(path) != load_vocab(begun.tokenizer.vocab_file):
-            raise ValueError(f"--output_dir={output_dir} holds a run with another vocabulary than {path}; leave --vocab_file out to "
+            raise ValueError(f"--output_dir={run.path} holds a run with another vocabulary than {path}; leave --vocab_file out to "
                              "evaluate with the run's own")
-        casing.agreed(begun.tokenizer.do_lower_case, config.tokenizer.do_lower_case, output_dir)
+        casing.agreed(begun.tokenizer.do_lower_case, config.tokenizer.do_lower_case, run.path)
     return config
 
 
@@ -190,47 +177,47 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
     if steps.predict:
         files.check_not_answers(output_dir)
     best = task.config.training.answer_with == "best" if best is None else best
-    first = is_first_worker(placement)
+    folder, first = RunFolder(output_dir), is_first_worker(placement)
     if first and (constant := task.constant_answers(files, steps)):
-        return _write_constant(constant, output_dir, report)
+        return _write_constant(constant, folder, report)
     metrics: dict[str, float] = {}
-    if steps.train and (kept := search.best_run(output_dir)):
-        raise ValueError(f"--output_dir={output_dir} holds a search, whose best run {kept} answers for it; give another folder")
+    if steps.train and (kept := folder.best_of_search):
+        raise ValueError(f"--output_dir={output_dir} holds a search, whose best run {kept.path} answers for it; give another folder")
     resolved = None
     examined: list[tuple[Resolved, Predictions]] = []
     if steps.train:
         opened = opened or steps
-        begun_with = last_weights(output_dir)
+        begun_with = last_weights(folder)
         trained = loop.train(task, files, output_dir, placement, init_checkpoint, report=report,
                              steps=dataclasses.replace(opened, predict=opened.predict and first))
         metrics, resolved = trained.metrics, trained.resolved
         if first:
-            forget_tuned_for(begun_with, metrics, output_dir, report)
+            forget_tuned_for(begun_with, metrics, folder, report)
         examined.append((resolved, trained.predictions))
     elif steps.evaluate:
-        asked, task = task, task.measured_with(tuned_for(trained_weights(output_dir, init_checkpoint, best)))
+        asked, task = task, task.measured_with(tuned_at(trained_weights(folder, init_checkpoint, best)))
         _tell_tuned(asked, task, "measured with what an earlier evaluation tuned", report)
-        elsewhere = "" if own_folder(output_dir, best) else trained_weights(output_dir, init_checkpoint)
+        elsewhere = "" if folder.has_weights(best) else trained_weights(folder, init_checkpoint)
         metrics = evaluation.evaluate(task, files, output_dir, placement, elsewhere, report, best, lambda *found: examined.append(found))
     if first and steps.evaluate and metrics:
-        write_results(metrics, output_dir)
+        folder.write_results(metrics)
         if not steps.train:
-            store_tuned(task, metrics, output_dir, best, report)
+            store_tuned(task, metrics, folder, best, report)
     if first and steps.predict:
-        weights = trained_weights(output_dir, init_checkpoint, best)
+        weights = trained_weights(folder, init_checkpoint, best)
         report(original_paths(f"answers come from {weights}"))
         asked = resolved.task if resolved else task
         measured = {} if steps.train else task.tuned_options(metrics)  # of weights elsewhere, beside which nothing is written
-        tuned = with_tuned(asked, measured or tuned_for(weights), given)
+        tuned = with_tuned(asked, measured or tuned_at(weights), given)
         changed = _tell_tuned(asked, tuned, "tuned in evaluation", report)
         resolved = resolved if resolved and not changed else resolve_answers(tuned, files, placement)
         assert resolved.tests is not None
         predictions = predict(resolved, resolved.tests.source, weights, report)
-        make_folder(output_dir)
+        folder.make()
         report(f"wrote {', '.join(resolved.tests.write(predictions, output_dir))}")
     if first and task.config.training.report and metrics:
         for found in examined:
-            _write_report(*found, metrics, output_dir, report)
+            _write_report(*found, metrics, folder, report)
     return metrics
 
 
@@ -242,74 +229,54 @@ def _tell_tuned(before: TaskBase, after: TaskBase, what: str, report: Callable[[
     return bool(changed)
 
 
-def _write_report(resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float], output_dir: str,
+def _write_report(resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float], run: RunFolder,
                   report: Callable[[str], None]) -> None:
     """Writes the page about an evaluation and its JSON into the run's folder; reports the tables that the task wants on the screen."""
     from official_bert.reports import page, run_sections  # matplotlib takes a second
     config, held_out = resolved.task.config, resolved.held_out
     cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0), config.options.get("truncate") == "windows")
-    curves = run_sections.curves_section(os.path.join(output_dir, LOG_FILE))
+    curves = run_sections.curves_section(run.file(LOG_FILE))
     own: list[Section] = held_out.examine(predictions) if isinstance(held_out, Examined) else []
     sections = [run_sections.metrics_section(metrics), *own, *filter(None, (curves, cut))]
     for line in page.as_lines(sections):
         report(line)
-    title = f"{config.task}: {os.path.basename(output_dir.rstrip('/'))}"
-    report(f"wrote {', '.join(page.write_report(title, sections, output_dir))}")
+    title = f"{config.task}: {os.path.basename(run.path.rstrip('/'))}"
+    report(f"wrote {', '.join(page.write_report(title, sections, run.path))}")
 
 
-def _write_constant(constant: ConstantAnswers, output_dir: str, report: Callable[[str], None]) -> dict[str, float]:
-    make_folder(output_dir)
+def _write_constant(constant: ConstantAnswers, run: RunFolder, report: Callable[[str], None]) -> dict[str, float]:
+    run.make()
     report("no model is trained: every row gets the same answer")
     if constant.metrics:
-        write_results(constant.metrics, output_dir)
+        run.write_results(constant.metrics)
     if constant.write:
-        report(f"wrote {', '.join(constant.write(output_dir))}")
+        report(f"wrote {', '.join(constant.write(run.path))}")
     return constant.metrics
 
 
-def own_folder(output_dir: str, best: bool) -> str:
-    """Returns the folder of a run's weights: its `best/` if that is wanted and there is one, or `output_dir`; "" without a checkpoint."""
-    kept = os.path.join(output_dir, BEST_FOLDER)
-    folder = kept if best and exists(os.path.join(kept, METRIC_FILE)) else output_dir
-    return folder if is_folder(folder) and newest_whole(local_checkpoint(folder)) else ""
-
-
-def trained_weights(output_dir: str, init_checkpoint: str, best: bool = False) -> str:
-    """Returns the path of the weights for evaluation and prediction: a checkpoint of the run, or else `init_checkpoint`."""
-    if own := own_folder(output_dir, best):
-        return str(newest_whole(local_checkpoint(own)))
-    if not init_checkpoint:
-        raise ValueError(f"--output_dir={output_dir}: no checkpoint found there, and no --init_checkpoint given")
-    return init_checkpoint
-
-
-def last_weights(output_dir: str) -> str:
-    """Returns the path of the newest checkpoint of the run in a folder; "" if there is none."""
-    return trained_weights(output_dir, "") if own_folder(output_dir, best=False) else ""
-
-
-def forget_tuned_for(begun_with: str, metrics: Mapping[str, float], output_dir: str, report: Callable[[str], None] = print) -> None:
+def forget_tuned_for(begun_with: str, metrics: Mapping[str, float], run: RunFolder, report: Callable[[str], None] = print) -> None:
     """Removes what was tuned before, if the run has trained on from the weights `begun_with` ("": its first) without an evaluation."""
-    if not metrics and last_weights(output_dir) != begun_with:
-        checkpointing.forget_tuned(output_dir, report)
+    if not metrics and last_weights(run) != begun_with:
+        run.forget_tuned(report)
 
 
-def tuned_for(weights: str) -> dict[str, Any]:
+def tuned_at(weights: str) -> dict[str, Any]:
     """Reads the options that were tuned for the weights at a path: a run's folder, or a checkpoint in one."""
-    return prefixes.tuned_for((newest_whole(local_checkpoint(answering_folder(weights))) or "") if is_folder(weights) else weights)
+    return tuned_for(prefix) if (prefix := checkpoint_at(weights)) else {}
 
 
-def store_tuned(task: TaskBase, metrics: Mapping[str, float], output_dir: str, best: bool, report: Callable[[str], None] = print) -> None:
+def store_tuned(task: TaskBase, metrics: Mapping[str, float], run: RunFolder, best: bool, report: Callable[[str], None] = print) -> None:
     """Stores what an evaluation of the weights of a run tuned beside them, unless the run's own options ask for something else."""
-    tuned, own, stored = task.tuned_options(metrics), own_folder(output_dir, best), stored_config(output_dir)
-    if not tuned or not own or stored is None:
+    tuned, stored = task.tuned_options(metrics), run.config()
+    if not tuned or not run.has_weights(best) or stored is None:
         return
     for key in tuned:
         if (has := stored.options.get(key, asked := getattr(task.options, key))) != asked:
-            report(f"{key} of this evaluation is not stored, because the run in {output_dir} has options.{key}: {has}; give it to the "
+            report(f"{key} of this evaluation is not stored, because the run in {run.path} has options.{key}: {has}; give it to the "
                    f"commands that shall use it: {tuned[key]}")
             return
-    checkpointing.write_tuned(tuned, own, step_of(trained_weights(output_dir, "", best)))
+    step = step_of(trained_weights(run, best=best))
+    write_tuned(tuned, RunFolder(run.answering_folder(best)).checkpoint(step))
 
 
 def with_tuned(task: TaskBase, found: Mapping[str, Any], given: Collection[str]) -> TaskBase:
@@ -332,9 +299,3 @@ def predict(resolved: Resolved, source: BatchSource, path: str, report: Callable
     """
     evaluation.take_all(resolved.task, resolved.model, path, report)
     return evaluation.predict(resolved.task, resolved.model, source)
-
-
-def write_results(metrics: Mapping[str, float], output_dir: str) -> None:
-    """Writes `eval_results.txt`, sorted by name as in 2018."""
-    with written_whole(os.path.join(output_dir, RESULTS_FILE)) as file:
-        file.writelines(f"{name} = {value}\n" for name, value in sorted(metrics.items()))

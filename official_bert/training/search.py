@@ -10,7 +10,6 @@ import itertools
 import json
 import logging
 import math
-import os
 import re
 import statistics
 import types
@@ -22,10 +21,9 @@ import numpy as np
 
 from official_bert import files
 from official_bert.config import Config, build, differences, merge, nest, parse_override, to_dict
-from official_bert.training.checkpointing import BEST_FOLDER
+from official_bert.models.run_folder import SEARCH_FILE, RunFolder
 from official_bert.training.guards import DivergedError
 
-SEARCH_FILE = "search.json"
 # May be other values: the vocabulary's content is part of the origin, and the others change no result.
 WITHOUT_EFFECT = ("tokenizer.vocab_file", *(f"training.{name}" for name in (
     "eval_batch_size", "log_every", "save_every", "keep_checkpoints", "keep_every", "steps_per_loop", "report", "accumulation_steps",
@@ -180,13 +178,14 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     names = [[name_of(setting | {key: value for key, value in part.items() if key != "options.folds"}) for part in parts]
              for setting in settings]
     configs = {name: with_setting(config, setting | part) for setting, own in zip(settings, names) for name, part in zip(own, parts)}
-    records = _Records(output_dir, metric, origin, configs)
+    folder = RunFolder(output_dir)
+    records = _Records(folder, metric, origin, configs)
 
     def make(name: str, said: str) -> None:
         report(said)
         try:
             with _silent_about_retracing():
-                metrics = train_one(configs[name], os.path.join(output_dir, name))
+                metrics = train_one(configs[name], folder.file(name))
         except DivergedError as error:
             report(f"{name} diverged: {error}")
             metrics = None
@@ -201,10 +200,10 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     if records.lacks_checkpoints(best):
         make(best, f"{best}, the best run, again: another search in this folder has removed its checkpoints")
     records.write()
-    outcomes = [Outcome(setting, tuple(map(records.value, own)), tuple(os.path.join(output_dir, name) for name in own))
+    outcomes = [Outcome(setting, tuple(map(records.value, own)), tuple(map(folder.file, own)))
                 for setting, own in zip(settings, names)]
     outcomes.sort(key=lambda outcome: -records.sign * outcome.mean)
-    return outcomes, os.path.join(output_dir, best)
+    return outcomes, folder.file(best)
 
 
 @contextlib.contextmanager
@@ -237,17 +236,15 @@ def _check_settings(config: Config, settings: Sequence[Setting], folds: int) -> 
 class _Records:
     """The results of finished runs, in `search.json`, with those of other searches in the folder."""
 
-    def __init__(self, output_dir: str, metric: str, origin: Mapping[str, str], configs: Mapping[str, Config]):
-        self.folder, self.path = output_dir, os.path.join(output_dir, SEARCH_FILE)
+    def __init__(self, folder: RunFolder, metric: str, origin: Mapping[str, str], configs: Mapping[str, Config]):
+        self.folder, self.path = folder, folder.file(SEARCH_FILE)
         self.metric, self.sign = metric.removeprefix("-"), -1.0 if metric.startswith("-") else 1.0
         self.runs: dict[str, dict] = {}
         self.kept: set[str] = set()
         self.origin, self.configs = dict(origin), configs
-        if files.exists(self.path):
-            stored = files.read_json(self.path)
-            self.runs, self.kept = stored["runs"], set(stored.get("kept", [stored["best"]]))
-            if "origin" in stored:  # not in those of early versions
-                self._check_origin(stored["origin"])
+        if (stored := folder.search) is not None:
+            self.runs, self.kept = stored["runs"], set(stored["kept"])
+            self._check_origin(stored["origin"])
             for name in configs:
                 if name in self.runs:
                     self._check_run(name)
@@ -289,7 +286,7 @@ class _Records:
         self.kept -= others
         self.write()
         for other in others:
-            remove_checkpoints(os.path.join(self.folder, other))
+            RunFolder(self.folder.file(other)).remove_weights()
 
     def write(self) -> None:
         """Writes the file."""
@@ -304,19 +301,6 @@ class _Records:
     def lacks_checkpoints(self, name: str) -> bool:
         """Whether the checkpoints of a finished run have been removed."""
         return name not in self.kept
-
-
-def remove_checkpoints(folder: str) -> None:
-    """Removes the weights of a run; keeps its configuration, log and results."""
-    for name in files.list_names(folder):
-        if name in ("checkpoint", BEST_FOLDER) or name.startswith("ckpt-"):
-            files.remove(os.path.join(folder, name))
-
-
-def best_run(output_dir: str) -> str | None:
-    """The folder of the best run of the search in a folder; None if it holds none."""
-    path = os.path.join(output_dir, SEARCH_FILE)
-    return os.path.join(output_dir, files.read_json(path)["best"]) if files.exists(path) else None
 
 
 def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 
 from official_bert.files import read_json, written_whole
+from official_bert.models.run_folder import REWINDS_FILE, RunFolder
 
-REWINDS_FILE = "rewinds.json"
 DECAY = 0.98  # of the mean, per step
 FEWEST_STEPS = 20  # a mean of fewer steps is not reliable
 MOST_REWINDS = 5  # to one checkpoint; after that, the data is not the cause
@@ -30,8 +30,8 @@ class Spikes:
     checkpoint of `step` continues with the mean of that step. Threshold 0 finds and writes nothing.
     """
 
-    def __init__(self, folder: str, threshold: float, step: int, writes: bool = True):
-        self.path, self.threshold, self.writes = os.path.join(folder, REWINDS_FILE), threshold, writes
+    def __init__(self, run: RunFolder, threshold: float, step: int, writes: bool = True):
+        self.path, self.threshold, self.writes = run.file(REWINDS_FILE), threshold, writes
         stored = read_json(self.path) if os.path.exists(self.path) else {}
         self.rewinds = [Rewind(**values) for values in stored.get("rewinds", ())]
         self.means: dict[int, tuple[float, int]] = {int(key): (mean, count) for key, (mean, count) in stored.get("means", {}).items()}

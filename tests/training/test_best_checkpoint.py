@@ -16,6 +16,7 @@ from official_bert.config import Config as RunConfig
 from official_bert.data.tables import Rows
 from official_bert.interface import finetuning
 from official_bert.models.interchange import formats
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import evaluation, loop, runs
 from official_bert.training.distribution import Placement
@@ -154,7 +155,7 @@ def test_the_best_is_predicted_with_and_measured_unless_the_last_is_wanted(scrip
     tune(tmp_path, predict=True, lines=lines, patience=3)
     assert f"answers come from {tmp_path}/best/ckpt-8" in lines
     best = (tmp_path / "predictions.tsv").read_text()
-    stored = runs.stored_config(str(tmp_path))
+    stored = RunFolder(str(tmp_path)).config()
     assert stored.training.answer_with == "best" and stored.training.patience == 3
     given = DataFiles(predict_file=FILES["new"], eval_file=FILES["dev"])
     alone, lines = Steps(train=False, evaluate=False, predict=True), []

@@ -12,6 +12,7 @@ import tensorflow as tf
 from local_ports import free_ports
 from made_pretraining import S, data_files, make_config, resolve, write_records
 
+from official_bert.models.run_folder import METRIC_FILE, RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, distribution, evaluation, guards, loop
 from official_bert.training.distribution import Placement
@@ -89,7 +90,7 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, t
     train(given(config, records, held_out), tmp_path)
     losses = logged(tmp_path, "eval/loss")
     best = min(losses, key=losses.get)
-    assert json.loads((tmp_path / "best" / checkpointing.METRIC_FILE).read_text()) == {
+    assert json.loads((tmp_path / "best" / METRIC_FILE).read_text()) == {
         "metric": "loss", "value": losses[best], "step": best, "batches": 0}
     assert len(list(tmp_path.glob("ckpt-*.index"))) == 3 and len(list((tmp_path / "best").glob("ckpt-*.index"))) == 1
     task, model = restore_for_inference(str(tmp_path / "best"))
@@ -106,7 +107,7 @@ def test_the_best_of_a_phase_that_is_measured_otherwise_gives_way(tmp_path):
     checkpoint = tf.train.Checkpoint(value=tf.Variable(0.0))
 
     def kept(*evaluations):
-        best = checkpointing.BestCheckpoint(str(tmp_path), "-loss")  # as after a resume
+        best = checkpointing.BestCheckpoint(RunFolder(str(tmp_path)), "-loss")  # as after a resume
         return [best.keep_if_better(checkpoint, step, {"loss": loss}, *how) for step, loss, *how in evaluations]
     assert kept((1, 1.0, 0), (2, 1.5, 0), (3, 2.0, 1), (4, 2.1, 1)) == [True, False, True, False]
     assert kept((5, 2.05, 1), (6, 1.9, 1)) == [False, True]
@@ -126,7 +127,7 @@ def test_the_best_of_a_run_in_phases_is_the_best_of_the_last_length(records, hel
     train(given(config, *files), tmp_path / "run")
     losses = logged(tmp_path / "run", "eval/loss")
     best = min((9, 10, 11), key=losses.get)
-    assert json.loads((tmp_path / "run/best" / checkpointing.METRIC_FILE).read_text()) == {
+    assert json.loads((tmp_path / "run/best" / METRIC_FILE).read_text()) == {
         "metric": "loss", "value": losses[best], "step": best, "batches": 0, "phase": 1}
 
 
@@ -148,7 +149,7 @@ def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_o
 
 def test_numbers_that_were_not_finite_are_read_back_as_such(tmp_path):
     (tmp_path / "eval_log.jsonl").write_text('{"step": 9, "time": 1.0, "eval/mlm_loss": null, "eval/mlm_accuracy": 0.5}\n')
-    assert evaluation._last_logged(str(tmp_path)) == pytest.approx({"step": 9, "mlm_loss": np.nan, "mlm_accuracy": 0.5}, nan_ok=True)
+    assert RunFolder(str(tmp_path)).last_followed() == pytest.approx({"step": 9, "mlm_loss": np.nan, "mlm_accuracy": 0.5}, nan_ok=True)
 
 
 def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(records, held_out, tmp_path):
@@ -220,7 +221,7 @@ def test_a_record_that_cannot_be_learned_from_is_named(tmp_path, wrong, told):
 def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):
     values = tf.Variable(np.random.default_rng(0).normal(size=50_000).astype(np.float32))
     checkpoint = tf.train.Checkpoint(values=values)
-    folder = checkpointing.CheckpointFolder(checkpoint, str(tmp_path), keep=3)
+    folder = checkpointing.CheckpointFolder(checkpoint, RunFolder(str(tmp_path)), keep=3)
     folder.save(1)
     before, limits = values.numpy(), resource.getrlimit(resource.RLIMIT_FSIZE)
     values.assign_add(tf.ones_like(values))

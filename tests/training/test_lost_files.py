@@ -14,6 +14,7 @@ import tensorflow as tf
 from made_pretraining import data_files, make_config, write_records
 
 from official_bert.models.interchange import formats
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
@@ -58,7 +59,7 @@ def whole(files, tmp_path_factory):
 def saved(tmp_path):
     """Returns a folder with checkpoints of steps 8, 9, 10 and 11, each of the value of its step."""
     value = tf.Variable(0.0)
-    folder = CheckpointFolder(tf.train.Checkpoint(value=value), str(tmp_path), keep=4)
+    folder = CheckpointFolder(tf.train.Checkpoint(value=value), RunFolder(str(tmp_path)), keep=4)
     for step in range(6, 12):
         value.assign(step)
         folder.save(step)
@@ -93,7 +94,7 @@ def test_a_truncated_checkpoint_gives_way_and_is_removed_once_the_run_has_gone_o
     assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "ckpt-10")
     assert folder.restore_newest() == str(tmp_path / "ckpt-10") and float(value) == 10
     shutil.rmtree(tmp_path / "best", ignore_errors=True)
-    CheckpointFolder(folder.checkpoint, str(tmp_path), keep=2).save(10)
+    CheckpointFolder(folder.checkpoint, RunFolder(str(tmp_path)), keep=2).save(10)
     assert sorted(os.listdir(tmp_path)) == ["checkpoint", *(f"ckpt-{step}.{part}" for step in (10, 9)
                                                             for part in ("data-00000-of-00001", "index"))]
 
@@ -120,7 +121,8 @@ def test_a_kill_within_an_evaluation_leaves_no_threshold_of_other_weights_with_t
     kept = [tmp_path / "best" / name for name in ("metric.json", "tuned.json")]
 
     def evaluate(step, value, threshold):  # as after a resume
-        return BestCheckpoint(str(tmp_path), "f1").keep_if_better(checkpoint, step, {"f1": value}, tuned={"threshold": threshold})
+        best = BestCheckpoint(RunFolder(str(tmp_path)), "f1")
+        return best.keep_if_better(checkpoint, step, {"f1": value}, tuned={"threshold": threshold})
     assert evaluate(*evaluations[0])
     for number in itertools.count():
         writes = itertools.count()
@@ -199,7 +201,7 @@ def test_fewer_steps_than_done_are_refused(files, whole):
 @pytest.mark.parametrize("text", ["", '{"step": 1}', '{"step": 1}\n{"st', '{"step": 1}\n' + "\0" * 5000, "\0" * 9000])
 def test_an_unfinished_line_of_the_log_is_removed(tmp_path, text):
     (tmp_path / "log.jsonl").write_text(text)
-    watcher = run_log.Watcher(str(tmp_path), 10)
+    watcher = run_log.Watcher(RunFolder(str(tmp_path)), 10)
     watcher.evaluation(2, {"loss": float("nan"), "accuracy": 0.5})
     watcher.close()
     rows = list(map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines()))
@@ -228,7 +230,7 @@ def test_phases_on_the_same_records_go_on_in_the_data(files, tmp_path, sizes):
 
 
 def test_milestones_stay(tmp_path):
-    folder = CheckpointFolder(tf.train.Checkpoint(value=tf.Variable(0.0)), str(tmp_path), keep=2, keep_every=4)
+    folder = CheckpointFolder(tf.train.Checkpoint(value=tf.Variable(0.0)), RunFolder(str(tmp_path)), keep=2, keep_every=4)
     for step in range(1, 11):
         folder.save(step)
     assert sorted(int(path.stem[5:]) for path in tmp_path.glob("*.index")) == [4, 8, 9, 10]
@@ -257,6 +259,6 @@ def test_a_signal_saves_and_the_losses_stay_the_same(files, whole, tmp_path, mon
 def test_weights_alone_are_no_run_to_go_on_from(tmp_path):
     weights = {"a": tf.Variable(1.0)}
     tf.train.Checkpoint(weights=weights).save(str(tmp_path / "ckpt"))
-    folder = CheckpointFolder(tf.train.Checkpoint(weights=weights, step=tf.Variable(0)), str(tmp_path))
+    folder = CheckpointFolder(tf.train.Checkpoint(weights=weights, step=tf.Variable(0)), RunFolder(str(tmp_path)))
     with pytest.raises(ValueError, match="expected the folder of a run, got weights alone.*--init_checkpoint takes them"):
         folder.restore_newest()

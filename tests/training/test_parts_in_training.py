@@ -15,7 +15,7 @@ from official_bert.models import parts
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
-from official_bert.models.interchange.prefixes import prefixes_in
+from official_bert.models.run_folder import prefixes_in
 from official_bert.tasks.loading import load_task
 from official_bert.training import distribution, runs
 from official_bert.training.distribution import Placement

@@ -8,6 +8,7 @@ import made_pretraining
 import pytest
 from made_finetuning import GLUE, ROOT, SWAG, data_files, make_config, resolve
 
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import runs
 from official_bert.training.distribution import Placement
@@ -70,7 +71,7 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     assert (output / WRITTEN[kind]).stat().st_size
     written = json.loads((output / "report.json").read_text())
     assert written["metrics"] == metrics and (output / "report.html").stat().st_size and REPORTED[kind] <= set(written)
-    stored = runs.stored_config(str(output), [])
+    stored = RunFolder(str(output)).config()
     again = runs.run(load_task(stored), data_files(**files), str(output), Placement(), steps=Steps(train=False), report=lambda _: None)
     assert {key: again[key] for key in metrics} == pytest.approx(metrics, rel=1e-5, abs=1e-5)
 

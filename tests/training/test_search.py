@@ -9,6 +9,7 @@ import pytest
 from made_finetuning import GLUE, data_files, make_config
 
 from official_bert.config import Config
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import runs, search
 from official_bert.training.distribution import Placement
@@ -96,11 +97,11 @@ def test_a_search_goes_on_with_what_it_lacks(tmp_path):
 def test_another_search_in_the_folder_chooses_among_its_own_runs(tmp_path):
     run(tmp_path, Trained(), batches=(16,))
     _, best = run(tmp_path, Trained(), batches=(32,))  # its best has 0.8, that of the first one 0.9
-    assert best == str(tmp_path / "batch32-seed11") == search.best_run(str(tmp_path))
+    assert best == str(tmp_path / "batch32-seed11") == RunFolder(str(tmp_path)).best_of_search.path
     assert with_checkpoints(tmp_path) == {"batch16-seed10", "batch32-seed11"}
     run(tmp_path, Trained())
     assert with_checkpoints(tmp_path) == {"batch16-seed10", "batch32-seed11"}  # nothing was trained
-    assert search.best_run(str(tmp_path)) == str(tmp_path / "batch16-seed10")
+    assert RunFolder(str(tmp_path)).best_of_search.path == str(tmp_path / "batch16-seed10")
 
 
 def test_a_training_of_its_own_in_the_folder_of_a_search_is_refused(tmp_path):

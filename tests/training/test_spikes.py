@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_pretraining import data_files, make_config, write_records
 
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
@@ -19,28 +20,28 @@ def steady(count, loss=2.0):
 
 
 def test_a_spike_is_a_multiple_of_the_mean_before_it_or_no_number(tmp_path):
-    spikes = Spikes(str(tmp_path), 2.0, 0)
+    spikes = Spikes(RunFolder(str(tmp_path)), 2.0, 0)
     assert spikes.first([9.0, 1.0, 9.0], [False] * 3) is None  # too early to tell
-    spikes = Spikes(str(tmp_path), 2.0, 0)
+    spikes = Spikes(RunFolder(str(tmp_path)), 2.0, 0)
     assert spikes.first(*steady(30)) is None and spikes.mean == pytest.approx(2)
     assert spikes.first([2.0, 3.9, 4.2], [False] * 3) == 2
     assert spikes.first([float("nan"), 2.0], [False] * 2) is None  # float16's overflow, which the step has skipped
     assert spikes.first([float("nan"), 2.0], [True, False]) == 0
-    assert Spikes(str(tmp_path), 0.0, 0).first([1.0, float("nan")], [False, True]) is None
+    assert Spikes(RunFolder(str(tmp_path)), 0.0, 0).first([1.0, float("nan")], [False, True]) is None
     assert not list(tmp_path.iterdir())
 
 
 def test_the_mean_and_the_rewinds_are_those_of_the_checkpoint_that_a_run_resumes_from(tmp_path):
-    through = Spikes(str(tmp_path), 2.0, 0)
+    through = Spikes(RunFolder(str(tmp_path)), 2.0, 0)
     losses = np.random.default_rng(0).uniform(1, 2, 60).tolist()
     assert through.first(losses[:40], [False] * 40) is None
     through.saving(40)
-    resumed = Spikes(str(tmp_path), 2.0, 40)
+    resumed = Spikes(RunFolder(str(tmp_path)), 2.0, 40)
     assert through.first(losses[40:], [False] * 20) is None and resumed.first(losses[40:], [False] * 20) is None
     assert resumed.mean == through.mean and resumed.count == through.count == 60
     through.go_back(40, 13)
     assert (through.mean, through.count) == through.means[40]
-    again = Spikes(str(tmp_path), 0.0, 40)  # switched off, what was skipped stays skipped
+    again = Spikes(RunFolder(str(tmp_path)), 0.0, 40)  # switched off, what was skipped stays skipped
     assert again.rewinds == [Rewind(40, 13)] and [again.skipped(step) for step in (0, 39, 40, 99)] == [0, 0, 13, 13]
     for _ in range(MOST_REWINDS - 1):
         assert through.may_go_back_to(40)

@@ -22,6 +22,7 @@ from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.projects import ours, tf_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.run_folder import VOCAB_FILE, RunFolder
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
 
@@ -64,7 +65,7 @@ def find_prefix(path: str) -> str | None:
 
     Of a folder it is the newest whole checkpoint; of a run that answers with its best one, the best.
     """
-    path = prefixes.local_checkpoint(prefixes.answering_folder(path))
+    path = prefixes.local_checkpoint(RunFolder(path).answering_folder())
     if os.path.isdir(path):
         return prefixes.newest_whole(path)
     prefix = prefixes.PART.sub("", path)
@@ -154,15 +155,15 @@ def vocab_file_of(path: str, model: StoredModel) -> str:
     """
     path = prefixes.local_checkpoint(path)
     folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
-    for place in [folder, os.path.dirname(folder)] if os.path.basename(folder) == prefixes.BEST_FOLDER else [folder]:
-        if os.path.isfile(file := os.path.join(place, stored_models.VOCAB_FILE)):
-            return file
+    for place in (RunFolder(folder), RunFolder.around(folder)):
+        if place.vocab_file:
+            return place.vocab_file
     if model.vocab is None:
         return ""
     temporary = tempfile.mkdtemp(prefix="official_bert_")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     stored_models.write_vocab(model, temporary)
-    return os.path.join(temporary, stored_models.VOCAB_FILE)
+    return os.path.join(temporary, VOCAB_FILE)
 
 
 def write(model: StoredModel, name: str, folder: str) -> list[str]:

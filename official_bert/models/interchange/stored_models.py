@@ -11,13 +11,14 @@ import numpy as np
 from official_bert import files
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.models.interchange.names import NameTable
+from official_bert.models.run_folder import VOCAB_FILE
 from official_bert.text.vocab import read_entries
 
 Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span"]
 Kind = Literal["", "classifier", "multi_label", "regression"]
 Objective = Literal["", "masked_lm", "next_token"]
 StoredPooling = Literal["", "cls", "mean", "other"]
-VOCAB_FILE, BERT_CONFIG_FILE = "vocab.txt", "bert_config.json"
+BERT_CONFIG_FILE = "bert_config.json"
 # Prefixes of the weights of each head.
 HEAD_PREFIXES: Mapping[str, str] = {"masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier",
                                     "tagger/": "tagger", "span/": "span"}

@@ -13,6 +13,7 @@ from official_bert.models.interchange import casing, formats, stored_models
 from official_bert.models.interchange.projects import ours, tf1
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.run_folder import CHECKPOINT, RunFolder
 from official_bert.text.vocab import read_entries
 
 # Suffixes of the variables with a row or number for each entry, here and in 2018.
@@ -136,4 +137,4 @@ def _write_weights(weights: Mapping[str, np.ndarray], folder: str, own: bool) ->
     if not own:
         return tf1.write_checkpoint(weights, folder)
     variables = {name: tf.Variable(value) for name, value in weights.items()}
-    tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))
+    tf.train.Checkpoint(weights=variables).save(RunFolder(folder).file(CHECKPOINT))

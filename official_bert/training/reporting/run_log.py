@@ -10,26 +10,24 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.training.checkpointing import LOG_FILE
-
-BOARD_FOLDER = "tensorboard"
+from official_bert.models.run_folder import BOARD_FOLDER, LOG_FILE, RunFolder
 
 
 class Profile:
     """TensorFlow's profiler over steps first + 1 to last; `edges` are (first, last), empty for no profile."""
 
-    def __init__(self, edges: tuple[int, ...], output_dir: str):
-        self.edges, self.folder, self.running = edges, os.path.join(output_dir, BOARD_FOLDER), False
+    def __init__(self, edges: tuple[int, ...], run: RunFolder):
+        self.edges, self.folder, self.running = edges, run.file(BOARD_FOLDER), False
 
     @classmethod
-    def parse(cls, text: str, output_dir: str) -> "Profile":
+    def parse(cls, text: str, run: RunFolder) -> "Profile":
         """Parses `first:last`; "" profiles nothing. Raises ValueError for anything else."""
         if not text:
-            return cls((), output_dir)
+            return cls((), run)
         first, _, last = text.partition(":")
         if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
             raise ValueError(f"--profile_steps: expected first:last, as in 100:110, got {text!r}")
-        return cls((int(first), int(last)), output_dir)
+        return cls((int(first), int(last)), run)
 
     def check(self, steps: int) -> None:
         """Raises ValueError for a profile that begins behind the last of a training's `steps`: there would be none."""
@@ -51,31 +49,17 @@ class Profile:
             self.running, self.edges = False, ()
 
 
-def logged_steps(output_dir: str, kind: str) -> set[int]:
-    """The steps of the lines of a kind (train, eval) in a run's log, since its data changed; lines that are no JSON are passed over."""
-    steps: set[int] = set()
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(output_dir, LOG_FILE), encoding="utf-8", errors="replace") as file:
-        for line in file:
-            with contextlib.suppress(json.JSONDecodeError):
-                row = json.loads(line)
-                if "changed_data" in row:
-                    steps.clear()
-                if any(key.startswith(f"{kind}/") for key in row):
-                    steps.add(row["step"])
-    return steps
-
-
 class Watcher:
     """Writes metrics of training and evaluation; silent (`enabled=False`) on workers other than the chief."""
 
-    def __init__(self, output_dir: str, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE,
+    def __init__(self, run: RunFolder, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE,
                  board_folder: str = BOARD_FOLDER):
         self.total_steps, self.enabled = total_steps, enabled
         if enabled:
-            path = os.path.join(output_dir, log_file)
+            path = run.file(log_file)
             _remove_unfinished_line(path)
             self.log = open(path, "a", encoding="utf-8")  # noqa: SIM115 (close)
-            self.board = tf.summary.create_file_writer(os.path.join(output_dir, board_folder))
+            self.board = tf.summary.create_file_writer(run.file(board_folder))
 
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
         """Logs the means of the metrics since the last call, after `step` steps."""

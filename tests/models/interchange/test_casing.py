@@ -9,6 +9,7 @@ from made_checkpoints import SMALL, WORDS, stored_small
 from official_bert.config import Config, TokenizerConfig, save_config
 from official_bert.interface import finetuning
 from official_bert.models.interchange import casing, formats
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import restore_for_inference
 from official_bert.training import guards, runs
 
@@ -60,22 +61,22 @@ def cased(tmp_path):
 
 
 def test_a_vocabulary_with_capitals_is_refused_for_lower_cased_text_unless_earlier_training_was_so(tmp_path, cased, caplog):
-    config = Config(model=SMALL, tokenizer=TokenizerConfig(vocab_file=cased))
+    config, none = Config(model=SMALL, tokenizer=TokenizerConfig(vocab_file=cased)), RunFolder("")
     told = r"cased.txt: more than 1 % of its entries have capital .* --do_lower_case=False \(tokenizer.do_lower_case: false\)"
     for checkpoint in ("", written(tmp_path, "tf1", "plain", vocab=None), written(tmp_path, "tf1", "cased_L-2", CASED)):
         with pytest.raises(ValueError, match=told):
-            guards.check_vocabulary(config, str(tmp_path / "new"), checkpoint)
+            guards.check_vocabulary(config, RunFolder(str(tmp_path / "new")), checkpoint)
     with pytest.raises(ValueError, match="cased.txt: .* but text is lower-cased for TF 1 checkpoint .*uncased_L-2"):
-        guards.check_vocabulary(config, "", written(tmp_path, "tf1", "uncased_L-2"))
-    guards.check_vocabulary(dataclasses.replace(config, tokenizer=TokenizerConfig(vocab_file=cased, do_lower_case=False)), "", "")
+        guards.check_vocabulary(config, none, written(tmp_path, "tf1", "uncased_L-2"))
+    guards.check_vocabulary(dataclasses.replace(config, tokenizer=TokenizerConfig(vocab_file=cased, do_lower_case=False)), none, "")
     assert not caplog.messages
-    guards.check_vocabulary(config, "", written(tmp_path, "hugging_face", "lower", CASED, tokenizer_config={"do_lower_case": True}))
+    guards.check_vocabulary(config, none, written(tmp_path, "hugging_face", "lower", CASED, tokenizer_config={"do_lower_case": True}))
     (tmp_path / "run").mkdir()
     save_config(config, str(tmp_path / "run/config.yaml"))
-    guards.check_vocabulary(config, str(tmp_path / "run"), "")
+    guards.check_vocabulary(config, RunFolder(str(tmp_path / "run")), "")
     save_config(Config(model=SMALL), str(tmp_path / "run/config.yaml"))  # begun without a vocabulary
     with pytest.raises(ValueError, match=told):
-        guards.check_vocabulary(config, str(tmp_path / "run"), "")
+        guards.check_vocabulary(config, RunFolder(str(tmp_path / "run")), "")
     assert len(caplog.messages) == 2 and all("text is lower-cased, as in earlier training" in line for line in caplog.messages)
 
 

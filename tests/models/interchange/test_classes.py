@@ -99,7 +99,7 @@ def test_a_converted_run_keeps_the_thresholds_of_its_labels(given, tuned, kept, 
     config = load_config(str(tmp_path / "run/config.yaml"))
     save_config(dataclasses.replace(config, options=config.options | {"threshold": given}), str(tmp_path / "run/config.yaml"))
     if tuned:
-        (tmp_path / "run/tuned.json").write_text(json.dumps(tuned))
+        (tmp_path / "run/tuned.json").write_text(json.dumps({"steps": {"1": tuned}}))
     formats.write(formats.read(str(tmp_path / "run")), "ours", str(tmp_path / "again"))
     assert load_config(str(tmp_path / "again/config.yaml")).options["threshold"] == kept
 

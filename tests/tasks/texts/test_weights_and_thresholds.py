@@ -8,6 +8,7 @@ import tensorflow as tf
 from made_finetuning import data_files, make_config, resolve
 
 from official_bert.interface.predictor import Predictor
+from official_bert.models.run_folder import RunFolder
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.tasks.texts.metrics import best_threshold
@@ -120,7 +121,7 @@ def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_pa
     files = data_files(train_file=train, eval_file=dev, predict_file=dev)
     said = []
     metrics = runs.run(load_task(config), files, folder, Placement(), steps=Steps(predict=True), report=said.append)
-    stored = runs.tuned_for(folder)["threshold"]
+    stored = runs.tuned_at(folder)["threshold"]
     assert any(line.startswith("weights of the positive rows: stone ") for line in said)
     named = {"tuned": {"threshold": stored}, "tuned_per_label": dict(zip(("threshold_stone", "threshold_water"), np.atleast_1d(stored)))}
     assert {name: value for name, value in metrics.items() if name.startswith("threshold")} == named[threshold]
@@ -141,12 +142,12 @@ def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_pa
     for step, row in measured.items():
         wanted = [row[f"eval/{name}"] for name in named[threshold]]
         assert np.atleast_1d(restore_model(f"{folder}/ckpt-{step}")[0].options["threshold"]).tolist() == wanted
-    assert runs.tuned_for(f"{folder}/ckpt-{min(measured) - 1}") == {}
+    assert runs.tuned_at(f"{folder}/ckpt-{min(measured) - 1}") == {}
     # An evaluation alone measures with what is stored, and tunes nothing on its rows.
     other = write_rows(tmp_path / "other.tsv", rows_of(30, 5))
-    again = runs.run(load_task(runs.stored_config(folder)), DataFiles(eval_file=str(other)), folder, Placement(), steps=Steps(train=False),
+    again = runs.run(load_task(RunFolder(folder).config()), DataFiles(eval_file=str(other)), folder, Placement(), steps=Steps(train=False),
                      report=said.append)
-    assert not [name for name in again if name.startswith("threshold")] and runs.tuned_for(folder)["threshold"] == stored
+    assert not [name for name in again if name.startswith("threshold")] and runs.tuned_at(folder)["threshold"] == stored
 
 
 def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_alone(tmp_path):
@@ -154,18 +155,18 @@ def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_a
     folder, said = str(tmp_path / "run"), []
     config = make_config("classification", options={"kind": "multi_label", "threshold": "tuned"}, training={"epochs": 1.0})
     runs.run(load_task(config), data_files(train_file=train, eval_file=dev), folder, Placement(), report=said.append)
-    before, files = runs.tuned_for(folder), DataFiles(eval_file=str(dev), predict_file=str(dev))
-    asked = load_task(runs.stored_config(folder, ["options.threshold=tuned_per_label"]))
+    before, files = runs.tuned_at(folder), DataFiles(eval_file=str(dev), predict_file=str(dev))
+    asked = load_task(RunFolder(folder).config(["options.threshold=tuned_per_label"]))
     found = runs.run(asked, files, folder, Placement(), steps=Steps(train=False, predict=True), report=said.append)
     stone, water = (found[f"threshold_{label}"] for label in ("stone", "water"))
     for line in (tmp_path / "run/predictions.tsv").read_text().splitlines()[1:]:
         _, given, *probabilities = line.split("\t")
         assert set(filter(None, given.split(","))) == {label for label, probability, limit in zip(
             ("stone", "water"), probabilities, (stone, water)) if float(probability) >= limit}
-    assert runs.tuned_for(folder) == before  # which the run's own option asked for
+    assert runs.tuned_at(folder) == before  # which the run's own option asked for
     assert f"threshold of this evaluation is not stored, because the run in {folder} has options.threshold: tuned; give it to the " \
            f"commands that shall use it: [{stone}, {water}]" in said
-    runs.run(load_task(runs.stored_config(folder)), files, folder, Placement(), steps=Steps(train=False), report=said.append)
+    runs.run(load_task(RunFolder(folder).config()), files, folder, Placement(), steps=Steps(train=False), report=said.append)
     assert f"measured with what an earlier evaluation tuned: threshold: 'tuned' -> {before['threshold']}" in said
 
 

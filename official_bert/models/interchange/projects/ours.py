@@ -10,20 +10,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.config import Config, ModelConfig, TokenizerConfig, load_config, save_config
+from official_bert.config import Config, ModelConfig, TokenizerConfig
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, weights_by_name
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
-from official_bert.models.interchange.prefixes import tuned_for
 from official_bert.models.interchange.stored_models import Kind, Objective, StoredModel
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.run_folder import CHECKPOINT, RunFolder, tuned_for
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
 
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
-CONFIG_FILE = "config.yaml"
 NO_CLASSES = ("the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is given "
               "(convert_checkpoint --labels names them; a run's folder holds both)")
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -61,20 +60,17 @@ def read(prefix: str) -> StoredModel:
     """The weights of a checkpoint of ours, and the model's configuration in the `config.yaml` of its run."""
     reader = tf.train.load_checkpoint(prefix)
     weights = {_name(key): reader.get_tensor(key) for key in sorted(reader.get_variable_to_shape_map()) if key.startswith(PREFIX)}
-    folder = os.path.dirname(prefix)
-    if os.path.basename(folder) == "best" and not os.path.exists(os.path.join(folder, CONFIG_FILE)):
-        folder = os.path.dirname(folder)
-    path = os.path.join(folder, CONFIG_FILE)
-    config = load_config(path) if os.path.exists(path) else None
+    run = RunFolder.around(prefix)
+    config, vocab = run.recorded_config() if run.has_begun else None, stored_models.read_vocab(run.path)
     head = stored_models.head_of(weights, prefix)
     if config is None:
-        return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=stored_models.read_vocab(folder))
+        return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=vocab)
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
                        head="choice" if config.task == TASKS["choice"] else head,
                        pooling=config.options.get("pooling", "mean") if config.task == VECTORS and not head else "",
                        labels=[str(label) for label in config.options.get("labels") or ()],
                        kind=_kind_of(config, weights) if head == "classifier" else "", threshold=_threshold_of(config, prefix),
-                       objective=_objective_of(config) if head == "pretraining" else "", vocab=(vocab := stored_models.read_vocab(folder)),
+                       objective=_objective_of(config) if head == "pretraining" else "", vocab=vocab,
                        sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
                        # Without a vocabulary, nobody has chosen the default.
                        do_lower_case=None if config.tokenizer.do_lower_case and vocab is None else config.tokenizer.do_lower_case)
@@ -130,8 +126,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     config = stored_models.require_config(stored)
     variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
                  for name, weight in stored.weights.items()}
-    tf.train.Checkpoint(weights=variables).save(os.path.join(folder, "ckpt"))
-    save_config(config_of(stored), os.path.join(folder, CONFIG_FILE))
+    tf.train.Checkpoint(weights=variables).save(os.path.join(folder, CHECKPOINT))
+    RunFolder(folder).write_config(config_of(stored))
     stored_models.write_vocab(stored, folder)
     return []
 

@@ -1,0 +1,331 @@
+"""The folder of a training run, here or on any store: its configuration, checkpoints, log, results, and whose run it is.
+
+The names of its files are written here alone. Paths, JSON and YAML only: what needs weights or data is computed elsewhere, from the
+values that this module gives.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from absl import logging
+
+from official_bert.config import Config, load_config, save_config
+from official_bert.copies import copy_file
+from official_bert.files import (
+    absolute,
+    exists,
+    folder_of,
+    is_folder,
+    is_remote,
+    list_names,
+    make_folder,
+    normal,
+    read_json,
+    read_lines,
+    read_text,
+    remove,
+    written_beside,
+    written_whole,
+)
+
+CONFIG_FILE, VOCAB_FILE = "config.yaml", "vocab.txt"  # also of an exported model
+LOG_FILE, EVAL_LOG_FILE, BOARD_FOLDER = "log.jsonl", "eval_log.jsonl", "tensorboard"
+BEST_FOLDER, METRIC_FILE, TUNED_FILE = "best", "metric.json", "tuned.json"
+ORIGIN_FILE, REWINDS_FILE, SEARCH_FILE, RESULTS_FILE = "data.json", "rewinds.json", "search.json", "eval_results.txt"
+CHECKPOINT, STATE_FILE, LOCK_FILE = "ckpt", "checkpoint", ".lock"
+NUMBERED = re.compile(r"(.+)-(\d+)")
+NAMED_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"', re.MULTILINE)  # in TensorFlow's state file
+
+
+def step_of(prefix: str) -> int:
+    """Returns the step in a checkpoint's name, -1 if it has none."""
+    numbered = NUMBERED.fullmatch(os.path.basename(prefix))
+    return int(numbered[2]) if numbered else -1
+
+
+def prefixes_in(folder: str) -> list[str]:
+    """Returns the prefixes of the checkpoints of one name in a folder, such as `ckpt-20` and `ckpt-10`, newest first.
+
+    If there are several names, the name in the state file or else `ckpt` is taken; the result is empty if neither is among them.
+    TensorFlow's state file may be missing, empty or old after a power failure: the files in the folder decide.
+    """
+    prefixes: dict[str, list[str]] = {}
+    for file in list_names(folder):
+        if file.endswith(".index"):
+            prefix = file.removesuffix(".index")
+            numbered = NUMBERED.fullmatch(prefix)
+            prefixes.setdefault(numbered[1] if numbered else prefix, []).append(os.path.join(folder, prefix))
+    newest = _named_by_state_file(folder)
+    if not prefixes:
+        return [newest] if newest else []
+    numbered = NUMBERED.fullmatch(os.path.basename(newest))
+    name = numbered[1] if numbered else os.path.basename(newest)
+    chosen = next((known for known in (name, *(prefixes if len(prefixes) == 1 else ()), CHECKPOINT) if known in prefixes), None)
+    return sorted(prefixes[chosen], key=step_of, reverse=True) if chosen else []
+
+
+def _named_by_state_file(folder: str) -> str:
+    """Returns the newest checkpoint according to the state file, as `tf.train.latest_checkpoint` does; "" if its files are gone."""
+    try:
+        written = NAMED_NEWEST.search(read_text(os.path.join(folder, STATE_FILE)))
+    except (ValueError, OSError):
+        return ""
+    if written is None:
+        return ""
+    name = written[1].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")  # its other letters are escaped bytes
+    prefix = name if is_remote(name) else os.path.join(folder, name)
+    return prefix if exists(f"{prefix}.index") or exists(prefix) else ""
+
+
+def tuned_for(prefix: str) -> dict[str, Any]:
+    """Reads the options that an evaluation tuned for a checkpoint: that of its step, or the last one before it; {} if there is none."""
+    path = os.path.join(folder_of(prefix), TUNED_FILE)
+    stored = read_json(path).get("steps", {}) if exists(path) else {}
+    steps = [step for step in map(int, stored) if step <= step_of(prefix)]
+    return stored[str(max(steps))] if steps else {}
+
+
+def write_tuned(tuned: Mapping[str, Any], prefix: str) -> None:
+    """Writes the options that an evaluation tuned for the weights of a checkpoint beside them; nothing if there are none.
+
+    Those of other steps stay as long as their checkpoints do.
+    """
+    if not tuned:
+        return
+    folder, name = folder_of(prefix), os.path.basename(prefix).rpartition("-")[0]
+    path, names = os.path.join(folder, TUNED_FILE), set(list_names(folder))
+    stored = read_json(path).get("steps", {}) if exists(path) else {}
+    steps = {step: value for step, value in stored.items() if f"{name}-{step}.index" in names} | {str(step_of(prefix)): dict(tuned)}
+    with written_whole(path) as file:
+        json.dump({"steps": steps}, file)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run that has begun, or will; with the path "" none ever has."""
+
+    path: str
+
+    @classmethod
+    def around(cls, path: str) -> "RunFolder":
+        """Returns the folder with the files of the run of a path: the folder itself, its `best/`, or a checkpoint in one of both."""
+        folder = normal(path if is_folder(path) else folder_of(path))
+        if os.path.basename(folder) == BEST_FOLDER and not cls(folder).has_begun:
+            return cls(folder_of(folder))
+        return cls(folder)
+
+    @classmethod
+    def holding(cls, path: str) -> "RunFolder | None":
+        """Returns the run that a path belongs to, as `around` has it; None if it belongs to none."""
+        run = cls.around(path) if path and not path.endswith(".keras") else cls("")
+        return run if run.has_begun else None
+
+    @classmethod
+    def require(cls, path: str) -> "RunFolder":
+        """Returns the run that a path belongs to. Raises ValueError if it belongs to none."""
+        if (run := cls.holding(path)) is None:
+            raise ValueError(f"{path}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
+        return run
+
+    def file(self, *names: str) -> str:
+        """Returns the path of one of the run's files."""
+        return os.path.join(self.path, *names)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Locks the folder, on this machine, for this process. Raises ValueError if another run holds it."""
+        os.makedirs(self.path, exist_ok=True)
+        with open(self.file(LOCK_FILE), "w", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"--output_dir={self.path}: another run is writing to this folder") from None
+            yield
+
+    # Its configuration.
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a run has written its configuration here."""
+        return bool(self.path) and exists(self.file(CONFIG_FILE))
+
+    def recorded_config(self) -> Config:
+        """Returns the configuration as the run wrote it. Raises ValueError, naming the file, if it is of a newer version."""
+        path = self.file(CONFIG_FILE)
+        try:
+            return load_config(path)
+        except ValueError as error:
+            newer = "; was it written by a newer version?" if "unknown keys" in str(error) else ""
+            raise ValueError(f"{error}" if str(error).startswith(path) else f"{path}: {error}{newer}") from None
+
+    def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> Config | None:
+        """Returns the configuration for use without training, with the vocabulary that lies beside it; None if no run has begun.
+
+        `flags` are those of 2018 on the command line, by dotted key.
+        """
+        if not self.has_begun:
+            return None
+        self.recorded_config()  # its own mistakes are not those of the overrides
+        vocab_file = self.vocab_file
+        own = [f"tokenizer.vocab_file={vocab_file}"] if vocab_file else []
+        return load_config(self.file(CONFIG_FILE), flags=flags, overrides=[*own, *overrides])
+
+    @property
+    def vocab_file(self) -> str:
+        """The path of the run's own vocabulary, "" if it has none."""
+        path = self.file(VOCAB_FILE)
+        return path if self.path and exists(path) else ""
+
+    @property
+    def casing_is_chosen(self) -> bool:
+        """Whether somebody has chosen the casing of a run that has begun: without a vocabulary, lower-casing is only the default."""
+        begun = self.config()
+        return begun is not None and (bool(begun.tokenizer.vocab_file) or not begun.tokenizer.do_lower_case)
+
+    def write_config(self, config: Config) -> None:
+        """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
+        vocab_file, own = config.tokenizer.vocab_file, self.file(VOCAB_FILE)
+        if vocab_file and absolute(vocab_file) != absolute(own):
+            with written_beside(own) as temporary:
+                copy_file(vocab_file, temporary)
+        save_config(config, self.file(CONFIG_FILE))
+
+    # Its weights.
+
+    def checkpoints(self) -> list[str]:
+        """Returns the prefixes of the checkpoints, newest first; those in `best/` are not among them."""
+        return prefixes_in(self.path) if self.path else []
+
+    def checkpoint(self, step: int) -> str:
+        """Returns the prefix of the checkpoint of a step, whether or not there is one."""
+        return self.file(f"{CHECKPOINT}-{step}")
+
+    @property
+    def steps_done(self) -> int:
+        """The step of the newest checkpoint, 0 if there is none."""
+        return max(map(step_of, self.checkpoints()), default=0)
+
+    @property
+    def is_finished(self) -> bool | None:
+        """Whether the run has done its last step, or has stopped early; None if epochs and data decide how many steps it has."""
+        if "stopped_early" in (self._rows(LOG_FILE) or [{}])[-1]:
+            return True
+        begun = self.config()
+        total = sum(phase.steps for phase in begun.phases) or begun.training.steps if begun else 0
+        return self.steps_done >= total if total else None if self.has_begun else False
+
+    @property
+    def best(self) -> "RunFolder":
+        """The folder of the best checkpoint."""
+        return RunFolder(self.file(BEST_FOLDER))
+
+    @property
+    def best_record(self) -> dict[str, Any]:
+        """The metric, value and step of the best checkpoint, {} if there is none."""
+        path = self.best.file(METRIC_FILE)
+        return read_json(path) if self.path and exists(path) else {}
+
+    def write_best_record(self, record: Mapping[str, Any]) -> None:
+        """Writes metric, value and step of the best checkpoint, once it is whole."""
+        with written_whole(self.best.file(METRIC_FILE)) as file:
+            json.dump(record, file)
+
+    def answering_folder(self, best: bool | None = None) -> str:
+        """Returns the folder of the weights that answer: `best/`, if they have been measured and are asked for, or the run's own.
+
+        By default `training.answer_with` of the run asks for them.
+        """
+        if best is None:
+            best = self.has_begun and self.recorded_config().training.answer_with == "best"
+        return self.best.path if best and self.best_record else self.path
+
+    def has_weights(self, best: bool = False) -> bool:
+        """Whether there is a checkpoint in the folder of the weights that answer."""
+        return bool(RunFolder(self.answering_folder(best)).checkpoints())
+
+    def remove_weights(self) -> None:
+        """Removes all checkpoints; keeps configuration, log and results."""
+        for name in list_names(self.path):
+            if name in (STATE_FILE, BEST_FOLDER) or name.startswith(f"{CHECKPOINT}-"):
+                remove(self.file(name))
+
+    def forget_tuned(self, report: Callable[[str], None]) -> None:
+        """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation."""
+        if exists(path := self.file(TUNED_FILE)):
+            report(f"trained on without an evaluation: what was tuned for earlier weights is forgotten ({TUNED_FILE})")
+            remove(path)
+
+    # Its log, results and origin.
+
+    def _rows(self, log_file: str) -> list[dict[str, Any]]:
+        """Reads the lines of a log, [] if there is none; those that are no JSON are passed over."""
+        rows = []
+        if self.path and exists(self.file(log_file)):
+            for line in read_lines(self.file(log_file), on_bad_text="replace"):
+                with contextlib.suppress(json.JSONDecodeError):
+                    rows.append(json.loads(line))
+        return rows
+
+    def logged_steps(self, kind: str) -> set[int]:
+        """Returns the steps of the lines of a kind (train, eval) in the log, since the data changed."""
+        steps: set[int] = set()
+        for row in self._rows(LOG_FILE):
+            if "changed_data" in row:
+                steps.clear()
+            if any(key.startswith(f"{kind}/") for key in row):
+                steps.add(row["step"])
+        return steps
+
+    def last_followed(self) -> dict[str, float]:
+        """Reads the step and the metrics that an evaluation beside the run wrote last; {} if there are none, or the line is broken."""
+        path = self.file(EVAL_LOG_FILE)
+        if not exists(path):
+            return {}
+        try:
+            row = json.loads(read_text(path).splitlines()[-1])
+        except (IndexError, json.JSONDecodeError):
+            logging.warning("%s: its last line is broken; every checkpoint is evaluated again", path)
+            return {}
+        # JSON has no NaN: a number that was not finite is null there.
+        return {name.removeprefix("eval/"): math.nan if value is None else value for name, value in row.items() if name != "time"}
+
+    def write_results(self, metrics: Mapping[str, float]) -> None:
+        """Writes `eval_results.txt`, sorted by name as in 2018."""
+        with written_whole(self.file(RESULTS_FILE)) as file:
+            file.writelines(f"{name} = {value}\n" for name, value in sorted(metrics.items()))
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What the run is made of, as `training.origins` has recorded it; {} if nothing is recorded."""
+        path = self.file(ORIGIN_FILE)
+        recorded = read_json(path) if self.path and exists(path) else {}
+        return recorded if isinstance(recorded, dict) else {}  # beside a checkpoint, somebody else's file may have this name
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        """Records what the run is made of."""
+        with written_whole(self.file(ORIGIN_FILE)) as file:
+            json.dump(origin, file, indent=1)
+
+    # Several runs.
+
+    @property
+    def search(self) -> dict[str, Any] | None:
+        """The results of the search whose runs are in this folder; None if it holds no search."""
+        path = self.file(SEARCH_FILE)
+        return read_json(path) if self.path and exists(path) else None
+
+    @property
+    def best_of_search(self) -> "RunFolder | None":
+        """The best run of the search in this folder; None if it holds no search."""
+        return RunFolder(self.file(search["best"])) if (search := self.search) else None
+
+    def make(self) -> None:
+        """Makes the folder, unless it is there."""
+        make_folder(self.path)
