@@ -17,7 +17,7 @@ from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.run_folder import RunFolder, tuned_for
+from official_bert.models.run_folder import CONFIG_FILE, RunFolder, tuned_for
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training.task import TaskBase
 
@@ -113,7 +113,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
     else:
         asked = casing.agreed(config.tokenizer.do_lower_case and None, do_lower_case, run.path)
         config = dataclasses.replace(config, tokenizer=_tokenizer(vocab_file, asked))
-    task = load_task(config, folder)
+    task = load_task(config, run.path)
     return task.with_tuned(tuned_for(prefix)).config, _restore_run(task, prefix)
 
 
