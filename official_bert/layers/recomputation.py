@@ -21,3 +21,35 @@ def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors)
         with keras.StatelessScope(state_mapping=[*zip(weights, values_of_weights), *zip(sites, seeds)]):
             return function(*given)
     return keras.remat(run)(*tensors, *[ops.convert_to_tensor(weight.value) for weight in weights])
+
+
+def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence, rows: dict, size: int, width: int):
+    """function(rows) [R,width] of rows [R,...] by name, computed for `size` rows at a time, whose activations are not kept.
+
+    So memory is that of one chunk, in both passes: with a loss over the results, this is gradient caching (Gao et al. 2021). Each chunk
+    has dropout of its own. The last chunk is filled up with zeros.
+    """
+    count = ops.shape(next(iter(rows.values())))[0]
+    chunks = (count + size - 1) // size
+    cut = {}
+    for name, value in rows.items():
+        rest = ops.shape(value)[1:]
+        filled = ops.concatenate([value, ops.zeros((chunks * size - count, *rest), value.dtype)])
+        cut[name] = ops.reshape(filled, (-1, size, *rest))
+    seeds = [ops.convert_to_tensor(site.value) for site in sites]
+    values_of_weights = [ops.convert_to_tensor(weight.value) for weight in weights]
+    for site, seed in zip(sites, seeds):
+        site.assign(seed + ops.stack([0, ops.cast(chunks, seed.dtype)]))
+
+    @keras.remat
+    def run(number, *values):
+        given, values_of = dict(zip(cut, values)), values[len(cut):]
+        own = [seed + ops.stack([0, ops.cast(number, seed.dtype)]) for seed in values_of[len(weights):]]
+        with keras.StatelessScope(state_mapping=[*zip(weights, values_of), *zip(sites, own)]):
+            return function(given)
+
+    def step(carry, number):
+        return carry, run(number, *(ops.take(value, number, axis=0) for value in cut.values()), *values_of_weights, *seeds)
+    # The results of a scan have the shape of what it carries.
+    found = ops.scan(step, ops.zeros((size, width), "float32"), ops.arange(chunks))[1]
+    return ops.reshape(found, (-1, width))[:count]

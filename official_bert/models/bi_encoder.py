@@ -8,6 +8,7 @@ from typing import Literal
 import keras
 from keras import ops
 
+from official_bert.layers.recomputation import recomputed_in_chunks
 from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
 
 Pooling = Literal["cls", "mean"]
@@ -25,20 +26,49 @@ def text_vectors(encoder, inputs, pooling: Pooling = "mean", training=None):
     return ops.sum(rows * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 
 
+def cut_to_longest(rows):
+    """Returns rows [R,S] of the encoder's inputs without columns in which no row has a token; their number stays a multiple of 8.
+
+    Only if S changes from batch to batch: otherwise shapes are fixed, as compilers want them.
+    """
+    if rows["input_mask"].shape[1] is not None:
+        return rows
+    longest = ops.max(ops.sum(ops.cast(rows["input_mask"], "int32"), axis=1))
+    longest = (longest + 7) // 8 * 8
+    return {name: value[:, :longest] for name, value in rows.items()}
+
+
 @keras.saving.register_keras_serializable("official_bert")
 class BiEncoder(EncoderWithHeads):
     """An encoder for T texts of an example, each a row of its own.
 
-    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S]. Outputs: `embedding` [B,T,D], float32, of length 1.
+    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S]. Outputs: `embedding` [B,T,D], float32, of length 1; of a text without any
+    token, 0. With `texts_at_once`, training encodes so many texts at a time and keeps no activations: groups may be as large as one likes.
+    With `cuts`, first texts are encoded apart from the others, each as long as the longest of them.
     """
 
-    def __init__(self, encoder: BertEncoder, pooling: Pooling = "mean", **kwargs):
+    def __init__(self, encoder: BertEncoder, pooling: Pooling = "mean", texts_at_once: int = 0, cuts: bool = False, **kwargs):
         super().__init__(encoder, **kwargs)
-        self.settings = {"pooling": pooling}
+        self.settings = {"pooling": pooling, "texts_at_once": texts_at_once, "cuts": cuts}
 
     def call(self, inputs, training=None):
-        _, texts, length = ops.shape(inputs["input_ids"])
-        rows = {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}          # [B*T,S]
-        vectors = text_vectors(self.encoder, rows, self.settings["pooling"], training)
-        vectors = ops.reshape(vectors, (-1, texts, self.encoder.settings["hidden_size"]))  # [B,T,D]
+        texts = inputs["input_ids"].shape[1]
+        sides = [(0, 1), (1, texts)] if self.settings["cuts"] and texts > 1 else [(0, texts)]
+        vectors = ops.concatenate([self._encode(inputs, first, last, training) for first, last in sides], axis=1)  # [B,T,D]
         return {"embedding": ops.normalize(vectors, axis=-1, order=2, epsilon=1e-12)}
+
+    def _encode(self, inputs, first, last, training):
+        """Returns the vectors of some texts of each example, [B,last-first,D]."""
+        length = ops.shape(inputs["input_ids"])[2]
+        rows = {name: ops.reshape(inputs[name][:, first:last], (-1, length)) for name in INPUTS}    # [R,S]
+        rows = cut_to_longest(rows) if self.settings["cuts"] else rows
+        width, size = self.encoder.settings["hidden_size"], self.settings["texts_at_once"]
+        if size and training:
+            sites = [variable for variable in self.encoder.variables if variable.name == "seed_generator_state"]
+            vectors = recomputed_in_chunks(lambda part: self._vectors(part, training=True), self.encoder.weights, sites, rows, size, width)
+        else:
+            vectors = self._vectors(rows, training)
+        return ops.reshape(vectors, (-1, last - first, width))
+
+    def _vectors(self, rows, training):
+        return text_vectors(self.encoder, rows, self.settings["pooling"], training)                 # [R,D]

@@ -92,22 +92,3 @@ def accuracy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[
     # As rows, so that the graph holds one search for the largest logits, that of the loss.
     right = tf.equal(tf.reshape(largest_places(as_rows(logits)), tf.shape(labels)), tf.cast(labels, tf.int32))
     return tf.reduce_sum(tf.cast(right, tf.float32) * weights), tf.reduce_sum(weights)
-
-
-def group_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int,
-                 temperature: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compares the first text of each row with the second texts of its group: logits [B,G], cosines / temperature, and the own place [B].
-
-    vectors [B,2,D] of length 1; `texts` [B,2] are numbers, equal for equal texts; weights [B]. A group is G = `group_size` rows, one
-    after another, so it is the same in a global batch and in a part of it with whole groups. Another row is no candidate if its weight
-    is 0, if its first or its second text is the row's own, or if its second text is the row's first one.
-    """
-    first, second = (tf.reshape(vectors[:, side], (-1, group_size, vectors.shape[-1])) for side in (0, 1))
-    numbers = tf.reshape(texts, (-1, group_size, 2))                                      # [B/G,G,2]
-    mine, theirs = numbers[:, :, None], numbers[:, None]
-    right = tf.reduce_any(mine == theirs, axis=-1) | (mine[..., 0] == theirs[..., 1])     # [B/G,G,G]
-    filler = tf.reshape(weights, (-1, 1, group_size)) == 0.0
-    out = (right | filler) & ~tf.eye(group_size, dtype=tf.bool)
-    logits = tf.where(out, ABSENT, tf.einsum("bid,bjd->bij", first, second) / temperature)
-    places = tf.zeros_like(numbers[..., 0]) + tf.range(group_size)
-    return tf.reshape(logits, (-1, group_size)), tf.reshape(places, [-1])

@@ -8,6 +8,8 @@ import warnings
 import numpy as np
 import scipy.stats
 
+from official_bert.data.search import measures
+
 BEST = (1, 5, 10)  # of recall
 AT_ONCE = 1024  # queries
 
@@ -44,6 +46,30 @@ def _ranks(vectors: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
             nearer = len(others) - np.searchsorted(others, best, side="left")
             ranks.append(np.arange(1, len(wanted) + 1) + nearer)
     return ranks
+
+
+def measured(vectors: np.ndarray, texts: np.ndarray) -> list[dict[str, float]]:
+    """Returns what trec_eval measures of each query of `search`, in the order of the numbers of first texts."""
+    rankings, relevant = [], []
+    for ranks in _ranks(vectors, texts):
+        right = {int(rank) - 1: place for place, rank in enumerate(ranks)}
+        depth = min(int(ranks[-1]), measures.DEPTH)
+        rankings.append([right.get(place, -1 - place) for place in range(depth)])  # negative numbers stand for wrong texts
+        relevant.append(dict.fromkeys(range(len(ranks)), 1))
+    return measures.measure(rankings, relevant)
+
+
+def nearest_rows(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a row of each query of `search`, in the same order, and a row with the second text that is nearest to it."""
+    queries, rows = np.unique(texts[:, 0], return_index=True)
+    seconds, second_rows = np.unique(texts[:, 1], return_index=True)
+    nearest = []
+    for start in range(0, len(queries), AT_ONCE):
+        part = rows[start:start + AT_ONCE]
+        similar = vectors[part, 0] @ vectors[second_rows, 1].T
+        similar[seconds == queries[start:start + AT_ONCE, None]] = -np.inf
+        nearest.append(similar.argmax(axis=1))
+    return rows, second_rows[np.concatenate(nearest)]
 
 
 def similarity(vectors: np.ndarray, scores: np.ndarray) -> dict[str, float]:

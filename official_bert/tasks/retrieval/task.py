@@ -4,12 +4,8 @@ Files are tables with a column for each text: a question and its answer, a sente
 are compared as in STS.
 """
 
-import csv
 import dataclasses
-import math
-import os
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import tensorflow as tf
@@ -17,64 +13,29 @@ from absl import logging
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from official_bert.config import check_used
 from official_bert.data import labelled_texts, splits, tables
 from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.search.collections import Collection, files_of, is_collection, read_collection
+from official_bert.data.search.rows import SearchColumns, read_rows
 from official_bert.data.sources import ExampleSource
-from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import Format, Source, checked_delimiter, read_table
+from official_bert.data.tables import Source, read_table
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
-from official_bert.files import written_whole
-from official_bert.models.bi_encoder import BiEncoder, Pooling
+from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.encoder import INPUTS
 from official_bert.serving.served_model import ServedEmbeddings
-from official_bert.tasks.retrieval import metrics
-from official_bert.training import losses
+from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
+from official_bert.tasks.retrieval.options import OF_GROUPS, TWO_COLUMNS, Options
+from official_bert.training import losses, ranking_losses
 from official_bert.training.distribution import check_batch
-from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
+from official_bert.training.task import DataFiles, Resolved, TaskBase
 
-TEXTS = 2  # of a row
-TWO_COLUMNS = "config.options.text_column, text_pair_column: expected two columns"
-FILES = {name: tuple(f"{name}{suffix}" for suffix in tables.SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(SplitOptions):
-    """The columns of the files, the loss, and the vectors."""
-
-    max_seq_length: int = 128  # of each text
-    buckets: tuple[int, ...] = ()  # lengths to which batches are padded; none: to the longest of each
-    text_column: str = "text"
-    text_pair_column: str = "text_pair"
-    score_column: str = ""  # of the evaluation file: compare scores with cosines; "": search for the second texts
-    train_on: Literal["pairs", "scores"] = "pairs"  # rows that belong together, or rows with scores of similarity
-    score_range: tuple[float, ...] = ()  # the scores of cosines 0 and 1, for training on scores; of STS-B, 0 and 5
-    group_size: int = 32  # rows in which the second text of each is to be found; replicas and micro-batches hold whole groups
-    temperature: float = 0.05  # divides the cosines
-    pooling: Pooling = "mean"
-    empty_text: labelled_texts.EmptyText = "refuse"
-    file_format: Format = "auto"  # by the file's suffix
-    delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
-
-    def __post_init__(self):
-        super().__post_init__()
-        checked_delimiter(self.delimiter)
-        if self.group_size < 2:
-            raise ValueError(f"config.options.group_size: expected at least 2 rows, got {self.group_size}")
-        if not 0.0 < self.temperature < math.inf:
-            raise ValueError(f"config.options.temperature: expected a positive number, got {self.temperature}")
-        if self.score_range and (len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]):
-            raise ValueError(f"config.options.score_range: expected lowest and highest score, got {list(self.score_range)}")
-        if self.train_on == "scores" and not (self.score_column and self.score_range):
-            raise ValueError("config.options.train_on: scores: expected options.score_column and score_range (the lowest and the highest "
-                             "score; for STS-B [0,5]) beside it")
-        check_used(self, ["temperature", "group_size"], "options.train_on: pairs", self.train_on == "pairs")
-        if not (self.text_column and self.text_pair_column):
-            raise ValueError(f"{TWO_COLUMNS}, got {self.text_column!r} and {self.text_pair_column!r}")
+TEXTS = 2  # of a row without negatives
+FILES = {name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv") for name in ("train", "dev")}  # of a --data_dir
+TEST_FILES = tuple(f"test{suffix}" for suffix in tables.SUFFIXES)
 
 
 class Task(TaskBase):
-    """A vector for each text: rows [B,2,S], `[CLS] text [SEP]` for each of both texts."""
+    """A vector for each text: rows [B,T,S], `[CLS] text [SEP]` for each of both texts and each negative."""
 
     Options = Options
     head = "embeddings"
@@ -82,37 +43,64 @@ class Task(TaskBase):
 
     def build_model(self):
         """Builds an encoder without a head."""
-        return BiEncoder.make(self.config.model, {"pooling": self.options.pooling}, recompute=self.config.training.recompute)
+        options, training = self.options, self.config.training
+        settings = {"pooling": options.pooling, "texts_at_once": options.texts_at_once, "cuts": not training.xla}
+        return BiEncoder.make(self.config.model, settings, recompute=training.recompute)
 
     def losses(self, outputs, batch):
-        """Cross-entropy of the own second text among those of the row's group; with scores, their squared difference from cosines."""
-        vectors, weights = outputs["embedding"], batch["example_weights"]
+        """The loss of `options`, summed over the sizes of Matryoshka vectors; none for texts that are only searched."""
+        if not {"scores", "teacher", "text_numbers"} & set(batch):
+            return {}
+        found = [self._loss(shortened(outputs["embedding"], size), batch) for size in self.options.matryoshka or (None,)]
+        return {"loss": (tf.add_n([total for total, _ in found]), found[0][1])}
+
+    def _loss(self, vectors: tf.Tensor, batch) -> ranking_losses.Fraction:
+        """The loss of vectors [B,T,D] of length 1."""
+        options, weights = self.options, batch["example_weights"]
+        cosines = tf.einsum("btd,bd->bt", vectors[:, 1:], vectors[:, 0])                   # [B,T-1]
         if "scores" in batch:
-            return {"loss": losses.squared_error(tf.reduce_sum(vectors[:, 0] * vectors[:, 1], axis=-1), batch["scores"], weights)}
-        return {"loss": losses.cross_entropy(*self._logits(outputs, batch), weights)}
+            if options.loss_name == "cosent":
+                return ranking_losses.cosent(cosines[:, 0], batch["scores"], weights, options.group_size, options.temperature)
+            return losses.squared_error(cosines[:, 0], batch["scores"], weights)
+        present = tf.reduce_max(batch["input_mask"][:, 1:], axis=-1) > 0
+        if "teacher" in batch:
+            function = ranking_losses.margin_mse if options.loss_name == "margin_mse" else ranking_losses.kl_divergence
+            return function(cosines / options.temperature, batch["teacher"], present, weights)
+        if options.loss_name == "triplet":
+            return ranking_losses.triplet(cosines, present, weights, options.margin)
+        return ranking_losses.contrastive(vectors, batch["text_numbers"], weights, options.group_size, options.temperature,
+                                          both_directions=options.loss_name == "contrastive_both")
 
     @property
     def counter_names(self):
-        return () if self.options.train_on == "scores" else ("accuracy",)
+        return ("accuracy",) if self._has_groups else ()
+
+    @property
+    def _has_groups(self) -> bool:
+        """Whether a row is compared with the others of its group."""
+        return self.options.loss_name in ("contrastive", "contrastive_both")
 
     def counters(self, outputs, batch):
         """The share of rows whose own second text is the nearest of the group."""
-        if "scores" in batch:
+        if not self._has_groups or "text_numbers" not in batch:
             return {}
-        return {"accuracy": losses.accuracy(*self._logits(outputs, batch), batch["example_weights"])}
-
-    def _logits(self, outputs, batch) -> tuple[tf.Tensor, tf.Tensor]:
-        return losses.group_logits(outputs["embedding"], batch["text_numbers"], batch["example_weights"], self.options.group_size,
-                                   self.options.temperature)
+        found = ranking_losses.group_logits(outputs["embedding"], batch["text_numbers"], batch["example_weights"],
+                                            self.options.group_size, self.options.temperature)
+        return {"accuracy": losses.accuracy(*found, batch["example_weights"])}
 
     def predictions(self, outputs, batch):
         return {"embedding": outputs["embedding"]}
 
     def batch_spec(self, batch_size):
-        """Rows at their full length."""
-        rows = {name: tf.TensorSpec((batch_size, TEXTS, self.options.max_seq_length), tf.int32) for name in INPUTS}
-        target = ({"scores": tf.TensorSpec((batch_size,), tf.float32)} if self.options.train_on == "scores" else
-                  {"text_numbers": tf.TensorSpec((batch_size, TEXTS), tf.int32)})
+        """Rows at their full length, with a negative for each column of them."""
+        options = self.options
+        texts = TEXTS + (options.most_negatives or len(options.negative_columns))
+        rows = {name: tf.TensorSpec((batch_size, texts, options.max_seq_length), tf.int32) for name in INPUTS}
+        target = {"text_numbers": tf.TensorSpec((batch_size, texts), tf.int32)}
+        if options.train_on == "scores":
+            target = {"scores": tf.TensorSpec((batch_size,), tf.float32)}
+        elif options.teacher_columns:
+            target = {"teacher": tf.TensorSpec((batch_size, texts - 1), tf.float32)}
         return rows | target | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     def best_metric(self):
@@ -120,44 +108,67 @@ class Task(TaskBase):
         return "spearman" if self.options.score_column else "mrr"
 
     def data(self, files):
-        return {"train": [files.path(files.train_file, FILES["train"])], "eval": [files.path(files.eval_file, FILES["dev"])]}
+        return {"train": files_of(files.path(files.train_file, FILES["train"])),
+                "eval": files_of(files.path(files.eval_file, FILES["dev"]))}
 
     def input_columns(self):
         return {"text": (self.options.text_column,)}
 
     def read(self, files, steps, model):
-        """Reads the pairs to train on, bucketed by length and ordered by (seed, epoch), pairs held out and pairs to compare.
+        """Reads the rows to train on, bucketed by length and ordered by (seed, epoch), pairs or a collection held out, pairs to compare.
 
         Raises ValueError if nearly all pairs held out are training pairs.
         """
-        splits.check_eval_file(self.options, files.eval_file)
-        eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not self.options.folds else ""
+        options = self.options
+        splits.check_eval_file(options, files.eval_file)
+        eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not options.folds else ""
         train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
-        divided = steps.evaluate and not eval_path
-        train = self._read(train_path, self.options.train_on == "scores") if steps.train or (divided and train_path) else None
-        held_out = self._read(eval_path, bool(self.options.score_column)) if eval_path else None
+        divided = steps.evaluate and not eval_path and options.train_on != "texts"
+        train = self._read_train(train_path) if steps.train or (divided and train_path) else None
+        collection = read_collection(str(eval_path), options.unknown_ids, logging.warning) if is_collection(eval_path) else None
+        held_out = collection.pairs() if collection else self._read_pairs(eval_path, bool(options.score_column)) if eval_path else None
         if train and held_out:
             labelled_texts.check_held_out(train, held_out, files.refuse_same)
         notes: tuple[str, ...] = ()
-        if train and self.options.divides(divided):
+        if train and options.divides(divided):
             parts = self._divide(train, divided)
             if divided and len(parts.held_out):
-                held_out = self._read(train_path, bool(self.options.score_column)).rows(parts.held_out)
+                scored = options.score_column and not is_collection(train_path) and not options.label_column
+                held_out = (self._read_pairs(train_path, True) if scored else train).rows(parts.held_out)
+                held_out = held_out if scored else dataclasses.replace(held_out, targets=None, choices=None)
             train, notes = train.rows(parts.train), parts.notes
-        predict_path = files.path(files.predict_file, FILES["test"]) if steps.predict else ""
-        tests = self._read(predict_path, scored=False, empty="keep") if predict_path else None
+        predict_path = files.path(files.predict_file, TEST_FILES) if steps.predict else ""
+        tests = self._read_pairs(predict_path, scored=False, empty="keep") if predict_path else None
         return Resolved(task=self, model=model or self.build_model(),
-                        train=self._make_source(train, files, training=True) if train and steps.train else None,
-                        held_out=Pairs(held_out, self._make_source(held_out, files)) if held_out else None,
-                        tests=Pairs(tests, self._make_source(tests, files)) if tests else None, notes=notes)
+                        train=self._training_source(train, files) if train and steps.train else None,
+                        held_out=self._collection(collection, files) if collection else self._pairs(held_out, files),
+                        tests=self._pairs(tests, files), notes=notes)
+
+    def _read_train(self, path: Source) -> LabelledTexts:
+        """Reads the rows to train on: of a collection, of pairs with scores, or of pairs with or without negatives."""
+        options = self.options
+        if is_collection(path):
+            if options.train_on == "scores" or options.negative_columns or options.teacher_columns or options.label_column:
+                raise ValueError(f"{path}: a collection (BEIR) has pairs and the passages judged irrelevant: expected no score_column, "
+                                 "negative_columns, teacher_columns or label_column in config.options to train on it")
+            rows = read_collection(str(path), options.unknown_ids, logging.warning).pairs(options.most_negatives)
+        elif options.train_on == "scores":
+            return self._read_pairs(path, scored=True)
+        else:
+            rows = read_rows(path, options.training_columns, options.empty_text, options.file_format, options.delimiter, logging.warning)
+        bad = [not negatives for negatives in rows.choices or [()] * len(rows)]
+        if options.loss_name in ("triplet", "margin_mse", "kl") and any(bad):
+            raise ValueError(f"{path}: row {bad.index(True) + 1}: expected a negative, which options.loss: {options.loss_name} compares "
+                             f"with the positive ({sum(bad)} such rows)")
+        return rows
 
     def _divide(self, data: LabelledTexts, hold_out: bool) -> splits.Parts:
         """Divides pairs such that pairs with a text in common stay together; tenths of the scores are the strata."""
         assert data.text_pair is not None
-        both = number_texts([text for pair in zip(data.text, data.text_pair) for text in pair])
+        both = number_texts(list(zip(data.text, data.text_pair)))
         ones = np.ones(len(both), np.int8)
         common = connected_components(coo_array((ones, (both[:, 0], both[:, 1])), shape=(both.max() + 1,) * 2), directed=False)[1]
-        strata = [0] * len(both) if data.targets is None else splits.bins(data.targets)
+        strata = splits.bins(data.targets) if self.options.train_on == "scores" and data.targets is not None else [0] * len(both)
         return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, data.path)
 
     def check(self, steps):
@@ -169,31 +180,73 @@ class Task(TaskBase):
         settings, options = self.config.training, self.options
         if options.text_column == options.text_pair_column:
             raise ValueError(f"{TWO_COLUMNS}, got {options.text_column!r} twice")
-        wanted = {"batch_size": (steps.train and options.train_on == "pairs", settings.accumulation_steps),
-                  "eval_batch_size": (steps.evaluate and not options.score_column, 1)}
-        for key, (used, micro_batches) in wanted.items():
-            rows = check_batch(key, getattr(settings, key), tf.distribute.get_strategy(), micro_batches) if used else 0
-            if rows % options.group_size:
-                raise ValueError(f"config.training.{key}: expected whole groups of options.group_size = {options.group_size} rows in each "
-                                 f"micro-batch of each replica, got {rows} rows there ({getattr(settings, key)} in the batch)")
+        width, model = self.config.model.hidden_size, self.config.model
+        if options.matryoshka and max(options.matryoshka) > width:
+            raise ValueError(f"config.options.matryoshka: expected at most model.hidden_size = {width}, got {max(options.matryoshka)}")
+        if options.train_on == "texts" and steps.train and not (model.hidden_dropout_prob or model.attention_probs_dropout_prob):
+            raise ValueError("config.options.train_on: texts: expected dropout in the model (model.hidden_dropout_prob), which makes two "
+                             "vectors of one text differ, got none")
+        if steps.train and options.loss_name in OF_GROUPS:
+            self._check_groups("batch_size", settings.accumulation_steps)
 
-    def _read(self, path: Source, scored: bool, empty: labelled_texts.EmptyText | None = None) -> LabelledTexts:
+    def _check_groups(self, key: str, micro_batches: int) -> None:
+        """Raises ValueError for a batch whose part for a micro-batch of a replica would cut a group."""
+        given, size = getattr(self.config.training, key), self.options.group_size
+        if (rows := check_batch(key, given, tf.distribute.get_strategy(), micro_batches)) % size:
+            raise ValueError(f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each micro-batch of "
+                             f"each replica, got {rows} rows there ({given} in the batch)")
+
+    def _read_pairs(self, path: Source, scored: bool, empty: labelled_texts.EmptyText | None = None) -> LabelledTexts:
+        """Reads pairs, with their scores or without."""
         options = self.options
+        if not scored:
+            columns = SearchColumns(text=options.text_column, text_pair=options.text_pair_column)
+            return read_rows(path, columns, empty or options.empty_text, options.file_format, options.delimiter, logging.warning)
         texts = (options.text_column, options.text_pair_column)
-        table = read_table(path, [*texts, *([options.score_column] if scored else [])], form=options.file_format,
-                           delimiter=options.delimiter)
+        table = read_table(path, [*texts, options.score_column], form=options.file_format, delimiter=options.delimiter)
         table = labelled_texts.without_empty(table, texts, empty or options.empty_text, logging.warning)
         first, second = (labelled_texts.texts(table, name) for name in texts)
-        return LabelledTexts(str(path), first, second,
-                             labelled_texts.scores(table, options.score_column, *options.score_range) if scored else None)
+        return LabelledTexts(str(path), first, second, labelled_texts.scores(table, options.score_column, *options.score_range))
 
-    def _make_source(self, data: LabelledTexts, files: DataFiles, training: bool = False) -> ExampleSource:
+    def _training_source(self, data: LabelledTexts, files: DataFiles) -> ExampleSource:
+        rows = _rows(data)
+        if self.options.train_on == "scores":
+            assert data.targets is not None
+            extra = {"scores": self._cosines(data.targets)}
+        else:
+            extra = {"text_numbers": number_texts(rows, ranking_losses.MISSING)}
+            extra = {"teacher": data.targets} if data.targets is not None else extra
+        return self._make_source(rows, extra, files, training=True)
+
+    def _pairs(self, data: LabelledTexts | None, files: DataFiles) -> Pairs | None:
+        """Pairs to evaluate; they have the loss of training if that needs neither negatives nor a teacher."""
+        if data is None:
+            return None
+        if data.targets is not None:
+            extra = {"scores": self._cosines(data.targets)} if self.options.loss_name != "cosent" else {}
+        else:
+            extra = {"text_numbers": number_texts(_rows(data))} if self._has_groups else {}
+            if extra:
+                self._check_groups("eval_batch_size", 1)
+        return Pairs(data, self._make_source(_rows(data), extra, files))
+
+    def _collection(self, collection: Collection, files: DataFiles) -> HeldOutCollection:
+        queries, passages = ([prompt + text for text in texts] for prompt, texts in (
+            (self.options.query_prompt, collection.queries), (self.options.passage_prompt, collection.passages)))
+        return HeldOutCollection(collection, self._source_of([(text,) for text in (*queries, *passages)], {}, files))
+
+    def _make_source(self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles,
+                     training: bool = False) -> ExampleSource:
+        """Makes batches of rows of texts, the first of which are queries."""
+        query, passage = self.options.query_prompt, self.options.passage_prompt
+        with_prompts = [(query + first, *(passage + text for text in others)) for first, *others in rows] if query or passage else rows
+        return self._source_of(with_prompts, extra, files, training)
+
+    def _source_of(self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles,
+                   training: bool = False) -> ExampleSource:
         settings = self.config.training
-        assert data.text_pair is not None
-        both = [text for pair in zip(data.text, data.text_pair) for text in pair]
-        extra = {"text_numbers": number_texts(both)} if data.targets is None else {"scores": self._cosines(data.targets)}
-        arrays = make_features(both, None, self.tokenizer, self.options.max_seq_length, files.cache_dir)
-        return ExampleSource(ChoiceFeatures(TextFeatures(arrays), TEXTS, extra),
+        arrays = make_features([text for row in rows for text in row], None, self.tokenizer, self.options.max_seq_length, files.cache_dir)
+        return ExampleSource(ChoiceFeatures(TextFeatures(arrays), [len(row) for row in rows], extra),
                              settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
                              self.options.buckets, by_length=not settings.eval_steps)
 
@@ -206,38 +259,12 @@ class Task(TaskBase):
         return ServedEmbeddings.make(self, model.encoder, options, pooling=self.options.pooling)
 
 
-def number_texts(both: Sequence[str]) -> np.ndarray:
-    """Numbers texts, two a row, int32 [N,2]: equal texts have equal numbers."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(text, len(numbers)) for text in both], np.int32).reshape(-1, TEXTS)
+def shortened(vectors: tf.Tensor, size: int | None) -> tf.Tensor:
+    """The first `size` numbers of vectors [...,D], scaled to length 1 again; None leaves them as they are."""
+    return vectors if size is None else tf.math.l2_normalize(vectors[..., :size], axis=-1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Pairs:
-    """Pairs to evaluate on or to compare, and the use of their vectors."""
-
-    data: LabelledTexts
-    source: ExampleSource
-
-    def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes the correlation with the scores, or the metrics of search."""
-        rows, vectors = self._vectors(predictions)
-        if self.data.targets is not None:
-            return metrics.similarity(vectors, self.data.targets[rows])
-        return metrics.search(vectors, np.stack([self.source.examples[row]["text_numbers"] for row in rows]))
-
-    def write(self, predictions: Predictions, output_dir: str) -> list[str]:
-        """Writes `predictions.tsv`: the cosine of the two texts of each row."""
-        path = os.path.join(output_dir, "predictions.tsv")
-        rows, vectors = self._vectors(predictions)
-        with written_whole(path) as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-            writer.writerow(["index", "prediction"])
-            writer.writerows([row, f"{np.dot(*both):.6f}"] for row, both in zip(rows, vectors))
-        return [path]
-
-    def _vectors(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the predicted rows, in order, and their vectors [N,2,D]."""
-        found = self.source.in_order(predictions)
-        rows = np.array([number for number, row in enumerate(found) if row is not None])
-        return rows, np.stack([found[row]["embedding"] for row in rows])  # type: ignore[index]
+def _rows(data: LabelledTexts) -> list[tuple[str, ...]]:
+    """The texts of each row: anchor, positive, negatives."""
+    assert data.text_pair is not None
+    return [(first, second, *negatives) for first, second, negatives in zip(data.text, data.text_pair, data.choices or [()] * len(data))]

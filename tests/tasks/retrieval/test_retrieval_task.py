@@ -19,7 +19,7 @@ from official_bert.models.encoder import INPUTS
 from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.retrieval.metrics import similarity
-from official_bert.training import losses
+from official_bert.training import losses, ranking_losses
 from official_bert.training.task import Steps
 
 ASKED = ["air", "water", "arab", "arch", "road", "family", "school", "church", "city", "river", "music", "film", "book", "team", "war",
@@ -49,11 +49,12 @@ def test_a_row_is_compared_with_its_group_without_fillers_and_equal_texts():
         group = [other for other in range(row // 4 * 4, row // 4 * 4 + 4) if (row, other) not in left_out]
         logits = {other: float(vectors[row, 0] @ vectors[other, 1]) / 0.1 for other in group}
         wanted += np.log(sum(np.exp(value) for value in logits.values())) - logits[row]
-    logits, places = losses.group_logits(tf.constant(vectors), tf.constant(texts), tf.constant(weights), 4, 0.1)
+    logits, places = ranking_losses.group_logits(tf.constant(vectors), tf.constant(texts), tf.constant(weights), 4, 0.1)
     total, weight = losses.cross_entropy(logits, places, tf.constant(weights))
     assert float(total) == pytest.approx(wanted, rel=1e-5) and float(weight) == 7.0
-    halves = [losses.cross_entropy(*losses.group_logits(tf.constant(vectors[part]), tf.constant(texts[part]), tf.constant(weights[part]),
-                                                        4, 0.1), tf.constant(weights[part])) for part in (slice(0, 4), slice(4, 8))]
+    halves = [losses.cross_entropy(*ranking_losses.group_logits(
+        tf.constant(vectors[part]), tf.constant(texts[part]), tf.constant(weights[part]), 4, 0.1), tf.constant(weights[part]))
+        for part in (slice(0, 4), slice(4, 8))]
     assert float(sum(part for part, _ in halves)) == pytest.approx(wanted, rel=1e-5)
 
 

@@ -1,0 +1,126 @@
+"""Collections in the layout of BEIR (Thakur et al. 2021): `corpus.jsonl`, `queries.jsonl` and `qrels/*.tsv`.
+
+A judgement says how relevant a passage is to a query: above 0, it is an answer.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.tables import Source, json_object, read_table
+from official_bert.files import folder_of, is_file, read_lines
+
+CORPUS_FILE, QUERIES_FILE, JUDGEMENTS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
+UnknownIds = Literal["refuse", "skip"]
+Warn = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """Queries that have an answer, all passages, and the judgements by number: `relevant[query][passage]` is a grade above 0."""
+
+    path: str  # of the judgements
+    query_ids: Sequence[str]
+    queries: Sequence[str]
+    passage_ids: Sequence[str]
+    passages: Sequence[str]
+    relevant: Sequence[dict[int, int]]
+    irrelevant: Sequence[list[int]]  # passages that were judged and do not answer the query
+
+    def pairs(self, most_negatives: int = 0) -> LabelledTexts:
+        """Returns a row of each query and each of its answers, with the passages judged irrelevant (0: all of them) as negatives."""
+        rows = [(query, passage) for query, grades in enumerate(self.relevant) for passage in grades]
+        negatives = [tuple(self.passages[number] for number in self.irrelevant[query][:most_negatives or None]) for query, _ in rows]
+        return LabelledTexts(self.path, [self.queries[query] for query, _ in rows], [self.passages[passage] for _, passage in rows], None,
+                             negatives if any(negatives) else None)
+
+
+def files_of(judgements: Source) -> list[Source]:
+    """Returns the files of a collection: judgements, queries, corpus; a file that is none of a collection's judgements stands alone."""
+    if not isinstance(judgements, str):
+        return [judgements]
+    folder = folder_of(judgements)
+    home = folder_of(folder)
+    found = [os.path.join(home, name) for name in (QUERIES_FILE, CORPUS_FILE)]
+    in_place = judgements.endswith(".tsv") and os.path.basename(folder) == JUDGEMENTS_FOLDER
+    return [judgements, *found] if in_place and any(map(is_file, found)) else [judgements]
+
+
+def is_collection(path: Source) -> bool:
+    """Whether a file holds the judgements of a collection: it lies in `qrels/`, beside `corpus.jsonl`."""
+    return len(files_of(path)) > 1
+
+
+def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn) -> Collection:
+    """Reads a collection by the path of its judgements; queries without an answer are left out with a warning.
+
+    Raises ValueError, naming file and line, for an id that stands there twice, for a judgement of an id that is not there (`skip` leaves
+    it out with a warning), for two judgements of one pair, for a grade that is no whole number, and for judgements without an answer.
+    """
+    _, queries_path, corpus_path = map(str, files_of(path))
+    query_ids, queries = _read_texts(queries_path, warn)
+    passage_ids, passages = _read_texts(corpus_path, warn)
+    query_of, passage_of = ({name: number for number, name in enumerate(ids)} for ids in (query_ids, passage_ids))
+    grades: dict[int, dict[int, int]] = {}
+    lines: dict[int, int] = {}
+    unknown: list[str] = []
+    for line, query_id, passage_id, grade in _read_judgements(path):
+        for name, known, where in ((query_id, query_of, QUERIES_FILE), (passage_id, passage_of, CORPUS_FILE)):
+            if name not in known:
+                unknown.append(f"{path}:{line}: expected an id of {where}, got {name!r}")
+                break
+        else:
+            judged = grades.setdefault(query_of[query_id], {})
+            if judged.setdefault(passage_of[passage_id], grade) != grade:
+                raise ValueError(f"{path}:{line}: expected one judgement of query {query_id!r} and passage {passage_id!r}, got two grades")
+            lines.setdefault(query_of[query_id], line)
+    if unknown and unknown_ids == "refuse":
+        raise ValueError(f"{unknown[0]} ({len(unknown)} such lines; options.unknown_ids: skip leaves them out)")
+    if unknown:
+        warn(f"{unknown[0]}; left out, as are {len(unknown) - 1} more")
+    answered = [query for query in grades if any(grade > 0 for grade in grades[query].values())]
+    if without := [query for query in grades if query not in set(answered)]:
+        warn(f"{path}:{lines[without[0]]}: a query without a positive, {query_ids[without[0]]!r}; left out, as are {len(without) - 1} more")
+    if not answered:
+        raise ValueError(f"{path}: expected judgements above 0, got none")
+    relevant = [{passage: grade for passage, grade in grades[query].items() if grade > 0} for query in answered]
+    irrelevant = [[passage for passage, grade in grades[query].items() if grade <= 0] for query in answered]
+    return Collection(path, [query_ids[query] for query in answered], [queries[query] for query in answered], passage_ids, passages,
+                      relevant, irrelevant)
+
+
+def _read_texts(path: str, warn: Warn) -> tuple[list[str], list[str]]:
+    """Reads the ids and the texts of a file, each with its title, if it has one, in front. Empty texts are counted."""
+    if not is_file(path):
+        raise ValueError(f"{path}: no such file; a collection has {CORPUS_FILE}, {QUERIES_FILE} and {JUDGEMENTS_FOLDER}/")
+    lines: dict[str, int] = {}  # of each id
+    texts: list[str] = []
+    empty: list[int] = []
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        values = json_object(line, f"{path}:{number}")
+        name, title, text = values.get("_id"), values.get("title") or "", values.get("text")
+        if not isinstance(name, (str, int)) or not isinstance(text, str) or not isinstance(title, str):
+            raise ValueError(f"{path}:{number}: expected an _id and a text, got {name!r:.40} and {text!r:.40}")
+        if (first := lines.setdefault(str(name), number)) != number:
+            raise ValueError(f"{path}:{number}: expected every _id once, got {name!r} as in line {first}")
+        texts.append(f"{title} {text}".strip())
+        empty += [] if texts[-1] else [number]
+    if not texts:
+        raise ValueError(f"{path}: no row in this file")
+    if empty:
+        warn(f"{path}:{empty[0]}: an empty text; kept, as are {len(empty) - 1} more")
+    return list(lines), texts
+
+
+def _read_judgements(path: str) -> Iterator[tuple[int, str, str, int]]:
+    """Yields (line, query's id, passage's id, grade)."""
+    table = read_table(path, ["query-id", "corpus-id", "score"], form="tsv")
+    for row, (query, passage, score) in enumerate(zip(*(table.columns[name] for name in ("query-id", "corpus-id", "score")))):
+        try:
+            yield table.lines[row], query, passage, int(score)
+        except ValueError:
+            raise ValueError(f"{table.place(row)}: column 'score': expected a whole number, got {score!r}") from None

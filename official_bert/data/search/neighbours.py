@@ -1,0 +1,82 @@
+"""The nearest passages of queries, by products of blocks: exact, in memory that does not depend on the number of passages.
+
+Q queries, P passages, D numbers of a vector, K nearest.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from official_bert.text.compiling import compiled
+
+QUERIES_AT_ONCE, PASSAGES_AT_ONCE = 1024, 8192  # a block of products has 32 MB
+
+
+def nearest(queries: np.ndarray, passages: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the products and the numbers of the K = min(count, P) nearest passages of each query, best first: [Q,K] each.
+
+    queries [Q,D], passages [P,D], in memory or mapped from a file. Of equal products, the passage with the lower number is the nearer one.
+    """
+    count = min(count, len(passages))
+    scores = np.full((len(queries), count), -np.inf, np.float32)
+    numbers = np.full((len(queries), count), np.iinfo(np.int64).max, np.int64)
+    for start in range(0, len(passages), PASSAGES_AT_ONCE):
+        block = np.ascontiguousarray(passages[start:start + PASSAGES_AT_ONCE], np.float32).T
+        for first in range(0, len(queries), QUERIES_AT_ONCE):
+            rows = slice(first, first + QUERIES_AT_ONCE)
+            products = np.ascontiguousarray(queries[rows], np.float32) @ block
+            _keep_largest(products, start, scores[rows], numbers[rows])
+    order = np.lexsort((numbers, -scores), axis=-1)
+    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(numbers, order, axis=1)
+
+
+@compiled(nogil=True)
+def _keep_largest(products, start, scores, numbers):
+    """Puts larger products into heaps, one a query, whose first element is the worst that is kept."""
+    count = scores.shape[1]
+    for row in range(products.shape[0]):
+        worst = scores[row, 0]
+        for column in range(products.shape[1]):
+            value = products[row, column]
+            if value > worst:  # numbers rise, so an equal product stays outside
+                place = 0
+                while True:
+                    child = 2 * place + 1
+                    if child >= count:
+                        break
+                    other = child + 1
+                    if other < count and (scores[row, other] < scores[row, child] or (
+                            scores[row, other] == scores[row, child] and numbers[row, other] > numbers[row, child])):
+                        child = other
+                    if scores[row, child] >= value:  # of equal products, the highest number is the first to leave
+                        break
+                    scores[row, place], numbers[row, place] = scores[row, child], numbers[row, child]
+                    place = child
+                scores[row, place], numbers[row, place] = value, start + column
+                worst = scores[row, 0]
+
+
+def nearest_by_faiss(queries: np.ndarray, passages: np.ndarray, count: int, factory: str) -> tuple[np.ndarray, np.ndarray]:
+    """Does the same with an index of FAISS, named as for its `index_factory` (`HNSW32`, `IVF1024,Flat`): approximate and in memory.
+
+    Raises ValueError if FAISS is not installed or does not know the index.
+    """
+    try:
+        import faiss
+    except ImportError:
+        raise ValueError(f"an index of FAISS ({factory}): expected the package faiss-cpu: pip install official-bert[faiss]") from None
+    try:
+        index = faiss.index_factory(passages.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+        index.train(np.ascontiguousarray(passages, np.float32))
+        index.add(np.ascontiguousarray(passages, np.float32))
+    except RuntimeError as error:
+        raise ValueError(f"an index of FAISS, {factory!r}: {str(error).strip().splitlines()[-1][:200]}") from None
+    scores, numbers = index.search(np.ascontiguousarray(queries, np.float32), min(count, len(passages)))
+    return scores, numbers
+
+
+def rankings(numbers: np.ndarray, left_out: Sequence[int] | None = None) -> list[list[int]]:
+    """Returns the numbers [Q,K] as lists, without one passage a query (`left_out`, -1: none), such as the query itself."""
+    if left_out is None:
+        return numbers.tolist()
+    return [[number for number in row if number != own] for row, own in zip(numbers.tolist(), left_out)]

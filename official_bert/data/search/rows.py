@@ -1,0 +1,137 @@
+"""Rows of search: an anchor, a text that answers it, and texts that do not; with scores of a teacher, if there are any."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from official_bert.data import labelled_texts
+from official_bert.data.labelled_texts import EmptyText, LabelledTexts
+from official_bert.data.tables import Format, Source, Table, read_table
+
+Warn = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchColumns:
+    """The columns of a file of search. A cell of `negatives` and of `teacher` is one value, or a list of them (also as JSON text)."""
+
+    text: str
+    text_pair: str
+    negatives: Sequence[str] = ()
+    teacher: Sequence[str] = ()  # its scores of the positive, then of each negative
+    label: str = ""  # above 0: the second text answers the first
+    most_negatives: int = 0  # of a row, the first ones; 0: all
+
+
+def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, form: Format, delimiter: str, warn: Warn) -> LabelledTexts:
+    """Reads rows of an anchor (`text`), its positive (`text_pair`) and its negatives (`choices`, if there are columns of them).
+
+    `targets` are the teacher's scores, float32 [N,1+M] for at most M negatives, filled up with 0. With labels, a row is made of each
+    positive of a query and of all its negatives; queries without a positive are left out with a warning.
+
+    Raises ValueError, naming file and line, for a negative that equals the positive or the anchor, for other than one score a text, and
+    for labels of which none is positive.
+    """
+    wanted = [columns.text, columns.text_pair, *columns.negatives, *columns.teacher, *([columns.label] if columns.label else [])]
+    table = labelled_texts.without_empty(read_table(path, wanted, form=form, delimiter=delimiter), (columns.text, columns.text_pair),
+                                         empty, warn)
+    if columns.label:
+        return _grouped(table, columns, warn)
+    first, second = (labelled_texts.texts(table, name) for name in (columns.text, columns.text_pair))
+    negatives = _negatives(table, columns, warn) if columns.negatives else None
+    return LabelledTexts(str(path), first, second, _teacher_scores(table, columns, negatives) if columns.teacher else None, negatives)
+
+
+def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[str, ...]]:
+    """The negatives of each row, without those that answer the same anchor in another row."""
+    first, second = table.columns[columns.text], table.columns[columns.text_pair]
+    answers: dict[str, set[str]] = {}
+    for anchor, positive in zip(first, second):
+        answers.setdefault(anchor, set()).add(positive)
+    found, dropped = [], ""
+    for row, (anchor, positive) in enumerate(zip(first, second)):
+        texts = [text for name in columns.negatives for text in _texts_of(table, row, name)]
+        if bad := [text for text in texts if text in (positive, anchor)]:
+            same = "positive" if bad[0] == positive else "anchor"
+            raise ValueError(f"{table.place(row)}: expected negatives other than the {same}, got {bad[0]!r:.60}")
+        if not columns.teacher:
+            kept = list(dict.fromkeys(text for text in texts if text not in answers[anchor]))
+            dropped = dropped or (table.place(row) if len(kept) < len(texts) else "")
+            texts = kept
+        found.append(tuple(texts[:columns.most_negatives or None]))
+    if dropped:
+        warn(f"{dropped}: negatives that stand there twice, or answer the same anchor in another row, are left out here and in later rows")
+    return found
+
+
+def _texts_of(table: Table, row: int, column: str) -> list[str]:
+    """The texts of a cell. Raises ValueError for anything else, and for an empty text."""
+    value = listed(table.columns[column][row])
+    if any(not isinstance(text, str) or not text.strip() for text in value):
+        raise ValueError(f"{table.place(row)}: column {column!r}: expected a text or a list of texts, got "
+                         f"{str(table.columns[column][row])[:60]!r}")
+    return value
+
+
+def listed(value: Any) -> list[Any]:
+    """Returns a cell as a list: a list, the JSON text of one, or a single value; null and "" have none."""
+    if value is None or value == "":
+        return []
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            return [value]
+        return parsed if isinstance(parsed, list) else [value]
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Sequence[str]] | None) -> np.ndarray:
+    """The scores float32 [N,1+M] of the positive and of the negatives that are kept."""
+    rows = []
+    for row in range(len(table)):
+        values = [value for name in columns.teacher for value in listed(table.columns[name][row])]
+        wanted = 1 + (len(negatives[row]) if negatives else 0)
+        try:
+            scores = [float(value) for value in values]
+        except (TypeError, ValueError):
+            scores = []
+        if len(scores) < wanted or not np.all(np.isfinite(scores)):
+            raise ValueError(f"{table.place(row)}: columns {', '.join(columns.teacher)}: expected {wanted} numbers, one for the positive "
+                             f"and one for each negative, got {str(values)[:60]}")
+        rows.append(scores[:wanted])
+    scores_of_rows = np.zeros((len(rows), max(map(len, rows))), np.float32)
+    for target, scores in zip(scores_of_rows, rows):
+        target[:len(scores)] = scores
+    return scores_of_rows
+
+
+def _grouped(table: Table, columns: SearchColumns, warn: Warn) -> LabelledTexts:
+    """Makes a row of each positive pair and the negatives of its query."""
+    labels = labelled_texts.scores(table, columns.label)
+    positives: dict[str, list[int]] = {}
+    others: dict[str, list[int]] = {}
+    for row, anchor in enumerate(labelled_texts.texts(table, columns.text)):
+        (positives if labels[row] > 0 else others).setdefault(anchor, []).append(row)
+    second = labelled_texts.texts(table, columns.text_pair)
+    if alone := [rows for anchor, rows in others.items() if anchor not in positives]:
+        first = min(rows[0] for rows in alone)
+        warn(f"{table.place(first)}: a query without a positive; left out, as are {len(alone) - 1} more")
+    if not positives:
+        raise ValueError(f"{table.path}: column {columns.label!r}: expected labels above 0 for pairs that belong together, got none")
+    texts, pairs, negatives = [], [], []
+    for anchor, rows in positives.items():
+        answers = {second[row]: row for row in rows}
+        for row in others.get(anchor, []):
+            if second[row] in answers:
+                raise ValueError(f"{table.place(row)}: expected negatives other than the positive in line "
+                                 f"{table.lines[answers[second[row]]]}, got {second[row]!r:.60}")
+        wrong = tuple(dict.fromkeys(second[row] for row in others.get(anchor, [])))[:columns.most_negatives or None]
+        for positive in answers:
+            texts.append(anchor)
+            pairs.append(positive)
+            negatives.append(wrong)
+    return LabelledTexts(str(table.path), texts, pairs, None, negatives if any(negatives) else None)

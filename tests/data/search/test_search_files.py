@@ -1,0 +1,109 @@
+"""Rows and collections of search are checked as they are read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from official_bert.data.search.collections import files_of, is_collection, read_collection
+from official_bert.data.search.rows import SearchColumns, read_rows
+
+COLUMNS = {"text": "query", "text_pair": "passage"}
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def read(path, warnings=None, **columns):
+    return read_rows(path, SearchColumns(**COLUMNS, **columns), "refuse", "auto", "", (warnings if warnings is not None else []).append)
+
+
+def test_any_number_of_negatives_in_columns_and_lists(tmp_path):
+    path = write(tmp_path / "train.jsonl", [{"query": "a", "passage": "b", "more": ["c", "d"], "one": "e"},
+                                            {"query": "f", "passage": "g", "more": [], "one": None}])
+    assert read(path, negatives=("one", "more")).choices == [("e", "c", "d"), ()]
+    assert read(path, negatives=("one", "more"), most_negatives=2).choices == [("e", "c"), ()]
+    (tmp_path / "train.tsv").write_text('query\tpassage\tmore\na\tb\t["c", "d"]\nf\tg\t\n')
+    assert read(str(tmp_path / "train.tsv"), negatives=("more",)).choices == [("c", "d"), ()]
+
+
+def test_teachers_scores_belong_to_the_texts_that_are_kept(tmp_path):
+    path = write(tmp_path / "train.jsonl", [{"query": "a", "passage": "b", "n": ["c", "d"], "t": [9, 1, 2]},
+                                            {"query": "f", "passage": "g", "n": ["h"], "t": [8, 3]}])
+    np.testing.assert_allclose(read(path, negatives=("n",), teacher=("t",)).targets, [[9, 1, 2], [8, 3, 0]])
+    np.testing.assert_allclose(read(path, negatives=("n",), teacher=("t",), most_negatives=1).targets, [[9, 1], [8, 3]])
+
+
+def test_labels_make_rows_of_positives_with_all_negatives(tmp_path):
+    rows = [("a", "b", 1), ("a", "c", 0), ("a", "d", 2), ("x", "c", 0), ("f", "g", 1)]
+    path = write(tmp_path / "train.jsonl", [dict(zip(("query", "passage", "y"), row)) for row in rows])
+    warnings = []
+    found = read(path, warnings, label="y")
+    assert (found.text, found.text_pair, found.choices) == (["a", "a", "f"], ["b", "d", "g"], [("c",), ("c",), ()])
+    assert len(warnings) == 1 and "train.jsonl:4: a query without a positive; left out, as are 0 more" in warnings[0]
+
+
+@pytest.mark.parametrize(("rows", "columns", "told"), [
+    ([{"n": "c"}, {"n": ["c", "b"]}], {"negatives": ("n",)}, r"train\.jsonl:2: expected negatives other than the positive, got 'b'"),
+    ([{"n": "a"}], {"negatives": ("n",)}, r"train\.jsonl:1: expected negatives other than the anchor, got 'a'"),
+    ([{"n": ["c", 5]}], {"negatives": ("n",)}, r"train\.jsonl:1: column 'n': expected a text or a list of texts"),
+    ([{"n": "c", "t": [1]}], {"negatives": ("n",), "teacher": ("t",)}, r"jsonl:1: columns t: expected 2 numbers, .* got \[1\]"),
+    ([{"n": "c", "t": [1, "x"]}], {"negatives": ("n",), "teacher": ("t",)}, r"jsonl:1: columns t: expected 2 numbers"),
+    ([{"y": 1}, {"y": 0}], {"label": "y"}, r"train\.jsonl:2: expected negatives other than the positive in line 1, got 'b'"),
+    ([{"y": 0}], {"label": "y"}, "expected labels above 0 for pairs that belong together, got none")])
+def test_wrong_rows_are_refused_with_their_line(tmp_path, rows, columns, told):
+    path = write(tmp_path / "train.jsonl", [{"query": "a", "passage": "b"} | row for row in rows])
+    with pytest.raises(ValueError, match=told):
+        read(path, **columns)
+
+
+def test_negatives_that_answer_in_another_row_are_left_out_and_told(tmp_path):
+    path = write(tmp_path / "train.jsonl", [{"query": "a", "passage": "b", "n": ["c", "d", "d"]}, {"query": "a", "passage": "c", "n": "d"}])
+    warnings = []
+    assert read(path, warnings, negatives=("n",)).choices == [("d",), ("d",)] and "train.jsonl:1: negatives that stand" in warnings[0]
+
+
+def make_collection(folder, corpus=(), queries=(), judgements=()):
+    corpus = corpus or [{"_id": "p1", "title": "Title", "text": "one"}, {"_id": "p2", "title": "", "text": "two"},
+                        {"_id": "p3", "text": "3"}]
+    folder.mkdir(exist_ok=True)
+    write(folder / "corpus.jsonl", corpus)
+    write(folder / "queries.jsonl", queries or [{"_id": "q1", "text": "first"}, {"_id": "q2", "text": "second"}])
+    (folder / "qrels").mkdir(exist_ok=True)
+    path = folder / "qrels" / "dev.tsv"
+    path.write_text("query-id\tcorpus-id\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in judgements), encoding="utf-8")
+    return str(path)
+
+
+def test_a_collection_is_read_by_numbers(tmp_path):
+    path = make_collection(tmp_path / "set", judgements=[("q2", "p3", 2), ("q2", "p1", 1), ("q2", "p2", 0), ("q1", "p1", 0)])
+    warnings = []
+    found = read_collection(path, "refuse", warnings.append)
+    assert is_collection(path) and len(files_of(path)) == 3 and not is_collection(str(tmp_path / "train.tsv"))
+    assert (found.queries, found.passages) == (["second"], ["Title one", "two", "3"])
+    assert (found.relevant, found.irrelevant) == ([{2: 2, 0: 1}], [[1]])
+    assert len(warnings) == 1 and "dev.tsv:5: a query without a positive, 'q1'; left out, as are 0 more" in warnings[0]
+    pairs = found.pairs()
+    assert list(pairs.pairs()) == [("second", "3"), ("second", "Title one")] and pairs.choices == [("two",), ("two",)]
+
+
+@pytest.mark.parametrize(("parts", "told"), [
+    ({"judgements": [("q1", "p1", 1), ("q1", "p9", 1)]}, r"dev\.tsv:3: expected an id of corpus\.jsonl, got 'p9' \(1 such lines;"),
+    ({"judgements": [("q9", "p1", 1)]}, r"dev\.tsv:2: expected an id of queries\.jsonl, got 'q9'"),
+    ({"judgements": [("q1", "p1", 1), ("q1", "p1", 2)]}, r"dev\.tsv:3: expected one judgement of query 'q1' and passage 'p1'"),
+    ({"judgements": [("q1", "p1", "x")]}, r"dev\.tsv:2: column 'score': expected a whole number, got 'x'"),
+    ({"judgements": [("q1", "p1", 0)]}, "expected judgements above 0, got none"),
+    ({"judgements": [("q1", "p1", 1)], "corpus": [{"_id": "p1", "text": "a"}, {"_id": "p1", "text": "b"}]},
+     r"corpus\.jsonl:2: expected every _id once, got 'p1' as in line 1"),
+    ({"judgements": [("q1", "p1", 1)], "corpus": [{"_id": "p1", "text": None}]}, r"corpus\.jsonl:1: expected an _id and a text")])
+def test_damaged_collections_are_refused_with_file_and_line(tmp_path, parts, told):
+    with pytest.raises(ValueError, match=told):
+        read_collection(make_collection(tmp_path / "set", **parts), "refuse", print)
+
+
+def test_unknown_ids_can_be_left_out(tmp_path):
+    path = make_collection(tmp_path / "set", judgements=[("q1", "p9", 1), ("q1", "p1", 1)])
+    warnings = []
+    assert read_collection(path, "skip", warnings.append).relevant == [{0: 1}] and "dev.tsv:2" in warnings[0]
