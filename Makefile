@@ -11,6 +11,7 @@ help:
 	@echo "make test       the tests, at most 10 minutes on 2 cores"
 	@echo "make test-slow  what takes longer or needs more tools"
 	@echo "make notebooks  the notebooks of docs/ run again, their outputs kept"
+	@echo "make docs       the site, in build/site"
 	@echo "make lint       ruff and mypy"
 
 # What every command imports. Compiled at installation, by all cores: otherwise the first command does it, and where Python may not

@@ -71,7 +71,7 @@ def run(variant: str, seed: int) -> dict:
 def table(rows: Sequence[Mapping]) -> str:
     """The table: mean and standard deviation of each variant over its seeds."""
     metric = {"mrpc": "f1", "cola": "matthews", "stsb": "spearman"}.get(FLAGS.task, "accuracy")
-    lines = [f"{settings()}", "", f"| option | {metric} | runs |", "|---|---|---|"]
+    lines = ["# Options of fine-tuning, measured", "", f"`{settings()}`", "", f"| option | {metric} | runs |", "|---|---|---|"]
     for variant in VARIANTS:
         values = [row["metrics"][metric] for row in rows if row["variant"] == variant]
         if values:

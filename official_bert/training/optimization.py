@@ -56,7 +56,7 @@ def update(config: OptimizerConfig, weight: tf.Tensor, gradient: tf.Tensor, mome
 
 
 def trust_ratio(weight: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
-    """LAMB's |weight| / |change|, 1 if either is 0."""
+    """LAMB's `|weight| / |change|`, 1 if either is 0."""
     weight_norm, change_norm = tf.norm(weight), tf.norm(change)
     return tf.where((weight_norm > 0) & (change_norm > 0), tf.math.divide_no_nan(weight_norm, change_norm), 1.0)
 
