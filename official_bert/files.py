@@ -270,8 +270,24 @@ def read_json(path: str, what: str = "file") -> Any:
     """Returns the value in a JSON file. Raises ValueError naming the file and the place that is not JSON."""
     try:
         return json.loads(read_text(path, what))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not valid JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: not valid JSON: nested too deeply") from None
+    except ValueError as error:
+        if str(error).startswith(path):  # of the file itself
+            raise
+        raise ValueError(f"{path}: not valid JSON: {error}") from None  # also a number of 5,000 digits
+
+
+def read_log(path: str) -> Iterator[dict[str, Any]]:
+    """Gives the rows of a run's log: lines with an object that has a whole number as its `step`.
+
+    Other lines are passed over: a killed run may leave half a line. No rows if there is no such file.
+    """
+    for line in read_lines(path, on_bad_text="replace") if exists(path) else ():
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            if isinstance(row, dict) and type(row.get("step")) is int:
+                yield row
 
 
 def _temporary(path: str) -> str:

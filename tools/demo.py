@@ -25,6 +25,7 @@ from absl import flags
 from official_bert.data import records
 from official_bert.data.pretraining.yield_report import MOST_LOST
 from official_bert.data.raw_text import scripts
+from official_bert.files import read_log
 from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab_learning import DELETED, count_characters
@@ -95,8 +96,7 @@ def unigram_loss(train: str, held_out: str, vocab_size: int) -> float:
 
 def last_held_out_loss(log: pathlib.Path) -> float:
     """Returns the masked-LM loss of the last evaluation in a run's JSON-lines log."""
-    rows = (json.loads(line) for line in log.read_text(encoding="utf-8").splitlines())
-    return [row["eval/mlm_loss"] for row in rows if "eval/mlm_loss" in row][-1]
+    return [row["eval/mlm_loss"] for row in read_log(str(log)) if "eval/mlm_loss" in row][-1]
 
 
 def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int = 3) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ import yaml
 from absl import flags
 
 from official_bert.config import merge
-from official_bert.files import read_json, written_whole
+from official_bert.files import read_json, read_log, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, LOG_FILE, SEARCH_FILE, VOCAB_FILE
 from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, steps_of, usually_masked
 
@@ -157,8 +157,7 @@ def printed_metrics(log: pathlib.Path) -> dict[str, float]:
 
 def curve_of(run: pathlib.Path) -> dict[str, Any]:
     """Returns the held-out losses of words during a pre-training, [[step, loss], ...], and the last evaluation, from its log."""
-    rows = [json.loads(line) for line in (run / LOG_FILE).read_text(encoding="utf-8").splitlines()]
-    evaluated = [row for row in rows if {"eval/mlm_loss", "eval/next_token_loss"} & set(row)]
+    evaluated = [row for row in read_log(str(run / LOG_FILE)) if {"eval/mlm_loss", "eval/next_token_loss"} & set(row)]
     if not evaluated:
         raise ValueError(f"{run / LOG_FILE}: holds no evaluation")
     name = "eval/mlm_loss" if "eval/mlm_loss" in evaluated[-1] else "eval/next_token_loss"

@@ -74,13 +74,15 @@ def make_example_encoder(features: Sequence[Feature]) -> ExampleEncoder:
 def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict[str, "tf.Tensor"]:
     """Parses a batch of records in the graph: [B] strings -> int32 or float32 [B,length] by feature name.
 
-    TensorFlow raises InvalidArgumentError, naming the feature, if a record has other lengths.
+    An integer beyond int32 becomes the nearest that is not, and does not turn into a small one: no table has such an id. TensorFlow
+    raises InvalidArgumentError, naming the feature, if a record has other lengths.
     """
     import tensorflow as tf
     spec = {feature.name: tf.io.FixedLenFeature([feature.length], tf.float32 if feature.is_float else tf.int64)
             for feature in features}
     parsed = tf.io.parse_example(serialized, spec)
-    return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in parsed.items()}
+    return {name: tf.cast(tf.clip_by_value(value, tf.int32.min, tf.int32.max), tf.int32) if value.dtype == tf.int64 else value
+            for name, value in parsed.items()}
 
 
 def feature_lengths(path: str) -> dict[str, int]:

@@ -28,7 +28,6 @@ from official_bert.files import (
     make_folder,
     normal,
     read_json,
-    read_lines,
     read_text,
     remove,
     written_beside,
@@ -215,7 +214,7 @@ class RunFolder:
     @property
     def is_finished(self) -> bool | None:
         """Whether the run has done its last step, or has stopped early; None if epochs and data decide how many steps it has."""
-        if "stopped_early" in (self._rows(LOG_FILE) or [{}])[-1]:
+        if "stopped_early" in next(reversed([*self._rows()]), {}):
             return True
         begun = self.config()
         total = sum(phase.steps for phase in begun.phases) or begun.training.steps if begun else 0
@@ -264,19 +263,13 @@ class RunFolder:
 
     # Its log, results and origin.
 
-    def _rows(self, log_file: str) -> list[dict[str, Any]]:
-        """Reads the lines of a log, [] if there is none; those that are no JSON are passed over."""
-        rows = []
-        if self.path and exists(self.file(log_file)):
-            for line in read_lines(self.file(log_file), on_bad_text="replace"):
-                with contextlib.suppress(json.JSONDecodeError):
-                    rows.append(json.loads(line))
-        return rows
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        return read_log(self.file(LOG_FILE)) if self.path else iter(())
 
     def logged_steps(self, kind: str) -> set[int]:
         """Returns the steps of the lines of a kind (train, eval) in the log, since the data changed."""
         steps: set[int] = set()
-        for row in self._rows(LOG_FILE):
+        for row in self._rows():
             if "changed_data" in row:
                 steps.clear()
             if any(key.startswith(f"{kind}/") for key in row):
@@ -290,11 +283,12 @@ class RunFolder:
             return {}
         try:
             row = json.loads(read_text(path).splitlines()[-1])
-        except (IndexError, json.JSONDecodeError):
+            # JSON has no NaN: a number that was not finite is null there.
+            return {name.removeprefix("eval/"): math.nan if value is None else float(value)
+                    for name, value in row.items() if name != "time"}
+        except (IndexError, ValueError, TypeError, AttributeError, RecursionError):  # half a line, or none that a run writes
             logging.warning("%s: its last line is broken; every checkpoint is evaluated again", path)
             return {}
-        # JSON has no NaN: a number that was not finite is null there.
-        return {name.removeprefix("eval/"): math.nan if value is None else value for name, value in row.items() if name != "time"}
 
     def write_results(self, metrics: Mapping[str, float]) -> None:
         """Writes `eval_results.txt`, sorted by name as in 2018."""

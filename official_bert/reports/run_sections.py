@@ -1,10 +1,8 @@
 """The sections of a report that every task has: metrics, curves of the run, rows that were cut."""
 
-import contextlib
-import json
 from collections.abc import Mapping
 
-from official_bert.files import exists, read_lines
+from official_bert.files import read_log
 from official_bert.reports.pictures import lines_picture
 from official_bert.reports.sections import Section
 
@@ -22,14 +20,12 @@ def read_curves(log_file: str) -> dict[str, dict[int, float]]:
     changed are not comparable with later ones, and left out.
     """
     curves: dict[str, dict[int, float]] = {}
-    for line in read_lines(log_file) if exists(log_file) else ():
-        with contextlib.suppress(json.JSONDecodeError):
-            row = json.loads(line)
-            if "changed_data" in row:
-                curves = {name: points for name, points in curves.items() if name.startswith("train/")}
-            for name, value in row.items():
-                if value is not None and name.startswith(("train/", "eval/")):
-                    curves.setdefault(name, {})[row["step"]] = value
+    for row in read_log(log_file):
+        if "changed_data" in row:
+            curves = {name: points for name, points in curves.items() if name.startswith("train/")}
+        for name, value in row.items():
+            if isinstance(value, (int, float)) and name.startswith(("train/", "eval/")):
+                curves.setdefault(name, {})[row["step"]] = value
     return {name: dict(sorted(points.items())) for name, points in curves.items()}
 
 

@@ -17,6 +17,7 @@ from official_bert.server.batch_queue import BatchingParameters
 from official_bert.server.reading.requests import DEFAULT_SIGNATURE
 from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
+from official_bert.server.weights import check_weights
 
 LABELS_FILE = os.path.join("assets", "labels.txt")
 MOST_LABEL_BYTES = 1 << 20
@@ -87,6 +88,7 @@ class Servable:
         try:
             with self._session.graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], folder)
+            check_weights(folder)
             self.definitions = {key: value for key, value in meta_graph.signature_def.items()
                                 if not key.startswith("__saved_model")}
             self.signatures = {key: Signature(key, value, self._session) for key, value in self.definitions.items()}

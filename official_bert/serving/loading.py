@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from official_bert.copies import for_tensorflow
 from official_bert.files import exists, list_names, list_versions
+from official_bert.models.interchange.projects.ours import VALUE
+from official_bert.models.interchange.stored_models import require_finite
 from official_bert.models.run_folder import RunFolder
 from official_bert.serving.served_model import ServedModel
 
@@ -61,13 +63,17 @@ class ModelFunction:
 def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunction:
     """Loads the newest version of the model under `path` (models/NAME, models/NAME/text, or one SavedModel).
 
-    The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model.
+    The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model, or if its weights are not
+    numbers.
     """
     if form == "text":
         import tensorflow_text  # noqa: F401  registers the op of the tokenizer
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
     loaded = tf.saved_model.load(for_tensorflow(folder))
+    reader = tf.train.load_checkpoint(os.path.join(for_tensorflow(folder), "variables", "variables"))
+    require_finite({name.removesuffix(VALUE): reader.get_tensor(name) for name, kind in reader.get_variable_to_dtype_map().items()
+                    if kind.is_floating}, folder)
     return ModelFunction(loaded.signatures["serving_default"], loaded, folder)
 
 

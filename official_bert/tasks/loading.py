@@ -16,7 +16,7 @@ from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import ours
-from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.models.interchange.stored_models import StoredModel, require_finite
 from official_bert.models.run_folder import CONFIG_FILE, RunFolder, tuned_for
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training.task import TaskBase
@@ -138,6 +138,7 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
                 raise ValueError(f"{prefix}: expected every weight of task {task.config.task}, missing: {', '.join(missing[:6])}")
             return formats.make_model(_answering(formats.read(prefix)))
         checkpoints.weights_checkpoint(model).read(prefix).assert_existing_objects_matched().expect_partial()
+        require_finite(checkpoints.named_weights(model), prefix)
         return model
     except (tf.errors.OpError, IndexError) as error:
         raise ValueError(f"{prefix}: damaged checkpoint: {str(error).splitlines()[0]}") from None

@@ -16,6 +16,7 @@ import tensorflow as tf
 from official_bert.config import Config, Difference, differences, may_change, merge, to_dict
 from official_bert.files import remove, written_whole
 from official_bert.models.interchange import prefixes
+from official_bert.models.interchange.stored_models import require_finite
 from official_bert.models.run_folder import BEST_FOLDER, STATE_FILE, RunFolder, step_of, write_tuned
 
 
@@ -70,13 +71,17 @@ def _go_on(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bo
 
 
 def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
-    """Restores everything from one checkpoint; warns and returns False if it cannot be read."""
+    """Restores everything from one checkpoint; warns and returns False if it cannot be read.
+
+    Raises ValueError, naming the first, for weights that are not numbers.
+    """
     try:
         checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
-        return True
     except (*prefixes.UNREADABLE, AssertionError) as error:
         prefixes.warn_of(prefix, str(error).split("\n")[0][:200])
         return False
+    require_finite(getattr(checkpoint, "weights", {}), prefix)
+    return True
 
 
 def _holds_weights_alone(prefix: str) -> bool:

@@ -86,7 +86,7 @@ def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Itera
         def watched_call(*args, **kwargs):
             outputs = call(*args, **kwargs)
             for value in tf.nest.flatten(outputs):
-                note(layer.path, value)
+                note(layer.path or layer.name, value)  # a layer without weights may never be built, and then has no path
             return outputs
         return watched_call
     for layer in layers:

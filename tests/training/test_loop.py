@@ -206,6 +206,20 @@ def test_the_first_bad_tensor_is_named(records):
     assert bad() == "the sum of gradients, or an update"
 
 
+def test_a_layer_without_a_path_is_named_too(records):
+    tf.keras.config.set_dtype_policy("mixed_float16")
+    try:
+        resolved = resolve(make_config(), records)
+    finally:
+        tf.keras.config.set_dtype_policy("float32")
+    named = []
+    object.__setattr__(resolved.model.encoder, "_path", None)  # as of layers that were never built
+    with guards.watched(resolved.model, lambda name, _: named.append(name)):
+        batch = next(iter(resolved.train.dataset()))
+        resolved.model({key: value for key, value in batch.items() if key != "example_weights"})
+    assert named and all(isinstance(name, str) and "None" not in name for name in named)
+
+
 WRONG = [({"next_sentence_labels": [2]}, "next-sentence label"), ({"input_mask": np.zeros(S)}, "no token at all"),
          ({"masked_lm_ids": np.array([7, 40, 0])}, "beyond the vocabulary of 40"),
          ({"masked_lm_positions": np.array([1, S, 0])}, "position")]

@@ -136,7 +136,10 @@ def _format_of_checkpoint(prefix: str) -> str:
 
 
 def read(path: str) -> StoredModel:
-    """Reads the model at a path, of any format. Raises ValueError for no model, another architecture, or damaged files."""
+    """Reads the model at a path, of any format.
+
+    Raises ValueError for no model, another architecture, damaged files, and weights that are not numbers.
+    """
     name, where = find_format(path)
     try:
         model = ours.read_keras(where) if name == "keras" else module_of(name).read(where)
@@ -144,6 +147,7 @@ def read(path: str) -> StoredModel:
         raise ValueError(f"{where}: damaged checkpoint: {str(error).splitlines()[0]}") from None
     if not model.weights:
         raise ValueError(f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
+    stored_models.require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
     return model
 
 

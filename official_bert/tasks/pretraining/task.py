@@ -258,7 +258,7 @@ class Task(TaskBase):
             batch = masking(batch, indices)
         words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
         known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
-        segments = batch["segment_ids"]
+        segments, weights = batch["segment_ids"], batch["masked_lm_weights"]
         checked = refuse_rows(batch, indices, {
             f"token id beyond the vocabulary of {words} (model.vocab_size)": ~(known[0] & known[1]),
             f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
@@ -266,6 +266,8 @@ class Task(TaskBase):
             "no token at all (input_mask is 0)": tf.reduce_all(tf.equal(batch["input_mask"], 0), axis=1),
             "masked position outside the sequence":
                 tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
+            "weight of a prediction (masked_lm_weights) that is negative or no number":
+                ~tf.reduce_all(tf.math.is_finite(weights) & (weights >= 0), axis=1),
             "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})
         return next_token_batch(checked) if self._is_next_token and not masking else checked
 
