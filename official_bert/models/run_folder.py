@@ -28,6 +28,7 @@ from official_bert.files import (
     make_folder,
     normal,
     read_json,
+    read_log,
     read_text,
     remove,
     written_beside,
