@@ -104,3 +104,11 @@ def test_the_texts_are_not_written_over(extract, tmp_path):
     text.write_text("A line.\n")
     done, _ = extract("none.jsonl", f"--output_file={tmp_path}/./lines.txt", source=text)
     assert done.returncode == 1 and "lines.txt: this output is an input too" in done.stderr and text.read_text() == "A line.\n"
+
+
+def test_lines_that_are_cut_are_counted(extract, tmp_path):
+    (tmp_path / "texts").write_text("short\n" + "long " * 40 + "\nlong " + "long ||| " + "other " * 40 + "\n")
+    done, _ = extract("cut.npz", source=tmp_path / "texts")
+    assert done.returncode == 0 and "texts: 2 of its lines are longer than --max_seq_length=24 tokens and were cut" in done.stderr
+    (tmp_path / "texts").write_text("short\n")
+    assert "were cut" not in extract("whole.npz", source=tmp_path / "texts")[0].stderr

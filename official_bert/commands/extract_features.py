@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from absl import flags
+from absl import flags, logging
 from tqdm import tqdm
 
 from official_bert import command_line, files
@@ -54,13 +54,17 @@ def main(_) -> None:
         check_segments(config.model.type_vocab_size, f"--input_file={FLAGS.input_file}")
     tokenizer = FullTokenizer(config.tokenizer.vocab_file, config.tokenizer.do_lower_case)
     encoder = restore_encoder(config, FLAGS.init_checkpoint)
+    cut = 0
     with layer_output_files.open_writer(FLAGS.output_file, layers) as writer:
         for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
-            rows = [make_row(line, tokenizer, length) for line in lines[start:start + LINES_AT_ONCE]]
+            made = [make_row(line, tokenizer, length) for line in lines[start:start + LINES_AT_ONCE]]
+            rows, cut = [row for row, _ in made], cut + sum(was_cut for _, was_cut in made)
             found = list(compute(encoder, rows, layers, FLAGS.batch_size))
             writer.write([layer_output_files.SentenceOutputs(start + number, tokenizer.convert_ids_to_tokens(row["input_ids"]), values)
                           for number, (row, values) in enumerate(zip(rows, found))])
     print(f"{FLAGS.output_file}: {len(lines):,} lines, layers {FLAGS.layers}")
+    if cut:
+        logging.warning("%s: %s of its lines are longer than --max_seq_length=%d tokens and were cut", FLAGS.input_file, f"{cut:,}", length)
 
 
 def read_texts(path: str) -> list[str]:
@@ -97,15 +101,17 @@ def restore_encoder(config, checkpoint: str):
     return encoder
 
 
-def make_row(line: str, tokenizer, max_seq_length: int) -> dict[str, np.ndarray]:
-    """Returns the ids and segments of a line, cut as in 2018, not padded."""
+def make_row(line: str, tokenizer, max_seq_length: int) -> tuple[dict[str, np.ndarray], bool]:
+    """Returns the ids and segments of a line, cut as in 2018, not padded; and whether it was cut."""
     from official_bert.text.packing import pack_pair, truncate_pair
     pair = PAIR.fullmatch(line)
     first, second = (tokenizer.tokenize(part) for part in (pair.groups() if pair else (line, "")))
+    tokens = len(first) + len(second)
     first, second = truncate_pair(first, second, max_seq_length - (3 if second else 2))
+    cut = len(first) + len(second) < tokens
     ids, segments = pack_pair(tokenizer.convert_tokens_to_ids(first), tokenizer.convert_tokens_to_ids(second),
                               tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]"))
-    return {"input_ids": np.array(ids, np.int32), "segment_ids": np.array(segments, np.int32)}
+    return {"input_ids": np.array(ids, np.int32), "segment_ids": np.array(segments, np.int32)}, cut
 
 
 def compute(encoder, rows: Sequence[dict], layers: Sequence[int], batch_size: int) -> Iterator[dict[int, np.ndarray]]:

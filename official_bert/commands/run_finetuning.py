@@ -19,6 +19,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.config import Config, may_change
+from official_bert.training.reporting.metric_text import metric_lines
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "The task; by default that of --config.")
@@ -75,7 +76,7 @@ def main(_) -> None:
         _search(config, files, placement, steps, asked)
         return
     tuned = finetuning.carry_out(config, files, output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best, given=asked)
-    print("\n".join(f"{name} = {value:.5f}" for name, value in tuned.metrics.items()))
+    print(metric_lines(tuned.metrics))
     print(f"checkpoints, configuration, log and results: {os.path.join(tuned.output_dir, '')}")
 
 

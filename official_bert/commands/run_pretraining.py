@@ -15,6 +15,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.config import load_config, nest
+from official_bert.training.reporting.metric_text import metric_lines
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", "", "Training records: comma-separated globs.")
@@ -88,7 +89,7 @@ def main(_) -> None:
         metrics = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps).metrics
     for name in {"mlm_loss", "next_token_loss"} & set(metrics):
         metrics = {**metrics, name.replace("_loss", "_perplexity"): math.exp(min(metrics[name], 700.0))}
-    print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
+    print(metric_lines(metrics))
     if not FLAGS.output_dir:
         return
     if FLAGS.do_eval and is_first_worker(placement):

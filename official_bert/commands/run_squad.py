@@ -18,6 +18,7 @@ from absl import flags, logging
 from official_bert import command_line
 from official_bert.config import AS_IN_2018, FINE_TUNING, Config, build, load_config, merge, nest, parse_override, to_dict
 from official_bert.files import absolute, find_files
+from official_bert.training.reporting.metric_text import metric_lines
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and predictions.", required=True)
@@ -133,7 +134,7 @@ def predict() -> None:
         run.write_results(metrics)
         if not FLAGS.ensemble and run.has_begun:  # else the weights lie elsewhere
             runs.store_tuned(task, metrics, run, run.recorded_config().training.answer_with == "best")
-        print("\n".join(f"{name} = {value:.5f}" for name, value in metrics.items()))
+        print(metric_lines(metrics))
 
 
 def measure(eval_files: list[str]) -> None:

@@ -3,8 +3,9 @@
 import dataclasses
 import math
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -149,14 +150,31 @@ def label_text(value: Any) -> str:
 def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
     """Returns the different labels, in numerical order if all are whole numbers, else in alphabetical order.
 
-    `1` and `1.0` are one label, `01` and `+1` are others.
+    `1` and `1.0` are one label, `01` and `+1` are others. Raises ValueError for labels that look alike, see `check_forms`.
     """
     found = {label_text(value) for value in values}
+    check_forms(found, "labels")
     spellings = Counter(map(_whole, found))
     try:
         return tuple(sorted(spellings, key=lambda label: (int(label), label)))
     except ValueError:
         return tuple(sorted({whole if spellings[whole := _whole(label)] > 1 else label for label in found}))
+
+
+def check_forms(labels: Iterable[str], where: str) -> None:
+    """Raises ValueError, naming `where`, for two labels that are one text in different forms of Unicode (NFC and NFD): they look alike."""
+    forms: dict[str, str] = {}
+    for label in sorted(labels):
+        if (other := forms.setdefault(unicodedata.normalize("NFC", label), label)) != label:
+            raise ValueError(f"{where}: {other!r} ({other!a}) and {label!r} ({label!a}) are the same characters in two forms of "
+                             "Unicode; expected one of them throughout, such as NFC")
+
+
+def _other_form(label: Any, labels: Sequence[str]) -> str:
+    """Returns a hint if one of `labels` is a label in another form of Unicode."""
+    normal = unicodedata.normalize("NFC", label_text(label))
+    same = next((known for known in labels if unicodedata.normalize("NFC", known) == normal), None)
+    return "" if same is None else f" ({label_text(label)!a}, another form of Unicode than {same!a})"
 
 
 def _whole(label: str) -> str:
@@ -182,6 +200,7 @@ def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool =
     if -1 in ids:
         row = ids.index(-1)
         got = f"{table.place(row)}: column {column!r}: expected one of {list(labels)}, got {table.columns[column][row]!r}"
+        got += _other_form(table.columns[column][row], labels)
         raise ValueError(got + (" (is this line a header? this file has none)" if headless and table.lines[row] == 1 else ""))
     return np.array(ids, np.int32)
 
@@ -199,7 +218,8 @@ def label_matrix(table: Table, column: str, labels: Sequence[str], separator: st
     for row, value in enumerate(table.columns[column]):
         for label in split_labels(value, separator):
             if (number := number_of(label)) < 0:
-                raise ValueError(f"{table.place(row)}: column {column!r}: expected labels of {list(labels)}, got {label!r}")
+                raise ValueError(f"{table.place(row)}: column {column!r}: expected labels of {list(labels)}, got {label!r}"
+                                 f"{_other_form(label, labels)}")
             matrix[row, number] = 1.0
     return matrix
 

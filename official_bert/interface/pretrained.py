@@ -24,7 +24,7 @@ def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -
     `tokenize(text)` gives WordPieces, `encode(texts)` an encoder's inputs. Without `do_lower_case`, the files decide
     whether text is lower-cased; if they do not say, text is lower-cased unless the vocabulary has entries with capital letters.
 
-    Raises ValueError if there is no vocabulary.
+    Warns of tokens that were added to Hugging Face's tokenizer. Raises ValueError if there is no vocabulary, or one of another tokenizer.
     """
     vocab_file, lower_case = _vocabulary(os.fspath(path))
     if do_lower_case is not None:
@@ -45,6 +45,8 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
     model = alone or formats.read(path)
     if not (vocab_file := formats.vocab_file_of(path, model)):
         raise ValueError(f"{path}: no vocabulary found beside it; give the path of vocab.txt")
+    for remark in hugging_face_tokenizers.remarks(path, model.vocab) if os.path.isdir(path) else ():
+        logging.warning("%s: %s", path, remark)
     return vocab_file, casing.is_lower_case(model)
 
 

@@ -294,7 +294,7 @@ class RunFolder:
     def write_results(self, metrics: Mapping[str, float]) -> None:
         """Writes `eval_results.txt`, sorted by name as in 2018."""
         with written_whole(self.file(RESULTS_FILE)) as file:
-            file.writelines(f"{name} = {value}\n" for name, value in sorted(metrics.items()))
+            file.writelines(f"{name} = {'undefined' if math.isnan(value) else value}\n" for name, value in sorted(metrics.items()))
 
     @property
     def origin(self) -> dict[str, Any]:

@@ -110,10 +110,12 @@ def _escaped(text: str) -> str:
 
 
 def shown(cell: Cell) -> str:
-    """A cell as text; numbers have four decimals."""
+    """A cell as text; numbers have four decimals, and one that is none is undefined."""
     if cell is None:
         return "–"
-    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+    if isinstance(cell, float):
+        return "undefined" if math.isnan(cell) else f"{cell:.4f}"
+    return str(cell)
 
 
 def as_lines(sections: Sequence[Section]) -> list[str]:

@@ -1,12 +1,19 @@
 """Vocabulary files: a WordPiece a line; its id is the number of the line, from 0."""
 
+import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 
-from official_bert.files import read_lines
+from official_bert.files import exists, folder_of, read_lines, read_text
 
 UNUSED = re.compile(r"\[unused\d+\]")  # free entries, for new words
 CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
+TOKENIZER_FILES = ("tokenizer_config.json", "config.json")  # of Hugging Face
+# Classes there, also with Fast behind, that split words as BERT of 2018 does.
+WORDPIECE_CLASSES = ("BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "FunnelTokenizer",
+                     "LayoutLMTokenizer", "LxmertTokenizer", "MobileBertTokenizer", "MPNetTokenizer", "SqueezeBertTokenizer",
+                     "PreTrainedTokenizer")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -15,8 +22,10 @@ def load_vocab(path: str) -> dict[str, int]:
 
     An empty line keeps its id (the published Chinese vocabulary has one); empty lines at the end are ignored. Raises
     ValueError for a file that is missing, not UTF-8 or empty, that lacks a special token, or that repeats an entry:
-    2018 silently used the last line of a repeated word, so that the embeddings of the others were never trained.
+    2018 silently used the last line of a repeated word, so that the embeddings of the others were never trained. Also raises ValueError
+    if a file of Hugging Face beside it names a class that splits text otherwise, such as BertJapaneseTokenizer.
     """
+    _check_tokenizer(folder_of(path))
     vocab: dict[str, int] = {}
     for index, token in enumerate(_without_end([line.strip() for line in read_lines(path, "vocabulary file")])):
         if token in vocab:
@@ -27,6 +36,21 @@ def load_vocab(path: str) -> dict[str, int]:
         raise ValueError(f"{path}: expected a BERT vocabulary with {' '.join(SPECIAL_TOKENS)}, "
                          f"got {len(vocab)} entries without {' '.join(missing)}")
     return vocab
+
+
+def _check_tokenizer(folder: str) -> None:
+    """Raises ValueError if Hugging Face's files in a folder name another tokenizer than BERT's; the tokenizer's own file comes first."""
+    for path in (os.path.join(folder, name) for name in TOKENIZER_FILES):
+        try:
+            values = json.loads(read_text(path, "tokenizer's configuration")) if exists(path) else {}
+        except ValueError:  # not of Hugging Face
+            continue
+        named = values.get("tokenizer_class") if isinstance(values, dict) else None
+        if isinstance(named, str) and named.removesuffix("Fast") not in WORDPIECE_CLASSES:
+            raise ValueError(f"{path}: tokenizer_class: expected BertTokenizer, got {named!r}: the vocabulary beside it is for text that "
+                             "another tokenizer has split")
+        if named is not None:
+            return
 
 
 def check_size(path: str, entries: int, vocab_size: int) -> None:

@@ -7,6 +7,8 @@ import pytest
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Table
+from official_bert.tasks.tagging.conll import label_list
+from official_bert.tasks.texts.classification import Options
 from official_bert.training.task import DataFiles
 
 
@@ -142,3 +144,17 @@ def test_parts_are_joined_in_their_order():
     whole = labelled_texts.joined([TextSet("", first), TextSet("_b", second)])
     assert (whole.text, whole.text_pair, whole.targets.tolist()) == (["1", "3", "4"], ["2", "5", "6"], [0, 1, 0])
     assert labelled_texts.joined([TextSet("", first), TextSet("", LabelledTexts("c", ["7"], ["8"]))]).targets is None
+
+
+def test_labels_in_two_forms_of_unicode_are_refused_and_both_shown():
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    told = r"labels: 'caf.+' \('cafe\\u0301'\) and 'caf.+' \('caf\\xe9'\) are the same characters in two forms of Unicode"
+    with pytest.raises(ValueError, match=told):
+        labelled_texts.find_labels([composed, "tea", decomposed])
+    assert labelled_texts.find_labels([decomposed, "tea"]) == (decomposed, "tea")
+    with pytest.raises(ValueError, match=r"tags: .*two forms of Unicode"):
+        label_list([composed, decomposed], "iob2")
+    with pytest.raises(ValueError, match=r"config\.options\.labels: .*two forms"):
+        Options(labels=(composed, decomposed))
+    with pytest.raises(ValueError, match=r"data\.tsv:3.*\('caf\\xe9', another form of Unicode than 'cafe\\u0301'\)"):
+        labelled_texts.label_ids(table(label=["tea", composed]), "label", [decomposed, "tea"])

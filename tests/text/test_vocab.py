@@ -66,3 +66,20 @@ def test_new_words_fill_unused_slots_and_then_grow_the_table():
     assert extend_vocab(vocab, ["x", "b"], grow=False) == (["[PAD]", "x", "a", "[unused0]", "b", ""], {"x": 1})
     with pytest.raises(ValueError, match=r"has 2 \[unusedN\] slots for 3 new words"):
         extend_vocab(vocab, ["x", "y", "z"], grow=False)
+
+
+@pytest.mark.parametrize(("files", "refused"), [
+    ({"tokenizer_config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'}, "tokenizer_config.json"),
+    ({"config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'}, "config.json"),
+    ({"tokenizer_config.json": '{"tokenizer_class": "BertTokenizerFast"}', "config.json": '{"tokenizer_class": "Other"}'}, ""),
+    ({"tokenizer_config.json": '{"tokenizer_class": "DistilBertTokenizer"}'}, ""), ({"tokenizer_config.json": "none"}, ""),
+    ({"config.json": "[1]"}, ""), ({"config.json": '{"model_type": "bert"}'}, "")])
+def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path, files, refused):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    if refused:
+        with pytest.raises(ValueError, match=f"/{refused}: tokenizer_class: expected BertTokenizer, got 'BertJapaneseTokenizer'"):
+            load_vocab(str(tmp_path / "vocab.txt"))
+    else:
+        assert len(load_vocab(str(tmp_path / "vocab.txt"))) == 6

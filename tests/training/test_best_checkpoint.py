@@ -1,5 +1,6 @@
 """The best checkpoint of a fine-tuning: when it is measured, what ends the training, what a kill leaves, and who answers with it."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -18,8 +19,10 @@ from official_bert.interface import finetuning
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import evaluation, loop, runs
+from official_bert.training import checkpointing, evaluation, loop, runs
 from official_bert.training.distribution import Placement
+from official_bert.training.reporting.metric_text import metric_lines
+from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.schedules.phases import Phase, evaluation_steps
 from official_bert.training.task import DataFiles, Steps
 
@@ -229,3 +232,14 @@ def test_runs_of_2018s_commands_and_earlier_runs_answer_with_their_last_checkpoi
     assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "ckpt-9")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(merge(earlier, {"training": {"answer_with": "best"}})))
     assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "best" / "ckpt-5")
+
+
+def test_an_undefined_metric_chooses_no_checkpoint_and_is_printed_as_such(tmp_path, capsys):
+    best = checkpointing.BestCheckpoint(RunFolder(str(tmp_path)), "pearson")
+    assert not best.keep_if_better(tf.train.Checkpoint(), 1, {"pearson": float("nan")}) and not best.record
+    with contextlib.closing(Watcher(RunFolder(str(tmp_path)), 1)) as watcher:
+        watcher.evaluation(1, {"pearson": float("nan"), "loss": 0.5})
+    assert "pearson undefined  loss 0.5000" in capsys.readouterr().out
+    assert metric_lines({"pearson": float("nan"), "loss": 0.5}) == "pearson = undefined\nloss = 0.50000"
+    RunFolder(str(tmp_path)).write_results({"pearson": float("nan"), "loss": 0.5})
+    assert (tmp_path / "eval_results.txt").read_text() == "loss = 0.5\npearson = undefined\n"

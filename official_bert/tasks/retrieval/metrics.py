@@ -3,6 +3,7 @@
 N rows, D hidden size.
 """
 
+import math
 import warnings
 
 import numpy as np
@@ -73,14 +74,15 @@ def nearest_rows(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np
 
 
 def similarity(vectors: np.ndarray, scores: np.ndarray) -> dict[str, float]:
-    """Correlations of the cosines of both texts with scores [N]: `spearman` and `pearson`; 0 if one side is constant, as of one row.
+    """Correlations of the cosines of both texts with scores [N]: `spearman` and `pearson`; undefined, NaN, if one side is constant, as of
+    one row.
 
     vectors [N,2,D].
     """
     if len(scores) < 2:
-        return {"spearman": 0.0, "pearson": 0.0}
+        return {"spearman": math.nan, "pearson": math.nan}
     cosines = np.einsum("nd,nd->n", vectors[:, 0], vectors[:, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of constant sides
         found = {"spearman": scipy.stats.spearmanr(scores, cosines)[0], "pearson": scipy.stats.pearsonr(scores, cosines)[0]}
-    return {name: float(np.nan_to_num(value)) for name, value in found.items()}
+    return {name: float(value) for name, value in found.items()}

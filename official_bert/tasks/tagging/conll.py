@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from official_bert.data.labelled_texts import check_forms
 from official_bert.data.tables import Rows, Source, place, spelled
 from official_bert.files import read_lines, written_whole
 
@@ -246,11 +247,16 @@ def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
 
 
 def label_list(kinds: Iterable[str], scheme: Scheme) -> list[str]:
-    """Returns O and then every tag of the scheme for the sorted types; plain tags are their own types."""
+    """Returns O and then every tag of the scheme for the sorted types; plain tags are their own types.
+
+    Raises ValueError for types that look alike, see `check_forms`.
+    """
+    kinds = set(kinds)
+    check_forms(kinds, "tags")
     if scheme == "plain":
-        return sorted(set(kinds))
+        return sorted(kinds)
     letters = {"iob1": "BI", "iob2": "BI", "iobes": "BIES"}[scheme]
-    return [OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(set(kinds)) for letter in letters)]
+    return [OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(kinds) for letter in letters)]
 
 
 def legal_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

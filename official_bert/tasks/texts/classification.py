@@ -83,6 +83,7 @@ class Options(LabelOptions):
         for key, names in (("labels", self.labels), ("label_columns", self.label_columns)):
             if len(set(names)) < len(names):
                 raise ValueError(f"config.options.{key}: expected every name once, got {list(names)}")
+            labelled_texts.check_forms(names, f"config.options.{key}")
         if self.labels and self.label_columns and classes.places(self.label_columns, self.labels) is None:
             raise ValueError(f"config.options.label_columns: expected the names of the labels, {list(self.labels)}, "
                              f"got {list(self.label_columns)}")

@@ -1,5 +1,6 @@
 """Official metrics of a task from labels and logits, by name: those of GLUE, and of tasks with several labels."""
 
+import math
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -31,11 +32,10 @@ def _matthews(labels: np.ndarray, logits: np.ndarray) -> float:
 
 
 def _correlation(function: Callable, scores: np.ndarray, logits: np.ndarray) -> float:
-    """0 if one side is constant, which says nothing about the other."""
+    """Undefined, NaN, if one side is constant: that says nothing about the other."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = float(function(scores, logits[:, 0])[0]) if len(scores) > 1 else 0.0
-    return found if np.isfinite(found) else 0.0
+        return float(function(scores, logits[:, 0])[0]) if len(scores) > 1 else math.nan
 
 
 def _mean_squared_error(scores: np.ndarray, logits: np.ndarray) -> float:

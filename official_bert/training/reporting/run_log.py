@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.models.run_folder import BOARD_FOLDER, LOG_FILE, RunFolder
+from official_bert.training.reporting.metric_text import shown
 
 
 class Profile:
@@ -74,7 +75,7 @@ class Watcher:
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Logs the metrics of an evaluation of the weights after `step` steps."""
-        self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {shown(value)}" for name, value in metrics.items()))
         self._write("eval", step, metrics)
 
     def rewind(self, step: int, facts: Mapping[str, float], prefix: str) -> None:

@@ -208,3 +208,10 @@ def test_a_folder_of_a_saved_tokenizer_alone_gives_the_tokenizer(tmp_path, fast)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no checkpoint found there"):
         official_bert.load_tokenizer(tmp_path / "empty")
+
+
+def test_added_tokens_that_the_tokenizer_passes_over_are_told(tmp_path, caplog):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]), encoding="utf-8")
+    (tmp_path / "added_tokens.json").write_text('{"<user>": 6}', encoding="utf-8")
+    assert official_bert.load_tokenizer(tmp_path).tokenize("a") == ["a"]
+    assert f"{tmp_path}: its added tokens (<user>) are cut into pieces here, as other text" in caplog.text
