@@ -279,14 +279,14 @@ def read_json(path: str, what: str = "file") -> Any:
 
 
 def read_log(path: str) -> Iterator[dict[str, Any]]:
-    """Gives the rows of a run's log: lines with an object that has a whole number as its `step`.
+    """Gives the rows of a run's log: objects, whose `step` is a whole number if there are numbers of training or evaluation beside it.
 
     Other lines are passed over: a killed run may leave half a line. No rows if there is no such file.
     """
     for line in read_lines(path, on_bad_text="replace") if exists(path) else ():
         with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
-            if isinstance(row, dict) and type(row.get("step")) is int:
+            if isinstance(row, dict) and (type(row.get("step")) is int or not any("/" in key for key in row)):
                 yield row
 
 
