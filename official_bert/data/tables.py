@@ -234,11 +234,11 @@ def _objects(path: str, form: Format) -> tuple[Source, Iterator[tuple[int, dict]
     """Returns (line, object) of each row of a file, and how messages name the file: `Rows` for a list, whose numbers count from 0."""
     if form == "parquet":
         return path, _parquet_objects(path)
-    source, values = _json_values(path)
+    source, values = json_values(path)
     return source, ((line, _checked_object(value, place(source, line), JSON_ROWS)) for line, value in values)
 
 
-def _json_values(path: str) -> tuple[Source, Iterator[tuple[int, Any]]]:
+def json_values(path: str) -> tuple[Source, Iterator[tuple[int, Any]]]:
     """Returns (line, value) of each row of a JSON file, not yet checked; JSON lines are parsed one at a time."""
     lines = enumerate(read_lines(path, keep_ends=True), 1)
     number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))

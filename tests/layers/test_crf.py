@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.data.tagged.chunk_tags import convert_tags, legal_transitions
 from official_bert.layers import crf
 from official_bert.layers.crf import CRF, Scores
-from official_bert.tasks.tagging.conll import convert_tags, legal_transitions
 
 TAGS = ["B-PER", "I-PER", "B-LOC", "I-LOC", "O"]
 

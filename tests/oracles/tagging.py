@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.special
 
-from official_bert.tasks.tagging.conll import read_chunks
+from official_bert.data.tagged.chunk_tags import read_chunks
 from official_bert.tasks.tagging.features import TaggingFeatureMaker, gather_words
 from official_bert.text.tokenization import FullTokenizer, is_cjk, is_punctuation
 

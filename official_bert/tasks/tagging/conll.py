@@ -1,27 +1,35 @@
-"""Words with tags in columns (CoNLL 2003 and similar files), the schemes of chunk tags, and legal sequences of tags."""
+"""Words with tags in columns (CoNLL 2003 and similar files), or in rows."""
 
+import collections
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from official_bert.data.labelled_texts import check_forms
+from official_bert.data.labelled_texts import SAME_SHARE, EmptyText
 from official_bert.data.tables import Rows, Source, place, spelled
+from official_bert.data.tagged.chunk_tags import (
+    HINT,
+    NOT_LABELLED,
+    OUTSIDE,
+    check_tags,
+    has_prefix,
+    of_scheme,
+    with_types,
+)
+from official_bert.data.tagged.span_forms import Overlaps, Reading, records, span_rows, tags_of
 from official_bert.files import read_lines, written_whole
 
-Scheme = Literal["iob1", "iob2", "iobes", "plain"]  # plain: each word's tag stands for itself, as a part of speech does
 FILE = "file of words and tags"
-OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
 WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows
 SPACES = " \t\r\n"  # others, such as a no-break space, belong to words
 # Of Universal Dependencies: comments, ranges of words (1-2) and empty nodes (1.1) are no words.
 CONLL_U, NEW_DOCUMENT, NO_WORD = ".conllu", "# newdoc", re.compile(r"#|\d+[-.]\d")
 NO_TAG = "_"  # of CoNLL-U: the column is not specified
-# B begins a chunk, I continues it, E ends it, S is a chunk of one word; L and U are BILOU's names of E and S.
-PREFIXES = {"B": "B", "I": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
+NO_NUMBER = -100  # of a row's tag: the word is not labelled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +41,8 @@ class Columns:
     separator: str = ""  # any run of spaces and tabs
     plain: bool = False  # tags of any form
     names: tuple[str, ...] = ()  # of tags that rows give as numbers
+    empty: EmptyText = "refuse"  # sentences without words, and blank words
+    overlaps: Overlaps = "refuse"  # of entities in rows of texts
 
     def split(self, line: str) -> list[str]:
         """Splits a line, without its end, into columns."""
@@ -47,55 +57,151 @@ class Sentence:
     tags: tuple[str, ...]
     line: int  # of rows in memory: the row, from 0
     document: int
+    lines: tuple[int, ...] = ()  # of the words, if they do not follow each other
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunk:
-    """A run of words of one type, the end excluded."""
+class Block:
+    """The lines of a sentence with their numbers."""
 
-    kind: str
-    start: int
-    end: int
+    rows: list[tuple[int, str]]
+    document: int
 
 
-def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool = True) -> list[Sentence]:
+def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool = True, notes: list[str] | None = None) -> list[Sentence]:
     """Reads the sentences of a file, separated by blank lines; a line that begins with -DOCSTART- begins a document.
 
-    A BOM and CRLF are accepted. Of CoNLL-U (`.conllu`), comments, ranges of words and empty nodes are no words, and `# newdoc` begins a
-    document. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`).
+    Texts with entities as character spans (`data/tagged/span_forms.py`) are sentences too. A BOM and CRLF are accepted.
+    Of CoNLL-U (`.conllu`), comments, ranges of words and empty nodes are no words, and `# newdoc` begins a
+    document. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`), of which -100 is no label. The scheme of the
+    tags is decided by all of them. A comment begins with #, its last column is no tag of the file's scheme, and it has another number of
+    columns than its sentence's words, or stands before them with ##. `notes` gets lines about what was left out.
 
-    Raises ValueError if the file is missing, not UTF-8 or has no sentence, and, naming the line, for a missing column or a tag that is
-    no chunk tag.
+    Raises ValueError if the file is missing, not UTF-8 or has no sentence, and, naming the line, for a missing column, a tag that is no
+    chunk tag, tags of several schemes, and, unless `columns.empty` says otherwise, for a sentence without words or a blank word.
     """
-    if isinstance(path, Rows):
-        return [_sentence(path, number, with_tags, columns or Columns()) for number in range(len(path.values))]
-    columns = columns or Columns()
-    sentences: list[Sentence] = []
-    words: list[str] = []
-    tags: list[str] = []
-    first, document = 1, 0
-    for number, line in [*_lines(path, columns), (0, "")]:
-        if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
-            cells = columns.split(line)
-            words.append(_cell(cells, columns.word, "word", f"{path}:{number}"))
-            if with_tags:
-                tag = _cell(cells, columns.tag, "tag", f"{path}:{number}")
-                if (columns.word - columns.tag) % len(cells) == 0:
-                    raise ValueError(f"{path}:{number}: expected words and tags in two columns, got {columns.word} and {columns.tag}, "
-                                     f"which are one of the line's {len(cells)}: {tag[:80]!r}")
-                if tag == NO_TAG and path.endswith(CONLL_U):
-                    raise ValueError(f"{path}:{number}: expected a tag in column {columns.tag}, got {NO_TAG!r}, with which CoNLL-U leaves "
-                                     "it open")
-                tags.append(_checked_tag(tag, f"{path}:{number}", columns.plain))
-            continue
-        if words:
-            sentences.append(Sentence(tuple(words), tuple(tags), first, document))
-            words, tags = [], []
-        document += line.startswith(DOCUMENT_START)
-        first = number + 1
+    columns, notes = columns or Columns(), [] if notes is None else notes
+    first: dict[str, str] = {}  # the place of each tag's first word
+    empty: list[str] = []
+    if (rows := span_rows(path)) is not None:
+        sentences = _of_spans(rows, with_tags, columns, empty, notes)
+    elif isinstance(path, Rows):
+        sentences = list(filter(None, (_sentence(path, number, with_tags, columns, first, empty) for number in range(len(path.values)))))
+    else:
+        blocks = list(_blocks(path, columns))
+        if with_tags and not columns.plain and not path.endswith(CONLL_U):
+            blocks = _without_comments(path, blocks, columns, notes)
+        sentences = list(filter(None, (_of_lines(path, block, with_tags, columns, first, empty) for block in blocks)))
+    if not columns.plain:
+        check_tags(first)
+        if any(map(has_prefix, first)) and any(len(tag) == 1 and tag != OUTSIDE for tag in first):
+            sentences = [_spelled_out(path, sentence) for sentence in sentences]
     if not sentences:
         raise ValueError(f"{path}: no sentence in this file")
+    if empty:
+        notes.append(f"{empty[0]}; {'left out' if columns.empty == 'skip' else 'kept'}, as are {len(empty) - 1} more")
     return sentences
+
+
+def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], notes: list[str]) -> list[Sentence]:
+    """Converts texts with entities as character spans to sentences, each text one."""
+    reading, sentences = Reading(columns.overlaps), []
+    for number, record in records(rows):
+        if record is None:
+            reading.rejected += 1
+            continue
+        where, (text, spans) = place(rows, number), record
+        words, tags = tags_of(text, spans if with_tags else (), where, reading)
+        if not words:
+            if columns.empty == "refuse":
+                raise ValueError(f"{where}: expected text, got {text[:60]!r}; options.empty_text=skip or keep reads rows without words")
+            empty.append(f"{where}: expected words, got {text[:60]!r}")
+        if words or columns.empty == "keep":
+            sentences.append(Sentence(tuple(words), tuple(tags) if with_tags else (), number, 0))
+    notes += reading.notes(rows)
+    return sentences
+
+
+def _blocks(path: str, columns: Columns) -> Iterator[Block]:
+    """Yields the lines of each sentence."""
+    rows: list[tuple[int, str]] = []
+    document = 0
+    for number, line in [*_lines(path, columns), (0, "")]:
+        if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
+            rows.append((number, line))
+            continue
+        if rows:
+            yield Block(rows, document)
+            rows = []
+        document += line.startswith(DOCUMENT_START)
+
+
+def _without_comments(path: str, blocks: Sequence[Block], columns: Columns, notes: list[str]) -> list[Block]:
+    """Leaves out comments, and sentences that consist of them."""
+    def last(line: str) -> str:
+        return columns.split(line)[-1].strip(SPACES)
+    if not any(line.startswith("#") for block in blocks for _, line in block.rows):
+        return list(blocks)
+    words = [line for block in blocks for _, line in block.rows if not line.startswith("#")]
+    known = {cells[columns.tag].strip(SPACES) for cells in map(columns.split, words) if _has_column(cells, columns.tag)}
+    widths = collections.Counter(len(columns.split(line)) for line in words)
+    kept, comments = [], []
+    for block in blocks:
+        rows: list[tuple[int, str]] = []
+        others = {len(columns.split(line)) for _, line in block.rows if not line.startswith("#")} or {*dict(widths.most_common(1))}
+        for number, line in block.rows:
+            odd = len(columns.split(line)) not in others or (line.startswith("##") and not rows)
+            if line.startswith("#") and odd and not of_scheme(last(line), known):
+                comments.append(number)
+            else:
+                rows.append((number, line))
+        if rows:
+            kept.append(Block(rows, block.document))
+    if comments:
+        notes.append(f"{path}: {len(comments)} comment lines left out, the first in line {comments[0]}")
+    return kept
+
+
+def _of_lines(path: str, block: Block, with_tags: bool, columns: Columns, first: dict[str, str], empty: list[str]) -> Sentence | None:
+    """Converts the lines of a sentence; None for one that is left out."""
+    words, tags = [], []
+    for number, line in block.rows:
+        where, cells = f"{path}:{number}", columns.split(line)
+        words.append(_cell(cells, columns.word, "word", where, may_be_blank=columns.empty != "refuse"))
+        if not with_tags:
+            continue
+        tag = _cell(cells, columns.tag, "tag", where)
+        if (columns.word - columns.tag) % len(cells) == 0:
+            raise ValueError(f"{where}: expected words and tags in two columns, got {columns.word} and {columns.tag}, "
+                             f"which are one of the line's {len(cells)}: {tag[:80]!r}")
+        if tag == NO_TAG and path.endswith(CONLL_U):
+            raise ValueError(f"{where}: expected a tag in column {columns.tag}, got {NO_TAG!r}, with which CoNLL-U leaves it open")
+        first.setdefault(tag, where)
+        tags.append(tag)
+    if any(not word.strip(SPACES) for word in words):
+        empty.append(f"{path}:{block.rows[0][0]}: expected words, got a blank one")
+        if columns.empty == "skip":
+            return None
+    numbers = [number for number, _ in block.rows]
+    in_a_row = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    return Sentence(tuple(words), tuple(tags), numbers[0], block.document, () if in_a_row else tuple(numbers))
+
+
+def _spelled_out(path: Source, sentence: Sentence) -> Sentence:
+    """Gives letters alone beside tags with types the type that they continue. Raises ValueError, naming the line, for one without."""
+    tags = with_types(sentence.tags)
+    if None in tags:
+        number = tags.index(None)
+        raise ValueError(f"{tag_place(path, sentence, number)}: expected a tag with a type, as others here, or a letter that continues an "
+                         f"entity, got {sentence.tags[number]!r}")
+    return dataclasses.replace(sentence, tags=tuple(map(str, tags)))
+
+
+def tag_place(path: Source, sentence: Sentence, number: int) -> str:
+    """The place of a word of a sentence, for messages."""
+    if isinstance(path, Rows):
+        return place(path, sentence.line)
+    return place(path, sentence.lines[number] if sentence.lines else sentence.line + number)
 
 
 def _lines(path: str, columns: Columns) -> Iterator[tuple[int, str]]:
@@ -111,23 +217,34 @@ def _lines(path: str, columns: Columns) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns) -> Sentence:
-    """Converts a row to a sentence."""
+def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns, first: dict[str, str], empty: list[str]) -> Sentence | None:
+    """Converts a row to a sentence; None for one that is left out."""
     where, row = place(rows, number), rows.values[number]
     words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
-    if not isinstance(words, Sequence) or isinstance(words, str) or not words or not all(isinstance(word, str) and word for word in words):
-        raise ValueError(f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}")
+    if not isinstance(words, Sequence) or isinstance(words, str) or not all(isinstance(word, str) for word in words) or (
+            columns.empty == "refuse" and not (words and all(words))):
+        hint = "; options.empty_text=skip or keep reads rows without words" if isinstance(words, list) and columns.empty == "refuse" else ""
+        raise ValueError(f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}{hint}")
+    if columns.empty != "refuse" and not (words and all(map(str.strip, words))):
+        empty.append(f"{where}: expected words, got {str(words)[:60]}")
+        if columns.empty == "skip":
+            return None
     if not with_tags:
         return Sentence(tuple(words), (), number, 0)
     if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) != len(words):
         raise ValueError(f"{where}: expected {len(words)} tags under {' or '.join(TAG_KEYS)}, got {str(tags)[:60]}")
-    return Sentence(tuple(words), tuple(_checked_tag(_named(tag, where, columns.names), where, columns.plain) for tag in tags), number, 0)
+    named = [_named(tag, where, columns.names) for tag in tags]
+    for tag in named:
+        first.setdefault(tag, where)
+    return Sentence(tuple(words), tuple(named), number, 0)
 
 
 def _named(tag: Any, where: str, names: Sequence[str]) -> str:
     """Returns a row's tag, or the name of a tag that is given as a number, as the `datasets` library stores it."""
     if isinstance(tag, str) and tag:
         return tag
+    if type(tag) is not bool and tag == NO_NUMBER:
+        return NOT_LABELLED
     if type(tag) is not int and not isinstance(tag, np.integer):
         raise ValueError(f"{where}: expected tags that are texts or whole numbers, got {tag!r}")
     if not names:
@@ -139,6 +256,8 @@ def _named(tag: Any, where: str, names: Sequence[str]) -> str:
 
 def has_tags(path: Source, columns: Columns) -> bool:
     """Whether the first line with a word also has a column for its tag, or the first row its tags; of CoNLL-U, any line a tag."""
+    if (texts := span_rows(path)) is not None:
+        return any(record and record[1] for _, record in records(texts))
     if isinstance(path, Rows):
         return any(key in path.values[0] for key in TAG_KEYS)
     lines = (line for _, line in _lines(path, columns) if line.strip(SPACES) and not line.startswith(DOCUMENT_START))
@@ -159,30 +278,22 @@ def is_tagged(lines: Iterable[str], columns: Columns, labels: Sequence[str] = ()
     for line in lines:
         if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
             cells = columns.split(line)
-            if not _has_column(cells, columns.tag) or not ((tag := cells[columns.tag].strip(SPACES)) in labels or _is_chunk_tag(tag)):
+            tag = cells[columns.tag].strip(SPACES) if _has_column(cells, columns.tag) else ""
+            if not (tag in (OUTSIDE, *labels) or has_prefix(tag)):
                 return False
             widths.append(len(cells))
     return len(widths) > 1 and len(set(widths)) == 1
 
 
-def _cell(cells: Sequence[str], column: int, name: str, where: str) -> str:
-    """Returns one column of a line; a line of a single column has no tag."""
+def _cell(cells: Sequence[str], column: int, name: str, where: str, may_be_blank: bool = False) -> str:
+    """Returns one column of a line, as it is if it is blank and may be so; a line of a single column has no tag."""
     if not -len(cells) <= column < len(cells) or (name == "tag" and len(cells) < 2):
         raise ValueError(f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}")
-    if not (cell := cells[column].strip(SPACES)):
+    if not (cell := cells[column].strip(SPACES)) and may_be_blank:
+        return cells[column]
+    if not cell:
         raise ValueError(f"{where}: column {column} ({name}) is empty: {' '.join(cells)[:80]!r}")
     return cell
-
-
-def _checked_tag(tag: str, where: str, plain: bool) -> str:
-    if not (plain or _is_chunk_tag(tag)):
-        raise ValueError(f"{where}: expected a tag such as O, B-PER or I-PER, got {tag!r}")
-    return tag
-
-
-def _is_chunk_tag(tag: str) -> bool:
-    prefix, dash, kind = tag.partition("-")
-    return tag == OUTSIDE or bool(prefix in PREFIXES and dash and kind)
 
 
 def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]], separator: str = "") -> None:
@@ -200,130 +311,39 @@ def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[
             if sentence.document != before:
                 file.write(f"{separator.join([DOCUMENT_START] + [OUTSIDE] * (1 + bool(sentence.tags)))}\n\n")
             before = sentence.document
-            cells = [sentence.words, sentence.tags, tags] if sentence.tags else [sentence.words, tags]
+            gold = [tag or str(NO_NUMBER) for tag in sentence.tags]
+            cells = [sentence.words, gold, tags] if gold else [sentence.words, tags]
             file.writelines(separator.join(no_cell.sub("_", cell) for cell in row) + "\n" for row in zip(*cells, strict=True))
             file.write("\n")
 
 
-def read_chunks(tags: Sequence[str]) -> list[Chunk]:
-    """Reads the chunks of a sentence's tags in any scheme, legal or not, as conlleval does.
-
-    A chunk begins at B and S, at I and E after O or another type, and after E and S.
-    """
-    chunks: list[Chunk] = []
-    begin, kind, ended = 0, "", True
-    for index, tag in enumerate([*tags, OUTSIDE]):
-        letter, _, this = tag.partition("-")
-        prefix = PREFIXES.get(letter, OUTSIDE)
-        continues = prefix in "IE" and not ended and this == kind
-        if kind and not continues:
-            chunks.append(Chunk(kind, begin, index))
-            kind = ""
-        if prefix != OUTSIDE and not continues:
-            begin, kind = index, this
-        ended = prefix in "ESO"
-    return chunks
-
-
-def write_tags(chunks: Iterable[Chunk], length: int, scheme: Scheme) -> list[str]:
-    """Returns the tags of a sentence with these chunks (IOB1 has B only between two neighbours of one type)."""
-    tags = [OUTSIDE] * length
-    before: Chunk | None = None
-    for chunk in chunks:
-        size = chunk.end - chunk.start
-        letters = ["B"] + ["I"] * (size - 1)
-        if scheme == "iob1" and not (before and before.end == chunk.start and before.kind == chunk.kind):
-            letters[0] = "I"
-        if scheme == "iobes":
-            letters = ["S"] if size == 1 else [*letters[:-1], "E"]
-        tags[chunk.start:chunk.end] = [f"{letter}-{chunk.kind}" for letter in letters]
-        before = chunk
-    return tags
-
-
-def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """Converts tags to another scheme with the same chunks."""
-    return list(tags) if scheme == "plain" else write_tags(read_chunks(tags), len(tags), scheme)
-
-
-def label_list(kinds: Iterable[str], scheme: Scheme) -> list[str]:
-    """Returns O and then every tag of the scheme for the sorted types; plain tags are their own types.
-
-    Raises ValueError for types that look alike, see `check_forms`.
-    """
-    kinds = set(kinds)
-    check_forms(kinds, "tags")
-    if scheme == "plain":
-        return sorted(kinds)
-    letters = {"iob1": "BI", "iob2": "BI", "iobes": "BIES"}[scheme]
-    return [OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(kinds) for letter in letters)]
-
-
-def legal_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """bool [T,T] (from the row's tag to the column's), [T] (may begin a sentence), [T] (may end one)."""
-    between = np.array([[_may_follow(before, after, scheme) for after in labels] for before in labels])
-    start = np.array([_may_follow(OUTSIDE, label, scheme) for label in labels])
-    end = np.array([_may_follow(label, OUTSIDE, scheme) for label in labels])
-    return between, start, end
-
-
-def _may_follow(before: str, after: str, scheme: Scheme) -> bool:
-    if scheme == "plain":
-        return True
-    letter, _, kind = before.partition("-")
-    this, _, this_kind = after.partition("-")
-    if scheme == "iob1":  # B only between two chunks of one type
-        return this != "B" or kind == this_kind
-    if scheme == "iob2":
-        return this != "I" or kind == this_kind
-    inside = letter in ("B", "I")  # a chunk is open
-    return this_kind == kind and this in ("I", "E") if inside else this not in ("I", "E")
-
-
-def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
-    """`precision`, `recall`, `f1` of whole chunks in percent, as conlleval counts them, `f1_TYPE` of each type, `tag_accuracy`.
-
-    Both are sentences of tags, in any schemes.
-    """
-    counts: dict[str, np.ndarray] = {}  # by type: right, predicted, gold
-    same = total = 0
-    for tags, found in zip(gold, predicted, strict=True):
-        wanted, given = set(read_chunks(tags)), set(read_chunks(found))
-        for column, chunks in enumerate((wanted & given, given, wanted)):
-            for chunk in chunks:
-                counts.setdefault(chunk.kind, np.zeros(3, int))[column] += 1
-        same += sum(one == other for one, other in zip(tags, found, strict=True))
-        total += len(tags)
-    right, given_total, gold_total = sum(counts.values(), np.zeros(3, int))
-    scores = {"precision": _percent(right, given_total), "recall": _percent(right, gold_total),
-              "f1": _percent(2 * right, given_total + gold_total), "tag_accuracy": _percent(same, total)}
-    return scores | {f"f1_{kind}": _percent(2 * part[0], part[1] + part[2]) for kind, part in sorted(counts.items())}
-
-
-def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
-    """`tag_accuracy` and `macro_f1` (the mean over the tags in gold or predicted) of plain tags, in percent."""
-    counts: dict[str, np.ndarray] = {}  # by tag: right, predicted, gold
-    for tags, found in zip(gold, predicted, strict=True):
-        for one, other in zip(tags, found, strict=True):
-            counts.setdefault(one, np.zeros(3, int))[2] += 1
-            counts.setdefault(other, np.zeros(3, int))[1] += 1
-            counts[one][0] += one == other
-    total = sum(counts.values(), np.zeros(3, int))
-    f1 = [_percent(2 * right, given + wanted) for right, given, wanted in counts.values()]
-    return {"tag_accuracy": _percent(total[0], total[2]), "macro_f1": sum(f1) / max(len(f1), 1)}
-
-
-def read_to_tag(path: Source, columns: Columns, warn: Callable[[str], None]) -> list[Sentence]:
+def read_to_tag(path: Source, columns: Columns, warn: Callable[[str], None], notes: list[str] | None = None) -> list[Sentence]:
     """Reads sentences to tag: with their gold tags, if the tag column has such for each word, else the words alone."""
     if not has_tags(path, columns):
-        return read_sentences(path, columns, with_tags=False)
+        return read_sentences(path, columns, with_tags=False, notes=notes)
     try:
-        return read_sentences(path, columns)
+        return read_sentences(path, columns, notes=notes)
     except ValueError as error:
-        sentences = read_sentences(path, columns, with_tags=False)
-        warn(f"{error}; this file is read without gold tags")
+        sentences = read_sentences(path, columns, with_tags=False, notes=notes)
+        warn(f"{str(error).removesuffix(HINT)}; this file is read without gold tags")
         return sentences
 
 
-def _percent(part: int, whole: int) -> float:
-    return 100.0 * float(part) / max(float(whole), 1.0)
+def check_held_out(train_path: Source, train: Sequence[Sentence], path: Source, sentences: Sequence[Sentence],
+                    refuse: Callable[[str], None], warn: Callable[[str], None]) -> None:
+    """Calls `refuse` with a message if nearly all evaluation sentences are training sentences; `warn` if more than half are."""
+    known = {sentence.words for sentence in train}
+    shared = sum(sentence.words in known for sentence in sentences)
+    message = f"{path}: {shared} of its {len(sentences)} sentences are in {train_path} too"
+    if shared >= SAME_SHARE * len(sentences):
+        refuse(f"{message}: expected data that the model is not trained on")
+    elif shared > len(sentences) / 2:
+        warn(f"{message}: what is measured there says little about other texts")
+
+
+def documents_of(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
+    """Groups the sentences of each document."""
+    groups: dict[int, list[Sentence]] = {}
+    for sentence in sentences:
+        groups.setdefault(sentence.document, []).append(sentence)
+    return list(groups.values())

@@ -1,13 +1,14 @@
 """The report on an evaluation of tags: the scores of each type of entity (or of each tag), what is taken for what, the worst sentences."""
 
 import collections
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from official_bert.data.tagged.chunk_tags import UNNAMED, Chunk, read_chunks
 from official_bert.reports import statistics
 from official_bert.reports.sections import Mistake, Section, mistakes_section
-from official_bert.tasks.tagging.conll import Chunk, read_chunks
 
 NOTHING = "(nothing)"
 MOST_PAIRS = 20
@@ -24,7 +25,7 @@ def _of_entities(sentences: Sequence[Tagged]) -> Iterator[Section]:
     pairs: collections.Counter = collections.Counter()
     mistakes = []
     for words, gold, found in sentences:
-        wanted, given = read_chunks(gold), read_chunks(found)
+        wanted, given = ([dataclasses.replace(chunk, kind=chunk.kind or UNNAMED) for chunk in read_chunks(tags)] for tags in (gold, found))
         for column, chunks in enumerate((set(wanted) & set(given), given, wanted)):
             for chunk in chunks:
                 counts.setdefault(chunk.kind, np.zeros(3, int))[column] += 1

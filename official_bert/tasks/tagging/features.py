@@ -5,7 +5,7 @@ is read from the window that shows its first piece with the most context, so it 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -26,13 +26,15 @@ class TaggingFeature:
     def row(self, tags: np.ndarray | None = None, starts: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Makes the model's features; first pieces get their word's entry of `tags` [words of the text] and `tag_mask` 1.
 
-        `starts` [words of the text], 1 for the first word of each sentence, adds `sentence_starts`.
+        An entry -1 means that the word is not labelled: it gets `tag_mask` 0. `starts` [words of the text], 1 for the first word of each
+        sentence, adds `sentence_starts`.
         """
         length = len(self.input_ids)
         mask, row_tags = np.zeros((2, length), np.int32)
         mask[self.positions] = 1
         if tags is not None:
-            row_tags[self.positions] = tags[self.words]
+            mask[self.positions] = tags[self.words] >= 0
+            row_tags[self.positions] = np.maximum(tags[self.words], 0)
         row = {"input_ids": self.input_ids, "input_mask": np.ones(length, np.int32), "segment_ids": np.zeros(length, np.int32),
                "tag_mask": mask, "tags": row_tags}
         if starts is not None:
@@ -86,3 +88,19 @@ def gather_words(features: Sequence[TaggingFeature], values: Sequence[np.ndarray
     for feature, row in zip(features, values, strict=True):
         found[feature.text][feature.words] = row[feature.positions]
     return found
+
+
+class WeightedRow(Mapping):
+    """A row with `loss_weights`, the weight of each tag."""
+
+    def __init__(self, row: Mapping[str, np.ndarray], weights: np.ndarray):
+        self.row, self.weights = row, weights
+
+    def __getitem__(self, key):
+        return self.weights[self.row["tags"]] if key == "loss_weights" else self.row[key]
+
+    def __iter__(self):
+        return iter([*self.row, "loss_weights"])
+
+    def __len__(self):
+        return len(self.row) + 1

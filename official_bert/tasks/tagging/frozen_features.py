@@ -57,11 +57,11 @@ class WordFeatures:
 
 
 class WordRow(Mapping):
-    """A text as a row of word features, which are computed at the first access."""
+    """A text as a row of word features, which are computed at the first access; a tag -1 means that the word is not labelled."""
 
     def __init__(self, stored: WordFeatures, number: int, tags: np.ndarray, starts: np.ndarray | None = None):
         self.stored, self.number = stored, number
-        self.values_by_key = {"tags": tags, "input_mask": np.ones_like(tags), "tag_mask": np.ones_like(tags)}
+        self.values_by_key = {"tags": np.maximum(tags, 0), "input_mask": np.ones_like(tags), "tag_mask": (tags >= 0).astype(tags.dtype)}
         if starts is not None:
             self.values_by_key["sentence_starts"] = starts
 

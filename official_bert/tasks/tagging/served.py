@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.tagged import chunk_tags
 from official_bert.layers import crf
 from official_bert.serving.bounds import in_groups
 from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened
@@ -23,7 +24,8 @@ from official_bert.text.tokenization import CJK_RANGES
 from official_bert.training.task import TaskBase
 
 OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
-PREFIX_CODES = {"O": OUTSIDE, "I": INSIDE, "B": BEGIN, "E": END, "L": END, "S": SINGLE, "U": SINGLE}
+CONTINUED = "(that of the word before)"  # type of a letter alone beside others with types
+PLACES = {"O": OUTSIDE, "I": INSIDE, "B": BEGIN, "E": END, "S": SINGLE}  # of `split_tag`
 # logits [B,W,C], which of the W are real [B,W] -> the best tag of each word [B,W]; W is at least 1
 Decode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -54,8 +56,9 @@ class ServedTagger(ServedWindows):
         self.labels, self.pretokenized, self.plain, self.lines = tuple(labels), pretokenized, plain, lines
         self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
         # Published taggers may have types without prefixes: O, PER, LOC. Beside prefixes, such labels (X, [PAD]) mean nothing.
-        self._prefixed = any(_has_prefix(label) for label in labels)
-        self.types = sorted({kind for prefix, kind in map(self._parts, labels) if prefix != OUTSIDE})
+        self._nothing = {*chunk_tags.meaningless(labels)}
+        self._prefixed = any(map(chunk_tags.has_prefix, labels))
+        self.types = sorted({kind for prefix, kind in map(self._parts, labels) if prefix != OUTSIDE and kind != CONTINUED})
         tokens = list(tokenizer.vocab)
         self._continues = tf.constant([token.startswith("##") for token in tokens])
         self._special = tf.constant([token in ("[PAD]", "[CLS]", "[SEP]") for token in tokens])
@@ -226,6 +229,8 @@ class ServedTagger(ServedWindows):
         """
         prefix, kind = (tf.gather(table, tags) for table in self._tag_tables())
         new_text = tf.scatter_nd(splits[:-1, None], tf.ones_like(splits[:-1]), [tf.size(tags) + 1])[:-1] > 0
+        if any(kind == CONTINUED for _, kind in map(self._parts, self.labels)):
+            prefix, kind = self._with_types(prefix, kind, new_text)
         outside = tf.equal(prefix, OUTSIDE)
         # An entity begins at B and S, behind O, E and S, and where the type changes.
         closed = tf.equal(prefix, OUTSIDE) | tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
@@ -237,19 +242,31 @@ class ServedTagger(ServedWindows):
         last = tf.gather(tf.concat([stops, [tf.size(tags)]], 0), behind) - 1
         return Entities(first, last, tf.gather(kind, first))
 
+    def _with_types(self, prefix: tf.Tensor, kind: tf.Tensor, new_text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Gives words whose label is a letter alone the type of the word before, and O to those that continue nothing; both [W]."""
+        none = len(self.types)
+        alone = tf.greater(kind, none)
+        closes = tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
+        after_end = tf.concat([[False], closes[:-1]], 0)[:tf.size(kind)]
+        own = ~alone | new_text | after_end
+        kinds = tf.boolean_mask(tf.where(alone, none, kind), own)
+        kind = tf.gather(kinds, tf.cumsum(tf.cast(own, tf.int32)) - 1)
+        return tf.where(alone & tf.equal(kind, none), OUTSIDE, prefix), kind
+
     def _tag_tables(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns each label's prefix, as a number, and the index of its type."""
         parts = [self._parts(label) for label in self.labels]
-        return (np.array([prefix for prefix, _ in parts], np.int32),
-                np.array([len(self.types) if prefix == OUTSIDE else self.types.index(kind) for prefix, kind in parts], np.int32))
+        numbers = {kind: number for number, kind in enumerate([*self.types, "", CONTINUED])}
+        return (np.array([prefix for prefix, _ in parts], np.int32), np.array([numbers[kind] for _, kind in parts], np.int32))
 
     def _parts(self, label: str) -> tuple[int, str]:
         """Returns a label's prefix, as a number, and its type."""
         if self.plain:
             return SINGLE, label
-        if _has_prefix(label):
-            return PREFIX_CODES[label[0]], label[2:]
-        return (OUTSIDE, "") if self._prefixed or label == "O" else (INSIDE, label)
+        place, kind = chunk_tags.split_tag(label) if label not in self._nothing else (chunk_tags.OUTSIDE, "")
+        if place == chunk_tags.OUTSIDE:
+            return OUTSIDE, ""
+        return PLACES[place], kind or (CONTINUED if self._prefixed else chunk_tags.UNNAMED)
 
 
 class ServedFeatureTagger(ServedTagger):
@@ -281,11 +298,6 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
         chain = zip(CHAIN, model.crf.scores()) if task.options.crf else ()
         return crf.best_path(logits, real, task.scores({"logits": logits, **dict(chain)}))[0]
     return decode
-
-
-def _has_prefix(label: str) -> bool:
-    """Tells whether a label is a type behind B-, I-, E-, S-, L- or U-."""
-    return label[1:2] == "-" and len(label) > 2 and PREFIX_CODES.get(label[0], OUTSIDE) != OUTSIDE
 
 
 def _by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import keras
@@ -13,18 +13,21 @@ from absl import logging
 from official_bert.config import check_used
 from official_bert.data import splits
 from official_bert.data.label_weights import Weights, check_smoothing, check_weights, class_weights, describe
-from official_bert.data.labelled_texts import SAME_SHARE
+from official_bert.data.labelled_texts import EmptyText
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import Rows, Source, place, rows_of
+from official_bert.data.tables import Source, rows_of
+from official_bert.data.tagged import chunk_tags
+from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
+from official_bert.data.tagged.span_forms import Overlaps, span_rows
 from official_bert.layers import crf
 from official_bert.model_config import check_rate
 from official_bert.models.tagger import Tagger
 from official_bert.reports.sections import Section
 from official_bert.tasks.tagging import conll
-from official_bert.tasks.tagging.conll import Columns, Scheme, Sentence
+from official_bert.tasks.tagging.conll import Columns, Sentence
 from official_bert.tasks.tagging.examination import examine
-from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
+from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, WeightedRow, gather_words
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
@@ -48,7 +51,9 @@ class Options(SplitOptions):
     word_column: int = 0  # -1 is the last
     tag_column: int = -1
     separator: str = ""  # between columns; "": any run of spaces and tabs
-    scheme: Scheme = "iob2"  # of the model; files may have any
+    empty_text: EmptyText = "refuse"  # sentences without words, and blank words
+    overlaps: Overlaps = "refuse"  # of entities given as character spans: each word has one tag
+    scheme: Scheme = "iob2"  # of the model; files may have any, and labels that are given decide
     labels: tuple[str, ...] = ()  # in the order of the logits; none: all tags of the types in the training data
     document_context: bool = False  # rows are documents (between -DOCSTART- lines) instead of sentences
     dropout: float = 0.1  # before the classifier
@@ -88,6 +93,11 @@ class Task(TaskBase):
     head = "tagger"
     served_classes = (ServedTagger,)
     counter_names = ("tag_accuracy",)
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of the model: of its labels, if they are known."""
+        return chunk_tags.scheme_of(self.options.labels, self.options.scheme)
 
     def build_model(self):
         """Builds encoder and classifier, with or without a CRF, or frozen encoder, BiLSTM and classifier."""
@@ -156,38 +166,41 @@ class Task(TaskBase):
         Raises ValueError if all texts held out are training texts.
         """
         splits.check_eval_file(self.options, files.eval_file)
-        dev_path = rows_of(files.path(files.eval_file, FILES["dev"])) if steps.evaluate and not self.options.folds else ""
+        dev_path = _rows_of(files.path(files.eval_file, FILES["dev"])) if steps.evaluate and not self.options.folds else ""
         divided = steps.evaluate and not dev_path
-        train_path = rows_of(files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"]) if divided
-                             else "")
-        test_path = rows_of(files.path(files.predict_file, FILES["test"])) if steps.predict else ""
-        columns = Columns(self.options.word_column, self.options.tag_column, self.options.separator, self.options.scheme == "plain",
-                          self.options.labels)
-        train = conll.read_sentences(train_path, columns) if train_path else None
-        held_out = conll.read_sentences(dev_path, columns) if dev_path else None
-        tests = conll.read_to_tag(test_path, columns, logging.warning) if test_path else None
+        train_path = "" if not (steps.train or divided) else _rows_of(
+            files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"]))
+        test_path = _rows_of(files.path(files.predict_file, FILES["test"])) if steps.predict else ""
+        options = self.options
+        columns = Columns(options.word_column, options.tag_column, options.separator, options.scheme == "plain", options.labels,
+                          options.empty_text, options.overlaps)
+        notes: list[str] = []
+        train = conll.read_sentences(train_path, columns, notes=notes) if train_path else None
+        held_out = conll.read_sentences(dev_path, columns, notes=notes) if dev_path else None
+        tests = conll.read_to_tag(test_path, columns, logging.warning, notes) if test_path else None
+        notes += [self._described(path, sentences) for path, sentences in ((train_path, train), (dev_path, held_out)) if sentences]
         for path, sentences in ((train_path, train), (dev_path, held_out), (test_path, tests)):
             if self.options.document_context and sentences and not any(sentence.document for sentence in sentences):
                 raise ValueError(f"{path}: expected lines {conll.DOCUMENT_START} between the documents for options.document_context, got "
                                  "none; without this option each sentence is a row; a file that is one document begins with such a line")
         if train is not None and held_out is not None:
-            _check_held_out(train_path, train, dev_path, held_out, files.refuse_same)
-        task = self._with_labels_of(train) if train is not None else self
+            conll.check_held_out(train_path, train, dev_path, held_out, files.refuse_same, logging.warning)
+        task = self._with_labels_of(train_path, train) if train is not None else self
         model = model or task.build_model()
-        notes: tuple[str, ...] = ()
         if train is not None and self.options.divides(divided):
             parts = task._divide(train_path, train, divided)
             if divided and len(parts.held_out):
                 dev_path, held_out = train_path, [train[number] for number in parts.held_out]
-            train, notes = [train[number] for number in parts.train], parts.notes
+            train = [train[number] for number in parts.train]
+            notes += parts.notes
 
         def tagged(path, sentences, training=False, gold=True):
             return None if sentences is None else task._tagged_file(path, sentences, model, files.cache_dir, training, gold)
         trained = tagged(train_path, train, training=True) if steps.train else None
         if trained and trained.weights is not None:
-            notes = (*notes, f"weights of the tags: {describe(trained.weights, task.options.labels)}")
+            notes.append(f"weights of the tags: {describe(trained.weights, task.options.labels)}")
         return Resolved(task=task, model=model, train=trained and trained.source, held_out=tagged(dev_path, held_out),
-                        tests=tagged(test_path, tests, gold=False), notes=notes)
+                        tests=tagged(test_path, tests, gold=False), notes=tuple(notes))
 
     def _divide(self, path: Source, sentences: Sequence[Sentence], hold_out: bool) -> splits.Parts:
         """Divides the sentences by documents, if there are several, else by themselves; their types of entities are the strata."""
@@ -196,20 +209,36 @@ class Task(TaskBase):
         kinds = [() if documents else tuple(sorted({tag[2:] for tag in sentence.tags})) for sentence in sentences]
         return splits.divide(self.options, units, kinds, hold_out, str(path), "sentences", "documents" if documents else "")
 
-    def _with_labels_of(self, sentences: Sequence[Sentence]) -> "Task":
-        """Returns this task with the labels of the training data's types in its options, unless labels are given."""
+    def _described(self, path: Source, sentences: Sequence[Sentence]) -> str:
+        """A line about a file's sentences: their number, and the scheme and number of its entities by type."""
+        tags = [sentence.tags for sentence in sentences]
+        if self.options.scheme == "plain":
+            told = f"{len({tag for row in tags for tag in row} - {NOT_LABELLED})} different tags"
+        else:
+            told = chunk_tags.describe_scheme(tags)
+        return f"{path}: {len(sentences)} sentences, {told}"
+
+    def _with_labels_of(self, path: Source, sentences: Sequence[Sentence]) -> "Task":
+        """Returns this task with the labels of the training data's types in its options, unless labels are given.
+
+        Raises ValueError if no word is labelled as anything but O.
+        """
         if self.options.labels:
             return self
-        if self.options.scheme == "plain":
-            kinds = {tag for sentence in sentences for tag in sentence.tags}
-        else:
-            kinds = {chunk.kind for sentence in sentences for chunk in conll.read_chunks(sentence.tags)}
-        return self.with_options(labels=tuple(conll.label_list(kinds, self.options.scheme)))
+        tags = {tag for sentence in sentences for tag in sentence.tags} - {NOT_LABELLED}
+        if tags <= {OUTSIDE}:
+            raise ValueError(f"{path}: expected at least two different tags, got {sorted(tags)} in {len(sentences)} sentences")
+        kinds = tags if self.options.scheme == "plain" else {
+            chunk.kind for sentence in sentences for chunk in chunk_tags.read_chunks(sentence.tags)}
+        return self.with_options(labels=tuple(chunk_tags.label_list(kinds, self.options.scheme)))
 
     def best_metric(self):
         return "tag_accuracy" if self.options.scheme == "plain" else "f1"
 
     def served(self, model, options):
+        if self.scheme != "plain":
+            for remark in chunk_tags.remarks(self.options.labels):
+                logging.warning("%s", remark)
         kind = ServedFeatureTagger if self.options.features else ServedTagger
         return kind.make(self, model, options, labels=self.options.labels, decode=decoder(self, model),
                          doc_stride=self.options.doc_stride, plain=self.options.scheme == "plain", lines=self.options.document_context)
@@ -221,7 +250,7 @@ class Task(TaskBase):
         chain = crf.Scores(*(tf.convert_to_tensor(part, tf.float32) for part in chain_scores(outputs)))
         if not self.options.constrain:
             return chain
-        return crf.constrain(chain, conll.legal_transitions(self.options.labels, self.options.scheme))
+        return crf.constrain(chain, chunk_tags.legal_transitions(self.options.labels, self.scheme))
 
     def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
         """Decodes the tags of each sentence's words from logits [words,T]: the best path over the whole sentence; pure."""
@@ -243,7 +272,7 @@ class Task(TaskBase):
     def _tagged_file(self, path: Source, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool,
                      gold: bool = True) -> "TaggedFile":
         """Makes the rows and batches of a file's sentences; without `gold`, their tags need not be known."""
-        groups = _documents(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
+        groups = conll.documents_of(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
         texts = [[word for sentence in group for word in sentence.words] for group in groups]
         tags = [np.array([number for sentence in group for number in (
             self._tag_numbers(path, sentence) if gold else [0] * len(sentence.words))], np.int32)
@@ -259,7 +288,7 @@ class Task(TaskBase):
             made_of, rows = rows, [WordRow(stored, number, *parts) for number, parts in enumerate(zip(tags, starts))]
         weights = None
         if training and self.options.class_weights:
-            counts = np.bincount(np.concatenate(tags), minlength=len(self.options.labels))
+            counts = np.bincount([number for number in np.concatenate(tags) if number >= 0], minlength=len(self.options.labels))
             weights = class_weights(self.options.class_weights, self.options.labels, counts, "config.options.class_weights")
             rows = [WeightedRow(row, weights) for row in rows]
         settings = self.config.training
@@ -269,14 +298,17 @@ class Task(TaskBase):
         return TaggedFile(self, sentences, texts, sizes, features, source, weights)
 
     def _tag_numbers(self, path: Source, sentence: Sentence) -> Iterator[int]:
-        """Yields the labels of a sentence's tags in the model's scheme, 0 without tags. Raises ValueError for another type."""
+        """Yields the labels of a sentence's tags in the model's scheme, 0 without tags, -1 for a word that is not labelled.
+
+        Raises ValueError for another type.
+        """
         if not sentence.tags:
             yield from [0] * len(sentence.words)
-        for number, tag in enumerate(conll.convert_tags(sentence.tags, self.options.scheme)):
-            if tag not in self.options.labels:
-                where = place(path, sentence.line + (0 if isinstance(path, Rows) else number))
-                raise ValueError(f"{where}: expected a tag of one of {list(self.options.labels)}, got {tag!r}")
-            yield self.options.labels.index(tag)
+        for number, tag in enumerate(chunk_tags.convert_tags(sentence.tags, self.scheme)):
+            if tag not in (*self.options.labels, NOT_LABELLED):
+                raise ValueError(f"{conll.tag_place(path, sentence, number)}: expected a tag of one of {list(self.options.labels)}, "
+                                 f"got {tag!r}")
+            yield self.options.labels.index(tag) if tag else -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,25 +325,29 @@ class TaggedFile:
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes precision, recall and F1 of whole entities, as conlleval does."""
-        found, scheme = self.tags(predictions), self.task.options.scheme
-        both = zip(*((conll.convert_tags(sentence.tags, scheme), tags)
-                     for sentence, tags in zip(self.sentences, found) if tags is not None))
-        return (conll.plain_scores if scheme == "plain" else conll.chunk_scores)(*both)
+        both = zip(*((gold, found) for _, gold, found in self._labelled(predictions)))
+        return (chunk_tags.plain_scores if self.task.scheme == "plain" else chunk_tags.chunk_scores)(*both)
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores of each type, confusions, and the worst sentences, among those that were evaluated."""
-        scheme = self.task.options.scheme
-        found = [(sentence.words, conll.convert_tags(sentence.tags, scheme), tags)
-                 for sentence, tags in zip(self.sentences, self.tags(predictions)) if tags is not None]
-        return list(examine(found, scheme == "plain"))
+        return list(examine(list(self._labelled(predictions)), self.task.scheme == "plain"))
+
+    def _labelled(self, predictions: Predictions) -> Iterator[tuple[list[str], list[str], list[str]]]:
+        """Yields words, gold tags and found tags, in the model's scheme, of the labelled words of each sentence that was evaluated."""
+        for sentence, found in zip(self.sentences, self.tags(predictions)):
+            if found is not None:
+                gold = chunk_tags.convert_tags(sentence.tags, self.task.scheme)
+                labelled = [number for number, tag in enumerate(gold) if tag != NOT_LABELLED]
+                words, gold, found = ([column[number] for number in labelled] for column in (sentence.words, gold, found))
+                yield words, gold, found
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's scheme."""
         options = self.task.options
-        sentences = [dataclasses.replace(sentence, tags=tuple(conll.convert_tags(sentence.tags, options.scheme)))
+        sentences = [dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
                      for sentence in self.sentences]
         path = os.path.join(output_dir, "predictions.conll")
-        found = [tags or [conll.OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))]
+        found = [tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))]
         conll.write_columns(path, sentences, found, options.separator)
         return [path]
 
@@ -330,7 +366,17 @@ class TaggedFile:
         by_sentence = [part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole, np.cumsum(sizes)[:-1])]
         tags = self.task.decode_tags(by_sentence, next(row for row in rows if row is not None))
         owners = [text for text, sizes in enumerate(self.sizes) for _ in sizes]
-        return [None if text in missing else [options.labels[tag] for tag in numbers] for text, numbers in zip(owners, tags)]
+        nothing = {*chunk_tags.meaningless(options.labels)} if self.task.scheme != "plain" else ()
+        named = [[OUTSIDE if label in nothing else label for label in (options.labels[tag] for tag in numbers)] for numbers in tags]
+        if any(map(chunk_tags.has_prefix, options.labels)) and self.task.scheme != "plain":
+            named = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in named]
+        return [None if text in missing else tags for text, tags in zip(owners, named)]
+
+
+def _rows_of(source: Source) -> Source:
+    """Returns the rows of a file of texts with entities, of JSON or of Parquet; any other source unchanged."""
+    rows = span_rows(source) if source else None
+    return rows_of(source) if rows is None else rows
 
 
 def _words(batch) -> tf.Tensor:
@@ -341,38 +387,3 @@ def _words(batch) -> tf.Tensor:
 def _weights(batch) -> tf.Tensor:
     """The weight of each word in the loss: [B,S]."""
     return _words(batch) * batch["loss_weights"] if "loss_weights" in batch else _words(batch)
-
-
-class WeightedRow(Mapping):
-    """A row with `loss_weights`, the weight of each tag."""
-
-    def __init__(self, row: Mapping[str, np.ndarray], weights: np.ndarray):
-        self.row, self.weights = row, weights
-
-    def __getitem__(self, key):
-        return self.weights[self.row["tags"]] if key == "loss_weights" else self.row[key]
-
-    def __iter__(self):
-        return iter([*self.row, "loss_weights"])
-
-    def __len__(self):
-        return len(self.row) + 1
-
-
-def _check_held_out(train_path: Source, train: Sequence[Sentence], path: Source, sentences: Sequence[Sentence],
-                    refuse: Callable[[str], None]) -> None:
-    """Calls `refuse` with a message if nearly all evaluation sentences are training sentences; warns if more than half are."""
-    known = {sentence.words for sentence in train}
-    shared = sum(sentence.words in known for sentence in sentences)
-    message = f"{path}: {shared} of its {len(sentences)} sentences are in {train_path} too"
-    if shared >= SAME_SHARE * len(sentences):
-        refuse(f"{message}: expected data that the model is not trained on")
-    elif shared > len(sentences) / 2:
-        logging.warning("%s: what is measured there says little about other texts", message)
-
-
-def _documents(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
-    groups: dict[int, list[Sentence]] = {}
-    for sentence in sentences:
-        groups.setdefault(sentence.document, []).append(sentence)
-    return list(groups.values())

@@ -78,6 +78,24 @@ def test_published_labels_without_prefixes_are_types_unless_others_have_prefixes
     assert [tagger.types[kind] for kind in found.kind.numpy()] == kinds
 
 
+@pytest.mark.parametrize(("labels", "tags", "entities"), [
+    (("O", "B-PER", "M-PER", "E-PER", "S-PER"), [1, 2, 3, 4, 0, 2], [("PER", 0, 2), ("PER", 3, 3), ("PER", 5, 5)]),
+    (("O", "B-PER", "I-PER", "W-PER"), [1, 2, 3, 3], [("PER", 0, 1), ("PER", 2, 2), ("PER", 3, 3)]),
+    (("O", "B-LOC", "I", "B-PER"), [2, 1, 2, 2, 3, 2, 0, 2], [("LOC", 1, 3), ("PER", 4, 5)]),
+    (("B", "I", "O", "[PAD]"), [0, 1, 1, 3, 2, 0, 0], [("entity", 0, 2), ("entity", 5, 5), ("entity", 6, 6)])])
+def test_entities_of_published_labels_are_those_of_their_letters(model, graph_tokenizer, labels, tags, entities):
+    tagger = make_tagger(model, graph_tokenizer, labels)
+    found = tagger._entities(tf.constant(tags), tf.constant([0, len(tags)]))
+    assert [(tagger.types[kind], first, last) for kind, first, last in zip(*(part.numpy() for part in (
+        found.kind, found.first, found.last)))] == entities
+
+
+def test_a_letter_alone_takes_no_type_from_another_text(model, graph_tokenizer):
+    tagger = make_tagger(model, graph_tokenizer, ("O", "B-LOC", "I"))
+    found = tagger._entities(tf.constant([1, 2, 2, 1]), tf.constant([0, 2, 4]))
+    assert (found.first.numpy().tolist(), found.last.numpy().tolist()) == ([0, 3], [1, 3])
+
+
 TEXTS = ["The surveyor met Señora Núñez , near Brno .", "", "Nobody", "中国 price e\u0301t",
          "the youngest apprentice borrowed the greenhouse thermometer while it rained in Brno and St. Anne 's parish " * 3]
 

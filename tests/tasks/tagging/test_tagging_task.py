@@ -13,6 +13,7 @@ from oracles.answers import answers_of
 from seqeval.metrics.sequence_labeling import get_entities
 
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
+from official_bert.data.tagged import chunk_tags
 from official_bert.layers import crf
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
@@ -74,10 +75,10 @@ def test_labels_come_from_the_training_data_in_the_models_scheme(golden, files):
     for scheme, count in (("iob2", 5), ("iob1", 5), ("iobes", 9)):
         data = resolve(golden, files, scheme=scheme, max_seq_length=64)  # whole sentences
         task, source = data.task, data.train
-        assert task.config.options["labels"] == list(conll.label_list(["PER", "LOC"], scheme)) and len(task.options.labels) == count
+        assert task.config.options["labels"] == list(chunk_tags.label_list(["PER", "LOC"], scheme)) and len(task.options.labels) == count
         sentence = conll.read_sentences(str(files["train_file"]))[0]
         row = source.examples[0]
-        assert [task.options.labels[tag] for tag in row["tags"][row["tag_mask"] > 0]] == conll.convert_tags(sentence.tags, scheme)
+        assert [task.options.labels[tag] for tag in row["tags"][row["tag_mask"] > 0]] == chunk_tags.convert_tags(sentence.tags, scheme)
 
 
 @pytest.mark.parametrize("crf_on", [False, True])
@@ -120,10 +121,10 @@ def test_tags_of_a_long_text_are_the_best_path_of_all_of_it(golden, tmp_path):
         logits[feature.positions] = emissions[feature.words]
         rows.append({"logits": logits, "transitions": chain.transitions, "start_scores": chain.start, "end_scores": chain.end})
     (tags,) = part.tags(rows)
-    legal = conll.legal_transitions(task.options.labels, "iob2")
+    legal = chunk_tags.legal_transitions(task.options.labels, "iob2")
     wanted = crf.best_path(emissions[None], np.ones((1, 80), bool), crf.constrain(chain, legal))[0][0]
     assert [task.options.labels.index(tag) for tag in tags] == np.asarray(wanted).tolist()
-    assert conll.convert_tags(tags, "iob2") == tags
+    assert chunk_tags.convert_tags(tags, "iob2") == tags
 
 
 def test_documents_are_rows_and_sentences_are_written(golden, tmp_path):

@@ -1,7 +1,6 @@
 """Our own checkpoints, read and written, and `.keras` files, read."""
 
 import os
-import re
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig
+from official_bert.data.tagged import chunk_tags
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, weights_by_name
@@ -31,7 +31,6 @@ MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)
 TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
          "span": "squad"}
 VECTORS = "retrieval"  # the task of encoders that say how they make a vector of a text
-HAS_PLACE = re.compile(r"O$|[BIESLU]-.")  # tags of entities; without any, as in parts of speech, each tag stands for itself
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
 HEAD_FOR_SENTENCES = "next_sentence/output_bias"
 TABLE = NameTable([])  # names are the same on both sides
@@ -160,7 +159,7 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
     labels = stored_models.class_names(stored)
     if stored.head == "classifier" and (stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")):
         return {"kind": "regression"}
-    if stored.head == "tagger" and not any(HAS_PLACE.match(label) for label in labels):
+    if stored.head == "tagger" and not chunk_tags.are_of_chunks(labels):
         return {"labels": labels, "scheme": "plain"}
     if stored.kind != "multi_label":
         return {"labels": labels}

@@ -1,0 +1,263 @@
+"""Tags of words: the schemes by which they mark chunks such as entities, chunks read and written, legal sequences, scores.
+
+A tag is `O`, a letter and a type (`B-PER`), a letter alone where there is one type without a name (BioBERT's own data), or a type alone
+(Few-NERD), whose words in a row are one chunk.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from official_bert.data.labelled_texts import check_forms
+
+Scheme = Literal["iob1", "iob2", "iobes", "bilou", "bmes", "bmewo", "io", "plain"]  # plain: each word's tag stands for itself
+OUTSIDE = "O"
+NOT_LABELLED = ""  # of a word that counts neither in training nor in scores
+UNNAMED = "entity"  # what the type of tags without one is called in answers
+# B begins a chunk, I continues it, E ends it, S is a chunk of one word; other schemes have other names for I, E and S.
+PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+LETTERS: Mapping[str, str] = {"iob1": "BIIB", "iob2": "BIIB", "iobes": "BIES", "bilou": "BILU", "bmes": "BMES",
+                              "bmewo": "BMEW"}  # of a chunk's first, inner and last word, and of a chunk of one word
+LIKE_PREFIX = re.compile(r"[A-Z]-|[BIMESLUW][_.:/|]")  # begins no type
+HINT = " (options.scheme=plain reads tags that stand for themselves, such as parts of speech)"
+FORM = "a tag such as O, B-PER or I-PER"
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """A run of words of one type, the end excluded."""
+
+    kind: str
+    start: int
+    end: int
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Returns the place of a word in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
+    if tag in (OUTSIDE, NOT_LABELLED):
+        return OUTSIDE, ""
+    letter, dash, kind = tag.partition("-")
+    return (PREFIXES[letter], kind) if letter in PREFIXES and bool(dash) == bool(kind) else ("I", tag)
+
+
+def has_prefix(tag: str) -> bool:
+    """Whether a tag is a letter and a type."""
+    return tag[1:2] == "-" and len(tag) > 2 and tag[0] in PREFIXES
+
+
+def are_of_chunks(labels: Iterable[str]) -> bool:
+    """Whether the labels of a model mark chunks; parts of speech, for one, stand for themselves."""
+    names = {*labels}
+    return OUTSIDE in names or any(map(has_prefix, names)) or (bool(names) and names <= {*PREFIXES})
+
+
+def meaningless(labels: Sequence[str]) -> list[str]:
+    """Returns the labels of a model that mark no chunk: beside `B-PER`, an unknown letter or a type alone; beside letters alone, others.
+
+    Letters alone beside `B-PER` that continue a chunk (I, M, E, L) continue that of the word before.
+    """
+    if any(map(has_prefix, labels)):
+        return [label for label in labels if not (has_prefix(label) or label == OUTSIDE or PREFIXES.get(label, "") in ("I", "E"))]
+    return [label for label in labels if label not in (OUTSIDE, *PREFIXES)] if any(label in PREFIXES for label in labels) else []
+
+
+def remarks(labels: Sequence[str]) -> list[str]:
+    """Returns warnings about the labels of a model that mark no chunk, or whose letters are not known and so belong to their types."""
+    nothing = meaningless(labels)
+    types = [] if nothing or any(map(has_prefix, labels)) else [label for label in labels if LIKE_PREFIX.match(label)]
+    return ([f"its labels {', '.join(nothing)} mark no entity beside the others: they count as O"] if nothing else []) + (
+        [f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are types of their own"]
+        if types else [])
+
+
+def check_tags(places: Mapping[str, str]) -> None:
+    """Raises ValueError, naming the place, for tags of a file that are of no scheme or of several; `places` has the first of each tag."""
+    tags = [tag for tag in places if tag not in (OUTSIDE, NOT_LABELLED)]
+    others = [tag for tag in tags if not (has_prefix(tag) or tag in PREFIXES)]
+    known = [tag for tag in tags if tag not in others]
+    if not others:
+        return
+    wrong = next(filter(LIKE_PREFIX.match, others), others[0])
+    if known:
+        raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}; the file has {known[0]!r} in {places[known[0]]}: tags of one "
+                         "scheme are wanted")
+    if OUTSIDE not in places or LIKE_PREFIX.match(wrong):
+        raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}{HINT}")
+
+
+def of_scheme(tag: str, known: Iterable[str]) -> bool:
+    """Whether a tag is one of the scheme of the `known` ones."""
+    names = {*known}
+    return tag in (names | {OUTSIDE}) or has_prefix(tag) or (tag in PREFIXES and not names - {*PREFIXES, OUTSIDE})
+
+
+def with_types(tags: Sequence[str]) -> list[str | None]:
+    """Gives letters alone beside tags with types (`I` behind `B-LOC`) the type that they continue; None for one that continues nothing."""
+    spelled: list[str | None] = []
+    kind, ended = "", True
+    for tag in tags:
+        place, this = split_tag(tag)
+        if tag in PREFIXES:
+            spelled.append(f"{tag}-{kind}" if place in "IE" and not ended else None)
+            ended = ended or place == "E"
+            continue
+        if tag != NOT_LABELLED:
+            kind, ended = this, place in "ESO"
+        spelled.append(tag)
+    return spelled
+
+
+def read_chunks(tags: Sequence[str]) -> list[Chunk]:
+    """Reads the chunks of a sentence's tags in any scheme, legal or not, as conlleval does.
+
+    A chunk begins at B and S, at I and E after O or another type, and after E and S.
+    """
+    chunks: list[Chunk] = []
+    begin, kind, is_open, ended = 0, "", False, True
+    for index, tag in enumerate([*tags, OUTSIDE]):
+        place, this = split_tag(tag)
+        continues = place in "IE" and not ended and this == kind
+        if is_open and not continues:
+            chunks.append(Chunk(kind, begin, index))
+            is_open = False
+        if place != OUTSIDE and not continues:
+            begin, kind, is_open = index, this, True
+        ended = place in "ESO"
+    return chunks
+
+
+def write_tags(chunks: Iterable[Chunk], length: int, scheme: Scheme) -> list[str]:
+    """Returns the tags of a sentence with these chunks (IOB1 has B only between two neighbours of one type)."""
+    tags = [OUTSIDE] * length
+    before: Chunk | None = None
+    for chunk in chunks:
+        size = chunk.end - chunk.start
+        first, inner, last, only = [*LETTERS.get(scheme, "IIII")]
+        letters = only if size == 1 else first + inner * (size - 2) + last
+        if scheme == "iob1" and not (before and before.end == chunk.start and before.kind == chunk.kind):
+            letters = "I" + letters[1:]
+        tags[chunk.start:chunk.end] = [_spelled(letter, chunk.kind, scheme) for letter in letters]
+        before = chunk
+    return tags
+
+
+def _spelled(letter: str, kind: str, scheme: Scheme) -> str:
+    if not kind:
+        return letter
+    return kind if scheme == "io" else f"{letter}-{kind}"
+
+
+def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
+    """Converts tags to another scheme with the same chunks; words that are not labelled stay so, and chunks go on behind them."""
+    if scheme == "plain":
+        return list(tags)
+    labelled = [tag for tag in tags if tag != NOT_LABELLED]
+    converted = iter(write_tags(read_chunks(labelled), len(labelled), scheme))
+    return [tag if tag == NOT_LABELLED else next(converted) for tag in tags]
+
+
+def label_list(kinds: Iterable[str], scheme: Scheme) -> list[str]:
+    """Returns O and then every tag of the scheme for the sorted types; plain tags are their own types.
+
+    Raises ValueError for types that look alike, see `check_forms`.
+    """
+    kinds = set(kinds)
+    check_forms(kinds, "tags")
+    if scheme == "plain":
+        return sorted({*kinds} - {NOT_LABELLED})
+    letters = dict.fromkeys(LETTERS.get(scheme, "I"))
+    return [OUTSIDE, *(_spelled(letter, kind, scheme) for kind in sorted(set(kinds)) for letter in letters)]
+
+
+def scheme_of(labels: Iterable[str], usual: Scheme) -> Scheme:
+    """Returns the scheme of a model's labels: the usual one, unless they have types without letters, or letters of another scheme."""
+    names = [label for label in labels if label != OUTSIDE]
+    if usual == "plain" or not names:
+        return usual
+    letters = {label[0] for label in names if has_prefix(label) or label in PREFIXES}
+    if not letters:
+        return "io"
+    schemes: list[Scheme] = [usual, "iob2", "iobes", "bilou", "bmes", "bmewo"]
+    return next((scheme for scheme in schemes if letters <= {*LETTERS.get(scheme, "")}), usual)
+
+
+def describe_scheme(sentences: Iterable[Sequence[str]]) -> str:
+    """The scheme of tags, which their letters tell, with the number of entities by type: `IOB2 tags: LOC 2, PER 13`."""
+    letters: set[str] = set()
+    kinds: collections.Counter = collections.Counter()
+    same = {"iob1": True, "iob2": True}
+    for tags in sentences:
+        labelled = [tag for tag in tags if tag != NOT_LABELLED]
+        letters |= {tag[0] for tag in labelled if has_prefix(tag) or tag in PREFIXES}
+        chunks = read_chunks(labelled)
+        kinds.update(chunk.kind or UNNAMED for chunk in chunks)
+        same = {name: value and write_tags(chunks, len(labelled), name) == labelled  # type: ignore[arg-type]
+                for name, value in same.items()}
+    if letters <= {"B", "I"}:
+        name = "IO" if letters <= {"I"} else "IOB2" if same["iob2"] else "IOB1" if same["iob1"] else "IOB"
+    else:
+        name = next((scheme.upper() for scheme, known in LETTERS.items() if letters <= {*known}), f"{''.join(sorted(letters))}O")
+    return f"{name} tags: " + (", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) or "no entity")
+
+
+def legal_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """bool [T,T] (from the row's tag to the column's), [T] (may begin a sentence), [T] (may end one)."""
+    between = np.array([[_may_follow(before, after, scheme) for after in labels] for before in labels])
+    start = np.array([_may_follow(OUTSIDE, label, scheme) for label in labels])
+    end = np.array([_may_follow(label, OUTSIDE, scheme) for label in labels])
+    return between, start, end
+
+
+def _may_follow(before: str, after: str, scheme: Scheme) -> bool:
+    if scheme in ("plain", "io"):
+        return True
+    place, kind = split_tag(before)
+    this, this_kind = split_tag(after)
+    same = place != OUTSIDE and kind == this_kind
+    if scheme == "iob1":  # B only between two chunks of one type
+        return this != "B" or same
+    if scheme == "iob2":
+        return this != "I" or same
+    inside = place in ("B", "I")  # a chunk is open
+    return same and this in ("I", "E") if inside else this not in ("I", "E")
+
+
+def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
+    """`precision`, `recall`, `f1` of whole chunks in percent, as conlleval counts them, `f1_TYPE` of each type, `tag_accuracy`.
+
+    Both are sentences of tags, in any schemes.
+    """
+    counts: dict[str, np.ndarray] = {}  # by type: right, predicted, gold
+    same = total = 0
+    for tags, found in zip(gold, predicted, strict=True):
+        wanted, given = set(read_chunks(tags)), set(read_chunks(found))
+        for column, chunks in enumerate((wanted & given, given, wanted)):
+            for chunk in chunks:
+                counts.setdefault(chunk.kind or UNNAMED, np.zeros(3, int))[column] += 1
+        same += sum(one == other for one, other in zip(tags, found, strict=True))
+        total += len(tags)
+    right, given_total, gold_total = sum(counts.values(), np.zeros(3, int))
+    scores = {"precision": _percent(right, given_total), "recall": _percent(right, gold_total),
+              "f1": _percent(2 * right, given_total + gold_total), "tag_accuracy": _percent(same, total)}
+    return scores | {f"f1_{kind}": _percent(2 * part[0], part[1] + part[2]) for kind, part in sorted(counts.items())}
+
+
+def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
+    """`tag_accuracy` and `macro_f1` (the mean over the tags in gold or predicted) of plain tags, in percent."""
+    counts: dict[str, np.ndarray] = {}  # by tag: right, predicted, gold
+    for tags, found in zip(gold, predicted, strict=True):
+        for one, other in zip(tags, found, strict=True):
+            counts.setdefault(one, np.zeros(3, int))[2] += 1
+            counts.setdefault(other, np.zeros(3, int))[1] += 1
+            counts[one][0] += one == other
+    total = sum(counts.values(), np.zeros(3, int))
+    f1 = [_percent(2 * right, given + wanted) for right, given, wanted in counts.values()]
+    return {"tag_accuracy": _percent(total[0], total[2]), "macro_f1": sum(f1) / max(len(f1), 1)}
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100.0 * float(part) / max(float(whole), 1.0)

@@ -1,0 +1,340 @@
+"""Entities as character spans, in the forms of annotation tools and published data: one table, by which they are read and written.
+
+Places count code points of the text from 0, the end exclusive (CLUENER: inclusive).
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from official_bert.data.tables import Rows, Source, json_values, place
+from official_bert.data.tagged.chunk_tags import OUTSIDE, Chunk, Scheme, write_tags
+from official_bert.files import is_file, is_folder, list_names, read_text
+from official_bert.text.tokenization import BasicTokenizer
+
+Overlaps = Literal["refuse", "longest"]
+BRAT = (".ann",)
+TEXT_KEYS = ("text", "data")
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Span:
+    """An entity of a text."""
+
+    start: int
+    end: int
+    kind: str
+
+
+Record = tuple[str, list[Span]]  # a text with its entities
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A form of rows: which rows have it, and how one is read and written; `read` gives None for a row that people rejected."""
+
+    name: str
+    tool: str
+    fits: Callable[[Any], bool]
+    read: Callable[[Any], Record | None]
+    write: Callable[[Any, str, Sequence[Span]], Any]  # from the row that was read ({} if there is none), its text and its entities
+
+
+def _triples(values: Any) -> list[Span]:
+    return [Span(start, end, kind) for start, end, kind, *_ in values]
+
+
+def _listed(spans: Iterable[Span]) -> list[list[Any]]:
+    return [[span.start, span.end, span.kind] for span in spans]
+
+
+def _are_triples(values: Any) -> bool:
+    """Whether values are lists of start, end and type, as in doccano; there may be none."""
+    return isinstance(values, list) and all(isinstance(value, (list, tuple)) and len(value) >= 3 and isinstance(value[2], str)
+                                            for value in values)
+
+
+def _is_text_row(row: Any, *keys: str) -> bool:
+    return isinstance(row, Mapping) and isinstance(row.get("text"), str) and all(key in row for key in keys)
+
+
+def _are_objects(values: Any, *keys: str) -> bool:
+    return isinstance(values, list) and all(isinstance(value, Mapping) and {*keys} <= {*value} for value in values)
+
+
+def _doccano_key(row: Mapping[str, Any]) -> str:
+    return next((key for key in ("label", "labels", "entities") if key in row and _are_triples(row[key])), "label")
+
+
+def _of_objects(values: Iterable[Mapping[str, Any]], start: str, end: str, kind: str) -> list[Span]:
+    return [Span(value[start], value[end], value[kind]) for value in values]
+
+
+def _as_objects(spans: Iterable[Span], start: str, end: str, kind: str) -> list[dict[str, Any]]:
+    return [{start: span.start, end: span.end, kind: span.kind} for span in spans]
+
+
+def _read_label_studio(task: Mapping[str, Any]) -> Record | None:
+    given = [one for one in task.get("annotations") or task.get("completions") or [] if not one.get("was_cancelled")]
+    if (task.get("annotations") or task.get("completions")) and not given:
+        return None  # a person skipped it
+    results = (given or task.get("predictions") or [{}])[0].get("result", [])
+    values = [result["value"] for result in results if result.get("type", "labels") == "labels"]
+    return _label_studio_text(task), [Span(value["start"], value["end"], label) for value in values for label in value["labels"]]
+
+
+def _label_studio_text(task: Mapping[str, Any]) -> str:
+    data = task["data"]
+    return data["text"] if "text" in data else next(value for value in data.values() if isinstance(value, str))
+
+
+def _write_label_studio(task: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
+    data = task.get("data") or {"text": text}
+    key = "text" if "text" in data else next(key for key, value in data.items() if isinstance(value, str))
+    results = [{"id": f"e{number}", "from_name": "label", "to_name": key, "type": "labels", "value": {
+        "start": span.start, "end": span.end, "text": text[span.start:span.end], "labels": [span.kind]}}
+        for number, span in enumerate(spans)]
+    kept = {key: value for key, value in task.items() if key not in ("annotations", "completions", "predictions")}
+    return kept | {"data": data, "predictions": [{"result": results}]}
+
+
+def _min_key(row: Mapping[str, Any]) -> str:
+    return next((key for key, value in row.items() if _are_objects(value, "start", "end", "labels")), "label")
+
+
+def _write_min(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
+    return {**row, "text": text, _min_key(row): [{"start": span.start, "end": span.end, "text": text[span.start:span.end],
+                                                  "labels": [span.kind]} for span in spans]}
+
+
+def _read_spacy_2(document: Mapping[str, Any]) -> Record:
+    """Reads the paragraphs of spaCy 2's training data, whose words have BILUO tags."""
+    from official_bert.data.tagged.chunk_tags import read_chunks
+    text, spans = "", []
+    for paragraph in document["paragraphs"]:
+        for sentence in paragraph["sentences"]:
+            words = []
+            for token in sentence["tokens"]:
+                text += " " * bool(text)
+                words.append((len(text), len(text) + len(token["orth"])))
+                text += token["orth"]
+            tags = [token.get("ner", OUTSIDE) for token in sentence["tokens"]]
+            spans += [Span(words[chunk.start][0], words[chunk.end - 1][1], chunk.kind) for chunk in read_chunks(tags)]
+    return text, spans
+
+
+def _read_cluener(row: Mapping[str, Any]) -> Record:
+    return row["text"], [Span(start, end + 1, kind) for kind, names in row["label"].items() for places in names.values()
+                         for start, end in places]
+
+
+def _write_cluener(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
+    label: dict[str, dict[str, list[list[int]]]] = {}
+    for span in spans:
+        label.setdefault(span.kind, {}).setdefault(text[span.start:span.end], []).append([span.start, span.end - 1])
+    return {**row, "text": text, "label": label}
+
+
+def _is_pair(row: Any) -> bool:
+    return isinstance(row, (list, tuple)) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Mapping)
+
+
+def _prodigy(row: Mapping[str, Any]) -> Record | None:
+    return None if row.get("answer", "accept") != "accept" else (row["text"], _of_objects(row["spans"], "start", "end", "label"))
+
+
+# The form of rows is the first that fits all of them: one without entities may be in several. The name is a value of --output_format.
+FORMS: Sequence[Form] = (
+    Form("spacy", "spaCy's (text, {\"entities\": ...}), in JSON lists", _is_pair,
+         lambda row: (row[0], _triples(row[1].get("entities", []))),
+         lambda row, text, spans: [text, {**(row[1] if row else {}), "entities": _listed(spans)}]),
+    Form("spacy_docs", "spaCy's Doc.to_json", lambda row: _is_text_row(row, "ents"),
+         lambda row: (row["text"], _of_objects(row["ents"], "start", "end", "label")),
+         lambda row, text, spans: {**{key: value for key, value in row.items() if key != "tokens"}, "text": text,
+                                   "ents": _as_objects(spans, "start", "end", "label")}),
+    Form("spacy_2", "spaCy 2's training data", lambda row: isinstance(row, Mapping) and isinstance(row.get("paragraphs"), list)
+         and all("sentences" in part for part in row["paragraphs"]), _read_spacy_2,
+         lambda row, text, spans: [text, {"entities": _listed(spans)}]),
+    Form("label_studio", "Label Studio's JSON", lambda row: isinstance(row, Mapping) and isinstance(row.get("data"), Mapping)
+         and any(isinstance(value, str) for value in row["data"].values()), _read_label_studio, _write_label_studio),
+    Form("prodigy", "Prodigy", lambda row: _is_text_row(row, "spans"), _prodigy,
+         lambda row, text, spans: {**{key: value for key, value in row.items() if key not in ("answer", "tokens")}, "text": text,
+                                   "spans": _as_objects(spans, "start", "end", "label")}),
+    Form("cluener", "CLUENER", lambda row: _is_text_row(row, "label") and isinstance(row["label"], Mapping) and all(
+        isinstance(names, Mapping) and all(isinstance(places, list) for places in names.values()) for names in row["label"].values()),
+         _read_cluener, _write_cluener),
+    Form("doccano_relations", "doccano, with relations", lambda row: _is_text_row(row) and _are_objects(
+        row.get("entities"), "label", "start_offset", "end_offset"),
+         lambda row: (row["text"], _of_objects(row["entities"], "start_offset", "end_offset", "label")),
+         lambda row, text, spans: {**row, "text": text, "relations": [], "entities": [
+             {"id": number, **one} for number, one in enumerate(_as_objects(spans, "start_offset", "end_offset", "label"))]}),
+    Form("label_studio_min", "Label Studio's JSON_MIN", lambda row: _is_text_row(row) and any(
+        _are_objects(value, "start", "end", "labels") for value in row.values()),
+         lambda row: (row["text"], [Span(value["start"], value["end"], label) for value in row[_min_key(row)]
+                                    for label in value["labels"]]), _write_min),
+    Form("doccano", "doccano", lambda row: _is_text_row(row) and any(_are_triples(row.get(key)) for key in ("label", "labels", "entities")),
+         lambda row: (row["text"], _triples(row[_doccano_key(row)])),
+         lambda row, text, spans: {**row, "text": text, _doccano_key(row): _listed(spans)}),
+    Form("flair", "flair", lambda row: isinstance(row, Mapping) and isinstance(row.get("data"), str) and _are_triples(row.get("label")),
+         lambda row: (row["data"], _triples(row["label"])), lambda row, text, spans: {**row, "data": text, "label": _listed(spans)}),
+)
+BY_NAME: Mapping[str, Form] = {form.name: form for form in FORMS}
+LISTS = ("spacy", "spacy_2", "label_studio", "label_studio_min")  # written as one JSON list; the others are JSON lines
+
+
+def form_of(row: Any) -> Form | None:
+    """Returns the form of a row; None if it is in none."""
+    return next((form for form in FORMS if form.fits(row)), None)
+
+
+def span_rows(source: Source) -> Rows | None:
+    """Returns the rows of a file of character spans, of rows in memory, or of brat's `.ann` files; None for other data.
+
+    Raises ValueError, naming file and line, for broken JSON.
+    """
+    if isinstance(source, Rows):
+        return source if _has_spans(source) else None
+    if source.endswith(BRAT) or is_folder(source):
+        return _brat_rows(source)
+    if source.endswith(".txt") and is_file(source.removesuffix(".txt") + ".ann"):
+        return _brat_rows(source.removesuffix(".txt") + ".ann")
+    if not source.lower().endswith((".json", ".jsonl")) or not is_file(source):
+        return None
+    named, values = json_values(source)
+    numbered = list(values)
+    if len(numbered) == 1 and isinstance(numbered[0][1], Mapping) and isinstance(numbered[0][1].get("annotations"), list) and any(
+            map(_is_pair, numbered[0][1]["annotations"])):  # of spaCy's annotator: null where a text was skipped
+        return Rows(source, [row for row in numbered[0][1]["annotations"] if row])
+    rows = Rows(source, [row for _, row in numbered], () if isinstance(named, Rows) else [line for line, _ in numbered])
+    return rows if _has_spans(rows) else None
+
+
+def _has_spans(rows: Rows) -> bool:
+    """Whether the first row is a text with entities, and not a list of words with tags."""
+    if not rows.values or (first := rows.values[0]) is None:
+        return False
+    words = isinstance(first, Mapping) and next((first[key] for key in ("tokens", "words") if key in first), None)
+    return form_of(first) is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words))
+
+
+def _brat_rows(path: str) -> Rows:
+    """Returns the lines of brat's texts, each with its entities, as doccano's rows. Raises ValueError for a missing file or bad line."""
+    names = [os.path.join(path, name) for name in list_names(path) if name.endswith(BRAT)] if is_folder(path) else [path]
+    if not names:
+        raise ValueError(f"{path}: expected files of brat, NAME.txt and NAME.ann, got none")
+    rows, lines = [], []
+    for name in names:
+        text = read_text(name.removesuffix(".ann") + ".txt", "text beside the annotations")
+        spans = [span for number, line in enumerate(read_text(name, "file of annotations").split("\n"), 1) if line.startswith("T")
+                 for span in _brat_span(line, f"{name}:{number}")]
+        start = 0
+        for number, line in enumerate(text.split("\n"), 1):
+            end = start + len(line)
+            inside = [span for span in spans if start <= span.start < max(end, start + 1)]
+            if line.strip() or inside:
+                rows.append({"text": line, "label": [[span.start - start, min(span.end, end) - start if span.end <= end + 1 else
+                                                      span.end - start, span.kind] for span in inside], "file": name, "start": start})
+                lines.append(number)
+            start = end + 1
+        if beyond := [span for span in spans if span.start >= max(len(text), 1)]:
+            raise ValueError(f"{name}: expected places within the {len(text)} characters of the text, got {beyond[0].start}")
+    return Rows(names[0] if len(names) == 1 else path, rows, lines if len(names) == 1 else ())
+
+
+def _brat_span(line: str, where: str) -> Iterator[Span]:
+    """Yields the entity of a line `T1<tab>Type 0 5<tab>words`; one in several pieces goes from its first to its last."""
+    try:
+        kind, *numbers = line.rstrip("\r").split("\t")[1].replace(";", " ").split(" ")
+        yield Span(int(numbers[0]), int(numbers[-1]), kind)
+    except (IndexError, ValueError):
+        raise ValueError(f"{where}: expected T1, a tab, a type with start and end, got {line[:60]!r}") from None
+
+
+@dataclasses.dataclass
+class Reading:
+    """How spans became words with tags: what is refused, and what is counted."""
+
+    overlaps: Overlaps = "refuse"
+    widened: list[str] = dataclasses.field(default_factory=list)  # the places of spans that cut a word
+    dropped: list[str] = dataclasses.field(default_factory=list)  # of those that a longer one overlaps
+    rejected: int = 0  # rows
+
+    def notes(self, source: Source) -> list[str]:
+        """Lines for the user about what was counted."""
+        told = [(self.widened, "cut a word and were widened to it"), (self.dropped, "overlapped a longer one and were left out")]
+        lines = [f"{source}: {len(places)} spans {what}, the first in {places[0]}" for places, what in told if places]
+        return lines + ([f"{source}: {self.rejected} rows that people rejected or skipped left out"] if self.rejected else [])
+
+
+def common_form(rows: Rows) -> Form:
+    """Returns the form of rows. Raises ValueError, naming a row of each, for rows of several forms."""
+    longest, form = 0, FORMS[0]
+    for one in FORMS:
+        fitting = next((number for number, row in enumerate(rows.values) if not one.fits(row)), len(rows.values))
+        if fitting > longest:
+            longest, form = fitting, one
+    if longest < len(rows.values):
+        row = rows.values[longest]
+        got = f"that of {other.tool}" if (other := form_of(row)) else json.dumps(row, ensure_ascii=False, default=str)[:60]
+        raise ValueError(f"{place(rows, longest)}: expected the form of {form.tool}, as in {place(rows, 0)}, got {got}")
+    return form
+
+
+def records(rows: Rows) -> Iterator[tuple[int, Record | None]]:
+    """Yields the number and the record of each row. Raises ValueError, naming the row, for another form than the others'."""
+    form = common_form(rows)
+    for number, row in enumerate(rows.values):
+        try:
+            yield number, form.read(row)
+        except (KeyError, TypeError, ValueError, StopIteration) as error:
+            raise ValueError(f"{place(rows, number)}: not in the form of {form.tool}: {error!r:.80}") from None
+
+
+def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> tuple[list[str], list[Chunk]]:
+    """Returns the words of a text by 2018's basic split without lower-casing, and its entities as runs of words.
+
+    A span that cuts a word is widened, and counted. Raises ValueError, naming `where`, for a span out of range or without a word, and for
+    overlapping ones unless `reading.overlaps` keeps the longest.
+    """
+    words = split_words(text)
+    chunks = []
+    for span in sorted(set(spans)):
+        if not all(type(value) is int for value in (span.start, span.end)) or not isinstance(span.kind, str) or not span.kind:
+            raise ValueError(f"{where}: expected start, end and type of an entity, got {[span.start, span.end, span.kind]}")
+        if not 0 <= span.start < span.end <= len(text):
+            raise ValueError(f"{where}: expected places from 0 to {len(text)}, the length of the text, got {span.start} to {span.end} "
+                             f"({span.kind})")
+        inside = [number for number, (start, end) in enumerate(words) if start < span.end and span.start < end]
+        if not inside:
+            raise ValueError(f"{where}: expected words from {span.start} to {span.end} ({span.kind}), got {text[span.start:span.end]!r}")
+        if words[inside[0]][0] < span.start or words[inside[-1]][1] > span.end:
+            reading.widened.append(where)
+        chunks.append(Chunk(span.kind, inside[0], inside[-1] + 1))
+    return [text[start:end] for start, end in words], _apart(chunks, where, reading)
+
+
+def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]:
+    """Keeps entities that share no word: the longest of those that do, the first of equally long ones."""
+    kept: list[Chunk] = []
+    for chunk in sorted({*chunks}, key=lambda one: (one.start - one.end, one.start, one.kind)):
+        if other := next((one for one in kept if one.start < chunk.end and chunk.start < one.end), None):
+            if reading.overlaps == "refuse":
+                raise ValueError(f"{where}: entities overlap, {other.kind} and {chunk.kind}, and each word has one tag; "
+                                 "options.overlaps=longest keeps the longest")
+            reading.dropped.append(where)
+        else:
+            kept.append(chunk)
+    return sorted(kept, key=lambda one: one.start)
+
+
+def split_words(text: str) -> list[tuple[int, int]]:
+    """Returns start and end of the words of a text by 2018's basic split without lower-casing: an ideograph is a word."""
+    return [(word[0][1], word[-1][2]) for word in BasicTokenizer(do_lower_case=False).tokenize_with_offsets(text)]
+
+
+def tags_of(text: str, spans: Sequence[Span], where: str, reading: Reading, scheme: Scheme = "iob2") -> tuple[list[str], list[str]]:
+    """Returns the words of a text and their tags."""
+    words, chunks = to_words(text, spans, where, reading)
+    return words, write_tags(chunks, len(words), scheme)

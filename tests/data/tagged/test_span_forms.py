@@ -1,0 +1,116 @@
+"""Every form of entities as character spans: read, written back, and refused where it is wrong."""
+
+import json
+
+import pytest
+
+from official_bert.data.tables import Rows
+from official_bert.data.tagged import span_forms
+from official_bert.data.tagged.chunk_tags import Chunk
+from official_bert.data.tagged.span_forms import Reading, Span
+
+TEXT = "Ada Lovelace lived in London."
+SPANS = [Span(0, 12, "PER"), Span(22, 28, "LOC")]
+ROWS = {  # as each tool writes them
+    "doccano": {"id": 7, "text": TEXT, "label": [[0, 12, "PER"], [22, 28, "LOC"]]},
+    "doccano_relations": {"id": 7, "text": TEXT, "relations": [], "entities": [
+        {"id": 0, "label": "PER", "start_offset": 0, "end_offset": 12}, {"id": 1, "label": "LOC", "start_offset": 22, "end_offset": 28}]},
+    "label_studio": {"id": 1, "data": {"text": TEXT}, "annotations": [{"id": 3, "was_cancelled": False, "result": [
+        {"type": "labels", "from_name": "label", "to_name": "text", "value": {
+            "start": 0, "end": 12, "text": "Ada Lovelace", "labels": ["PER"]}},
+        {"type": "labels", "from_name": "label", "to_name": "text", "value": {"start": 22, "end": 28, "labels": ["LOC"]}},
+        {"type": "choices", "value": {"choices": ["x"]}}]}]},
+    "label_studio_min": {"id": 1, "text": TEXT, "annotator": 1, "label": [
+        {"start": 0, "end": 12, "text": "Ada Lovelace", "labels": ["PER"]}, {"start": 22, "end": 28, "text": "London", "labels": ["LOC"]}]},
+    "spacy": [TEXT, {"entities": [[0, 12, "PER"], [22, 28, "LOC"]]}],
+    "spacy_docs": {"text": TEXT, "ents": [{"start": 0, "end": 12, "label": "PER"}, {"start": 22, "end": 28, "label": "LOC"}],
+                   "tokens": [{"id": 0, "start": 0, "end": 3}]},
+    "prodigy": {"text": TEXT, "tokens": [{"text": "Ada", "id": 0}], "answer": "accept", "spans": [
+        {"start": 0, "end": 12, "label": "PER", "token_start": 0}, {"start": 22, "end": 28, "label": "LOC"}]},
+    "cluener": {"text": TEXT, "label": {"PER": {"Ada Lovelace": [[0, 11]]}, "LOC": {"London": [[22, 27]]}}},
+    "flair": {"data": TEXT, "label": [[0, 12, "PER"], [22, 28, "LOC"]]},
+}
+SPACY_2 = {"id": 0, "paragraphs": [{"raw": None, "sentences": [{"tokens": [
+    {"id": 0, "orth": "Ada", "ner": "B-PER"}, {"id": 1, "orth": "Lovelace", "ner": "L-PER"}, {"id": 2, "orth": "sang", "ner": "O"}]}]}]}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_form_is_read_and_written_by_the_same_row(name):
+    (found,) = span_forms.records(Rows("f", [ROWS[name]]))
+    assert found == (0, (TEXT, SPANS)) and span_forms.common_form(Rows("f", [ROWS[name]])).name == name
+    form = span_forms.BY_NAME[name]
+    for before in (ROWS[name], {}):
+        written = json.loads(json.dumps(form.write(before, TEXT, SPANS)))
+        assert form.fits(written) and form.read(written) == (TEXT, SPANS)
+        assert form.read(form.write(written, TEXT, SPANS[:1])) == (TEXT, SPANS[:1])  # the answer replaces what was there
+    assert isinstance(ROWS[name], list) or form.write(ROWS[name], TEXT, []).get("id") == ROWS[name].get("id")
+
+
+def test_the_training_data_of_spacy_2_is_read():
+    assert list(span_forms.records(Rows("f", [SPACY_2]))) == [(0, ("Ada Lovelace sang", [Span(0, 12, "PER")]))]
+
+
+def test_rejected_rows_are_no_records_and_rows_without_entities_are_in_the_form_of_the_others():
+    studio = ROWS["label_studio"] | {"annotations": [{"was_cancelled": True, "result": []}]}
+    assert span_forms.BY_NAME["label_studio"].read(studio) is None
+    assert span_forms.BY_NAME["prodigy"].read(ROWS["prodigy"] | {"answer": "reject"}) is None
+    rows = Rows("f", [{"text": "No entity.", "label": []}, ROWS["label_studio_min"]])
+    assert span_forms.common_form(rows).name == "label_studio_min"
+
+
+@pytest.mark.parametrize(("name", "other", "message"), [
+    ("doccano", ROWS["prodigy"], r"f\[row 1\]: expected the form of doccano, as in f\[row 0\], got that of Prodigy"),
+    ("spacy", {"a": 1}, r"f\[row 1\]: expected the form of spaCy's .* got \{\"a\": 1\}"),
+    ("prodigy", {"text": "x", "spans": [{"start": 0}]}, r"f\[row 1\]: not in the form of Prodigy: KeyError")])
+def test_rows_of_several_forms_and_broken_ones_are_refused_with_their_rows(name, other, message):
+    with pytest.raises(ValueError, match=message):
+        list(span_forms.records(Rows("f", [ROWS[name], other])))
+
+
+def test_words_are_those_of_the_basic_split_so_that_ideographs_are_words():
+    words, chunks = span_forms.to_words("我爱北京!Ünïted", [Span(2, 4, "LOC"), Span(5, 11, "X")], "f:1", Reading())
+    assert words == ["我", "爱", "北", "京", "!", "Ünïted"] and chunks == [Chunk("LOC", 2, 4), Chunk("X", 5, 6)]
+
+
+def test_spans_that_cut_words_are_widened_and_counted():
+    reading = Reading()
+    assert span_forms.tags_of("unhappy New Yorkers", [Span(2, 7, "A"), Span(8, 16, "B"), Span(7, 8, "C")][:2], "f:1", reading) == (
+        ["unhappy", "New", "Yorkers"], ["B-A", "B-B", "I-B"])
+    assert reading.notes("f") == ["f: 2 spans cut a word and were widened to it, the first in f:1"]
+    assert span_forms.tags_of("a b ", [Span(0, 4, "A")], "f:1", fresh := Reading())[1] == ["B-A", "I-A"] and not fresh.notes("f")
+
+
+def test_overlapping_spans_are_refused_or_the_longest_is_kept():
+    spans = [Span(0, 3, "A"), Span(2, 9, "B"), Span(2, 9, "B")]
+    with pytest.raises(ValueError, match=r"f:4: entities overlap, B and A, .* options\.overlaps=longest keeps the longest"):
+        span_forms.to_words("one two three", spans, "f:4", Reading())
+    reading = Reading("longest")
+    assert span_forms.to_words("one two three", spans, "f:4", reading)[1] == [Chunk("B", 0, 3)]
+    assert "1 spans overlapped a longer one and were left out, the first in f:4" in reading.notes("f")[1]
+
+
+@pytest.mark.parametrize(("span", "message"), [
+    (Span(0, 99, "A"), "f:2: expected places from 0 to 5, the length of the text, got 0 to 99 .A."), (Span(3, 3, "A"), "got 3 to 3"),
+    (Span(-1, 2, "A"), "got -1 to 2"), (Span("0", 2, "A"), "expected start, end and type"),
+    (Span(1, 2, "A"), "f:2: expected words from 1 to 2")])
+def test_spans_out_of_range_or_without_words_are_refused_with_their_row(span, message):
+    with pytest.raises(ValueError, match=message):
+        span_forms.to_words("a  bc", [span], "f:2", Reading())
+
+
+def test_brats_files_are_read_line_by_line(tmp_path):
+    (tmp_path / "one.txt").write_text(f"{TEXT}\n\nBig Ben rings.\n", encoding="utf-8")
+    (tmp_path / "one.ann").write_text("T1\tPER 0 12\tAda Lovelace\nT2\tLOC 22 28\tLondon\nR1\tIn Arg1:T1 Arg2:T2\n#1\tNote T1\tx\n"
+                                      "T3\tBELL 31 34;35 38\tBig Ben\n")
+    for path in (tmp_path / "one.ann", tmp_path / "one.txt", tmp_path):
+        rows = span_forms.span_rows(str(path))
+        assert [record for _, record in span_forms.records(rows)] == [(TEXT, SPANS), ("Big Ben rings.", [Span(0, 7, "BELL")])]
+    (tmp_path / "one.ann").write_text("T1\tPER zero\n")
+    with pytest.raises(ValueError, match=r"one\.ann:1: expected T1, a tab, a type with start and end"):
+        span_forms.span_rows(str(tmp_path / "one.ann"))
+
+
+def test_a_list_of_words_with_tags_is_no_text_with_spans(tmp_path):
+    assert span_forms.span_rows(Rows("f", [{"text": "a b", "tokens": ["a", "b"], "ner_tags": [0, 0], "entities": []}])) is None
+    (tmp_path / "annotator.json").write_text(json.dumps({"classes": ["PER"], "annotations": [ROWS["spacy"], None]}))
+    assert span_forms.span_rows(str(tmp_path / "annotator.json")).values == [ROWS["spacy"]]
