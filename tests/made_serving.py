@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 
+import numpy as np
 import tensorflow as tf
 from local_ports import free_ports
 
@@ -185,3 +186,8 @@ def tf_serving(binary, root):
     finally:
         process.terminate()
         process.wait(60)
+
+
+def unit(*numbers):
+    """Returns a vector of length 1."""
+    return np.array(numbers) / np.linalg.norm(numbers)

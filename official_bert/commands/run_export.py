@@ -3,7 +3,8 @@
     python -m official_bert.run_export --checkpoint=runs/small --output=models/small
     python -m official_bert.run_export --checkpoint=bert-base-uncased --head=embeddings --output=models/vectors
 
-writes models/small/text/1 and models/small/ids/1; see docs/serving_models.md for their inputs and outputs.
+writes models/small/text/1 and models/small/ids/1; see docs/serving_models.md for their inputs and outputs. --format=saved_model,onnx,litert
+writes models/small/onnx/1 and models/small/litert/1 as well, for ONNX Runtime and LiteRT.
 """
 
 from official_bert.command_line import run_main
@@ -11,6 +12,7 @@ from official_bert.command_line import run_main
 from absl import flags
 
 from official_bert import command_line
+from official_bert.files import exists
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("checkpoint", None, "A training run's output folder (its best checkpoint, if training.answer_with says so, or its "
@@ -41,6 +43,14 @@ flags.DEFINE_integer("tokens_at_once", None, "Question answering, taggers, class
 command_line.define_no_answer()
 flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of products in the exported graph, for CPUs with instructions "
                   "for it. bfloat16: all weights of the encoder. int8: the encoder's products with weights. Answers are float32.")
+flags.DEFINE_list("format", ["saved_model"], "Formats, one or several with commas: saved_model (text and ids), and, for rows of ids in "
+                  "other runtimes, onnx, litert, litert_float16, litert_int8.")
+flags.DEFINE_integer("opset", 17, "onnx: the version of its operations, 13 to 18.")
+flags.DEFINE_string("check_file", "", "litert_float16, litert_int8: texts, in a file of any form that training reads, on which the loss of "
+                    "accuracy against the SavedModel is measured.")
+flags.DEFINE_string("check_label", "", "The column of --check_file with the right label, choice or answer; without it, the share of "
+                    "changed answers is the loss.")
+flags.DEFINE_float("check_loss", 0.01, "The greatest loss with which litert_float16 and litert_int8 are written.", 0.0, 1.0)
 flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the warm-up requests; TF Serving runs at most the largest of "
                   "them at once. Empty: no warm-up, and at most 32 rows at once.")
 
@@ -48,6 +58,7 @@ flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the wa
 def main(_) -> None:
     """Loads the run, exports its model and prints the folders written."""
     from official_bert.serving.export import ExportOptions, export
+    from official_bert.serving.formats.writing import FormatOptions, check_formats
     from official_bert.serving.precision import policy_of
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import restore_for_inference
@@ -56,6 +67,7 @@ def main(_) -> None:
     sizes = FLAGS.warmup_batch_sizes
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(sizes)!r}")
+    check_formats(FLAGS.format)
     options = ServingOptions(
         head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k, pooling=FLAGS.pooling, threshold=FLAGS.threshold,
         pretokenized=FLAGS.pretokenized, pairs=FLAGS.pairs, max_positions=FLAGS.max_positions, max_choices=FLAGS.max_choices,
@@ -65,8 +77,25 @@ def main(_) -> None:
         task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)
     for line in export(served, task.config, ExportOptions(
-            output=FLAGS.output, version=FLAGS.version, batch_sizes=[int(size) for size in sizes], precision=FLAGS.precision)):
+            output=FLAGS.output, version=FLAGS.version, batch_sizes=[int(size) for size in sizes], precision=FLAGS.precision,
+            formats=FLAGS.format, other_formats=FormatOptions(opset=FLAGS.opset, texts=_check_texts(served, task.config)))):
         print(line)
+
+
+def _check_texts(served, config):
+    """Reads --check_file; None without it. Raises ValueError for flags that would do nothing without it."""
+    from official_bert.interface.input_files import read_file
+    from official_bert.serving.formats.checking import CheckTexts
+    if not FLAGS.check_file:
+        if FLAGS.check_label or FLAGS["check_loss"].present:
+            raise ValueError("--check_label, --check_loss: expected --check_file beside them")
+        return None
+    if not exists(FLAGS.check_file):
+        raise ValueError(f"--check_file={FLAGS.check_file}: no such file")
+    rows = read_file(FLAGS.check_file, list(served.text_inputs), config, keep=[FLAGS.check_label] if FLAGS.check_label else [])
+    if not rows:
+        raise ValueError(f"--check_file={FLAGS.check_file}: expected texts, got none")
+    return CheckTexts(rows, [str(row[FLAGS.check_label]) for row in rows] if FLAGS.check_label else None, FLAGS.check_loss)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, such as models/NAME/text.")
 flags.DEFINE_string("model_name", "default", "The name under which --model_base_path is served.")
 flags.DEFINE_string("model_config_file", "", "Several models: TF Serving's model configuration (text).")
+flags.DEFINE_string("default_model", "", "The model that answers requests which name none (/embed, /rerank); empty: the only one, if "
+                    "there is only one.")
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may send requests: keep it local, or give "
                     "--api_token_file and TLS.")
 flags.DEFINE_integer("rest_api_port", 8501, "Port of REST and the page; 0: any free port; -1: none.", -1, 65535)
@@ -74,7 +76,7 @@ NEEDS = (
     (("model_name",), lambda: FLAGS.model_base_path or not FLAGS.model_config_file,
      "--model_base_path (--model_config_file has the names of its models)"),
     (("batching_parameters_file", "enable_per_model_batching_parameters", "run_cost"), lambda: FLAGS.enable_batching, "--enable_batching"),
-    (("monitoring_config_file", "rest_api_timeout_in_ms", "body_seconds", "allowed_hosts", "allowed_origins"),
+    (("monitoring_config_file", "rest_api_timeout_in_ms", "body_seconds", "allowed_hosts", "allowed_origins", "default_model"),
      lambda: FLAGS.rest_api_port >= 0, "REST (a --rest_api_port from 0)"))
 
 
@@ -116,6 +118,8 @@ def _models():
     for model in models:  # checked now, before the seconds that TensorFlow takes to start
         if not model_versions(model.base_path):
             raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")
+    if FLAGS.default_model and FLAGS.default_model not in (names := [model.name for model in models]):
+        raise ValueError(f"--default_model: expected one of {', '.join(names)}, got {FLAGS.default_model!r}")
     return models
 
 
@@ -134,7 +138,7 @@ def _options(models):
     tokens = read_tokens(FLAGS.api_token_file) if FLAGS.api_token_file else ()
     return ServerOptions(
         models=models, host=FLAGS.host, batching=batching, per_model_batching=FLAGS.enable_per_model_batching_parameters,
-        run_cost=FLAGS.run_cost,
+        run_cost=FLAGS.run_cost, default_model=FLAGS.default_model,
         access=AccessRules.for_server(FLAGS.host, hosts=FLAGS.allowed_hosts, origins=FLAGS.allowed_origins, tokens=tokens),
         tls_certificate_file=FLAGS.tls_certificate_file, tls_key_file=FLAGS.tls_key_file, access_log=FLAGS.access_log,
         max_run_seconds=FLAGS.max_run_seconds,

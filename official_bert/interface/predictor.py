@@ -1,6 +1,7 @@
 """Answers many raw texts with a model that is loaded once: texts are batched by length, answers keep the order of the texts.
 
-A model is a training run's folder, a checkpoint of any format or an exported model; all of them use the same graph.
+A model is a training run's folder, a checkpoint of any format or an exported model, also for ONNX Runtime or LiteRT; all of them use the
+same graph, in which another runtime computes the rows of ids.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import Config, build
+from official_bert.interface.portable_models import load_portable, portable_folder
 from official_bert.models.encoder import BertEncoder
 from official_bert.models.run_folder import RunFolder
 from official_bert.serving.bounds import broken_claim
@@ -43,14 +45,15 @@ class Predictor:
         """
         path = os.fspath(path)
         options = _chosen(options or ServingOptions(), choices)
-        if exported_folder(path):
+        portable = None if exported_folder(path) else portable_folder(path)
+        if portable or exported_folder(path):
             as_exported = f"{path}, an exported model, which answers as it was exported"
             options.read((), as_exported)
             if options.max_seq_length:
                 raise ValueError(f"--max_seq_length: expected a run or a checkpoint beside it, got {as_exported}")
             if vocab_file or do_lower_case is not None:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
-            self._model = load_exported(path, "text")
+            self._model = load_portable(portable) if portable else load_exported(path, "text")
             kind = _exported_class(self._model.place, self._model.outputs)
             if options.head == "embeddings" and ServedEmbeddings.outputs[0] not in self._model.outputs:
                 raise ValueError(f"--head=embeddings: expected a model exported with it, got {as_exported}")

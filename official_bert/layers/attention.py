@@ -26,10 +26,11 @@ def make_attention_mask(input_mask, instance_ids=None, left_to_right=False):
     Rows of packed instances see their own instance only; left to right, a row sees itself and the rows before it. What padding rows
     see does not matter.
     """
-    mask = ops.cast(input_mask, "bool")[:, None, None, :]                             # [B,1,1,S]
+    # Not [:, None, None, :]: those are strided slices, which LiteRT lacks.
+    mask = ops.expand_dims(ops.expand_dims(ops.cast(input_mask, "bool"), 1), 1)       # [B,1,1,S]
     if left_to_right:
         places = ops.arange(ops.shape(input_mask)[1])
-        mask = ops.logical_and(mask, places[:, None] >= places[None, :])              # [B,1,S,S]
+        mask = ops.logical_and(mask, ops.expand_dims(places, 1) >= ops.expand_dims(places, 0))  # [B,1,S,S]
     if instance_ids is None:
         return mask
     return ops.logical_and(mask, (instance_ids[:, :, None] == instance_ids[:, None, :])[:, None])

@@ -22,7 +22,7 @@ def text_vectors(encoder, inputs, pooling: Pooling = "mean", training=None):
         place = encoder.pooled_places(inputs["input_mask"])
         return ops.cast(encoder({**inputs, "output_positions": place}, training=training)["sequence_output"][:, 0], "float32")
     rows = ops.cast(encoder(inputs, training=training)["sequence_output"], "float32")     # [B,S,D]
-    weights = ops.cast(inputs["input_mask"], "float32")[:, :, None]
+    weights = ops.expand_dims(ops.cast(inputs["input_mask"], "float32"), 2)
     return ops.sum(rows * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 
 

@@ -20,7 +20,7 @@ ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/")  # of the nam
 
 def gather_rows(x, positions):
     """Gathers the rows `positions` [B,P] of x [B,S,D] -> [B,P,D]."""
-    return ops.take_along_axis(x, ops.cast(positions, "int32")[:, :, None], axis=1)
+    return ops.take_along_axis(x, ops.expand_dims(ops.cast(positions, "int32"), 2), axis=1)
 
 
 def last_real_places(input_mask):
@@ -136,7 +136,7 @@ class BertEncoder(keras.Model):
     def _last_rows(layer, x, mask, wanted, training):
         """Runs the last layer for the rows `wanted` [B,1+P] only -> [B,1+P,D]; keys and values come from all rows."""
         if mask.shape[2] != 1:
-            mask = ops.take_along_axis(mask, wanted[:, None, :, None], axis=2)        # [B,1,1+P,S]
+            mask = ops.take_along_axis(mask, ops.expand_dims(wanted, (1, 3)), axis=2)  # [B,1,1+P,S]
         return layer(x, mask, queries=gather_rows(x, wanted), training=training)
 
     def get_config(self):

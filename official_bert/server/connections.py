@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from aiohttp import web
 
 from official_bert.server.request_checks import Limits
-from official_bert.server.statuses import RequestError
+from official_bert.server.statuses import RequestError, invalid
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 SILENT = logging.Logger("aiohttp", logging.CRITICAL)  # would log a stack for each malformed request
@@ -96,9 +97,9 @@ class Connections(web.Server):
             if request.transport is not None:
                 self._unfinished[request.protocol] = 0
 
-    def response(self, request: web.BaseRequest, body: bytes) -> web.Response:
-        """Returns a large answer of JSON, which a client must take within `body_seconds`; it counts as an unfinished body until then."""
-        return _LargeResponse(self, request, body)
+    def response(self, request: web.BaseRequest, body: bytes, content_type: str = "application/json") -> web.Response:
+        """Returns a large answer, which a client must take within `body_seconds`; it counts as an unfinished body until then."""
+        return _LargeResponse(self, request, body, content_type)
 
     @contextlib.contextmanager
     def writing(self, handler: Any, size: int) -> Iterator[None]:
@@ -167,8 +168,8 @@ class _Handshake(asyncio.Protocol):
 class _LargeResponse(web.Response):
     """A body that is sent within a time, or its connection is closed."""
 
-    def __init__(self, connections: Connections, request: web.BaseRequest, body: bytes):
-        super().__init__(body=body, content_type="application/json")
+    def __init__(self, connections: Connections, request: web.BaseRequest, body: bytes, content_type: str):
+        super().__init__(body=body, content_type=content_type)
         self._connections, self._handler, self._size = connections, request.protocol, len(body)
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -185,3 +186,17 @@ class _LargeResponse(web.Response):
 def _abort(handler: Any) -> None:
     if handler.transport is not None:
         handler.transport.abort()
+
+
+def unpack(body: bytes, limit: int) -> bytes:
+    """Decompresses gzip, without ever holding more than `limit` bytes. Raises RequestError, HTTPRequestEntityTooLarge."""
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        unpacked = unpacker.decompress(body, limit + 1)
+    except zlib.error:
+        raise invalid("the body is not gzip, as its Content-Encoding says") from None
+    if len(unpacked) > limit:
+        raise web.HTTPRequestEntityTooLarge(limit, len(unpacked))
+    if not unpacker.eof:
+        raise invalid("the gzip body ends too early")
+    return unpacked

@@ -21,15 +21,18 @@ from google.protobuf.message import DecodeError
 from official_bert.copies import local_copy
 from official_bert.files import is_remote
 from official_bert.server.access import AccessRules, accepts
+from official_bert.server.protocols.error_forms import error_body
+from official_bert.server.protocols.kserve.messages import SERVICE
 from official_bert.server.reading.process import LARGE_BYTES
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ID_HEADER = "X-Request-Id"
-OPEN_PATHS = ("/", "/healthz", "/readyz")  # without a token: what a probe asks, and the page, which holds nothing
-HEALTH = "/grpc.health.v1.Health/"
-PREDICT = "/tensorflow.serving.PredictionService/Predict"
+# GET without a token: what a probe asks, and the page, which holds nothing.
+OPEN_PATHS = ("/", "/healthz", "/readyz", "/health", "/v2/health/live", "/v2/health/ready")
+HEALTH = ("/grpc.health.v1.Health/", f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady")
+READ_LATER = ("/tensorflow.serving.PredictionService/Predict", f"/{SERVICE}/ModelInfer")  # where a large message holds up nobody
 CORS_SECONDS = 600  # that a browser remembers an answer to its preflight
 
 
@@ -89,10 +92,10 @@ def request_id(given: Any) -> str:
     return given if isinstance(given, str) and REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def error_response(status: int, message: str) -> web.Response:
-    """Returns an error as TF Serving writes it: a status and `{"error": ...}`."""
+def error_response(status: int, message: str, path: str = "") -> web.Response:
+    """Returns an error in the form of the protocol to which a path belongs; TF Serving's is `{"error": ...}`."""
     headers = {"Retry-After": "1"} if status in (429, 503) else {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return web.Response(body=json.dumps({"error": message}).encode("utf-8"), status=status, headers=headers,
+    return web.Response(body=json.dumps(error_body(path, status, message)).encode("utf-8"), status=status, headers=headers,
                         content_type="application/json")
 
 
@@ -104,7 +107,7 @@ def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
             try:
                 response = _preflight(request, rules) or _refusal(request, rules) or await handler(request)
             except RequestError as error:
-                response = error_response(HTTP_STATUS[error.code], error.message)
+                response = error_response(HTTP_STATUS[error.code], error.message, request.path)
             _add_headers(request, response, rules, name)
             status, sent = response.status, getattr(response, "content_length", None) or 0
             return response
@@ -121,8 +124,8 @@ def _refusal(request: web.BaseRequest, rules: AccessRules) -> web.Response | Non
     rules.check_origin(headers.get("Origin"), headers.get("Host"))
     from_browser = "Origin" in headers or "Sec-Fetch-Site" in headers
     if request.method == "POST" and not accepts(headers.get("Content-Type", ""), from_browser):
-        return error_response(415, f"Content-Type {headers.get('Content-Type', '')[:80]!r}: expected application/json")
-    if request.path not in OPEN_PATHS:
+        return error_response(415, f"Content-Type {headers.get('Content-Type', '')[:80]!r}: expected application/json", request.path)
+    if request.method not in ("GET", "HEAD") or request.path not in OPEN_PATHS:
         rules.check_token(headers.get("Authorization", ""))
     return None
 
@@ -194,7 +197,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         try:
             if not details.method.startswith(HEALTH):
                 self.rules.check_token(str(metadata.get("authorization", "")))
-            if details.method == PREDICT:  # is read later, where a large one holds up nobody
+            if details.method in READ_LATER:
                 return data
             if len(data) > LARGE_BYTES:
                 raise invalid(f"expected a message of at most {LARGE_BYTES} bytes, got {len(data)}")

@@ -1,7 +1,7 @@
 """The embedded server: answers requests for a folder of SavedModels over REST and gRPC, in one process.
 
 For trying models out, for tests, and where a container is too much. It speaks TF Serving's protocols, so what is written
-against it runs against TF Serving.
+against it runs against TF Serving; and those of other servers (`protocols/`), translated onto the same queue of requests.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from official_bert.server.batching import Batcher
 from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
+from official_bert.server.protocols.kserve.grpc_service import InferenceService
 from official_bert.server.protocols.tensorflow_serving.grpc_service import Health, ModelService, PredictionService
 from official_bert.server.protocols.tensorflow_serving.rest import RestService
 from official_bert.server.reading.process import RequestReader
@@ -55,6 +56,7 @@ class ServerOptions:
     per_model_batching: bool = False  # only versions with a file of their own (`batching_params.pbtxt`) are batched, by it
     run_cost: int = DEFAULT_RUN_COST  # bytes of text or numbers of ids; 0: batches are chosen by age and rows alone
     limits: Limits = dataclasses.field(default_factory=Limits)
+    default_model: str = ""  # that answers requests which name none; "": the only one
     metrics_path: str = METRICS_PATH
     poll_seconds: float = 1.0  # between looks at the folders of models
     timeout_seconds: float = 30.0  # of a REST request; gRPC requests bring their own
@@ -157,7 +159,7 @@ class Server:
 
     async def _start_rest(self, port: int) -> None:
         service = RestService(self.handler, self.options.metrics_path, self.options.timeout_seconds,
-                              rest_gate(self._access, self._access_log))
+                              rest_gate(self._access, self._access_log), self.options.default_model)
         service.connections.tls_context = self._tls.context if self._tls else None
         runner = web.ServerRunner(service.connections, handle_signals=False, shutdown_timeout=self.options.drain_seconds)
         await runner.setup()
@@ -188,6 +190,7 @@ class Server:
             ("grpc.max_concurrent_streams", limits.max_concurrent_requests)])
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(PredictionService(self.handler), server)
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.handler), server)
+        server.add_generic_rpc_handlers([InferenceService(self.handler).handlers()])
         health_pb2_grpc.add_HealthServicer_to_server(Health(self.handler), server)
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         try:

@@ -1,4 +1,5 @@
-"""Writes a served model as two SavedModels: `text/VERSION`, and `ids/VERSION` with TensorFlow's own ops only.
+"""Writes a served model as two SavedModels: `text/VERSION`, and `ids/VERSION` with TensorFlow's own ops only; for other runtimes, as one
+file of its rows of ids (`formats/`).
 
 A version is written to a temporary folder and renamed, so that a server that watches the folder never reads half of it.
 """
@@ -18,6 +19,7 @@ from official_bert.models.run_folder import CONFIG_FILE, VOCAB_FILE
 from official_bert.serving import warmup
 from official_bert.serving.bounds import require, same_rows
 from official_bert.serving.example_signature import parse_inputs
+from official_bert.serving.formats.writing import FORMATS, FormatOptions, check_choices, write_format
 from official_bert.serving.precision import Precision, Weights, weights_in
 from official_bert.serving.served_model import ServedModel
 
@@ -37,38 +39,47 @@ class ExportOptions:
     batch_sizes: Sequence[int] = WARMED_SIZES  # of the warm-up requests: what the server's batching allows; none: no warm-up
     num_choices: int = 4  # of a choice model's Examples and warm-up requests
     precision: Precision = "float32"  # the model was made in its `policy_of`
+    formats: Sequence[str] = ("saved_model",)
+    other_formats: FormatOptions = dataclasses.field(default_factory=FormatOptions)
 
 
 def export(served: ServedModel, config: Config, options: ExportOptions) -> list[str]:
-    """Writes both SavedModels of a model; returns a line about each, with the ops that are not TensorFlow's own.
+    """Writes a model in all formats, or in none; returns a line about each: of SavedModels the ops that are not TensorFlow's own.
 
-    Raises ValueError for a version that exists, too few choices and labels that are no lines, OSError for a folder that cannot be written.
+    Raises ValueError for a version that exists, too few choices, labels that are no lines, and a format that cannot hold the model or does
+    not answer as the SavedModel does; OSError for a folder that cannot be written.
     """
+    check_choices(options.formats, options.other_formats, options.precision)
     if (choices := served.longest.get("choices", options.num_choices)) < options.num_choices:
         raise ValueError(f"--max_choices: expected at least {options.num_choices}, which the signature of Examples has, got {choices}")
     if wrong := [label for label in served.labels if not label or "\n" in label or "\r" in label]:
         raise ValueError(f"labels: expected names of one line, for labels.txt, got {wrong[0]!r}; options.labels, or "
                          "tools/convert_checkpoint.py --labels, gives others")
     version = options.version or next_version(options.output)
-    targets = {form: os.path.join(options.output, form, str(version)) for form in FORMS}
+    forms = [form for name in options.formats for form in (FORMS if name == "saved_model" else (name,))]
+    targets = {form: os.path.join(options.output, form, str(version)) for form in forms}
     # TF Serving reads 01 as 1 too.
-    spelled = [os.path.join(options.output, form, name) for form in FORMS
+    spelled = [os.path.join(options.output, form, name) for form in forms
                for number, name in list_versions(os.path.join(options.output, form)).items() if number == version]
     if existing := [*spelled, *(path for path in targets.values() if exists(path))]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
     make_folder(options.output)
     weights = weights_in(options.precision, served.model)
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as temporary:
-        assets = _write_assets(served, config, os.path.join(temporary, "assets"), options.precision)
-        lines = [f"{targets[form]}: {_write(served, form, os.path.join(temporary, form), assets, weights, options)}" for form in FORMS]
+        folder = os.path.join(temporary, "assets")
+        assets = _write_assets(served, config, folder, options.precision)
+        lines = [f"{targets[form]}: " + (
+            _write(served, form, os.path.join(temporary, form), assets, weights, options) if form in FORMS else
+            write_format(served, config, form, os.path.join(temporary, form), folder, version=version, options=options.other_formats))
+            for form in forms]
         for form, target in targets.items():
             publish_folder(os.path.join(temporary, form), target)
     return lines
 
 
 def next_version(output: str) -> int:
-    """Returns the number above the highest version that `output` holds in either form."""
-    return max((version for form in FORMS for version in list_versions(os.path.join(output, form))), default=0) + 1
+    """Returns the number above the highest version that `output` holds in any form."""
+    return max((version for form in (*FORMS, *FORMATS) for version in list_versions(os.path.join(output, form))), default=0) + 1
 
 
 def _write_assets(served: ServedModel, config: Config, folder: str, precision: Precision) -> list[str]:

@@ -29,6 +29,8 @@ from official_bert.training.task import TaskBase
 Tensors = Mapping[str, tf.Tensor]
 # the features of a group of rows [G,S], and which of all rows these are [G] -> results
 Compute = Callable[[Tensors, tf.Tensor], Mapping[str, tf.Tensor]]
+# the inputs of a group of rows by name -> the outputs of `call_model`
+Engine = Callable[[Tensors], Mapping[str, tf.Tensor]]
 ID_INPUTS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
 
 
@@ -99,6 +101,9 @@ class ServedModel(tf.Module, abc.ABC):
     reads: ClassVar[tuple[str, ...]] = ()
     labels: Sequence[str] = ()
     tokens_at_once: int = 16384  # in one group of rows, padding included
+    options: ServingOptions = ServingOptions()  # that `make` was given
+    engine: Engine | None = None  # computes rows in place of the model (`serving/formats`)
+    why_not_dense: str = ""  # why the rows' answers cannot be computed in one dense pass, as other formats want it
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int):
         super().__init__()
@@ -119,7 +124,9 @@ class ServedModel(tf.Module, abc.ABC):
         read = options.read(cls.options_of(settings), f"a model that gives {', '.join(cls.outputs)}")
         tokenizer = GraphTokenizer(task.config.tokenizer.vocab_file, task.config.tokenizer.do_lower_case)
         check_size(tokenizer.vocab_file, len(tokenizer.vocab), task.config.model.vocab_size)
-        return cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **read})
+        served = cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **read})
+        served.options = options
+        return served
 
     @classmethod
     def options_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
@@ -179,9 +186,18 @@ class ServedModel(tf.Module, abc.ABC):
             return compute({name: tf.gather(value, chosen)[:, :longest] for name, value in rows.items()}, chosen)
         return in_groups(run, lengths, self.tokens_at_once, results)
 
-    def run_model(self, rows: Tensors, **more: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the model's outputs for rows [G,S], in one go."""
-        return self.model({**{name: rows[name] for name in ID_INPUTS}, **more}, training=False)
+    def run_model(self, rows: Tensors, **more: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Returns the model's outputs for rows [G,S], in one go; those of `engine` if there is one."""
+        inputs = {**{name: rows[name] for name in ID_INPUTS}, **more}
+        return self.engine(inputs) if self.engine else self.call_model(inputs)
+
+    def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the model's outputs, under the names of the answer, for inputs of `ids_inputs` in one plain pass."""
+        return self.model(dict(inputs), training=False)
+
+    def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the answer to rows of ids, given the model's outputs for them."""
+        return dict(outputs)
 
     def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, part: Part = "head") -> tuple[dict, tf.Tensor]:
         """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""
@@ -204,7 +220,7 @@ def lengthened(results: Tensors, length: tf.Tensor) -> dict[str, tf.Tensor]:
 class ServedEmbeddings(ServedModel):
     """Gives a vector for a text: the encoder's last row of [CLS], or the mean of all rows."""
 
-    outputs = ("embedding", "truncated")
+    outputs = ("embedding", "token_count", "truncated")
     reads = ("pooling",)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int,
@@ -215,13 +231,16 @@ class ServedEmbeddings(ServedModel):
     def answer_rows(self, inputs):
         """Returns `embedding` [B,D]."""
         rows = {name: inputs[name] for name in ID_INPUTS}
-        return self.run(rows, {"embedding": tf.TensorSpec([None, self.encoder.settings["hidden_size"]])},
-                        lambda part, _: {"embedding": text_vectors(self.model, part, self.pooling, training=False)})
+        return self.run(rows, {"embedding": tf.TensorSpec([None, self.encoder.settings["hidden_size"]])})
+
+    def call_model(self, inputs):
+        """Returns `embedding` [G,D]."""
+        return {"embedding": text_vectors(self.model, inputs, self.pooling, training=False)}
 
     def answer_text(self, inputs):
-        """Returns `embedding` [B,D] and `truncated` [B]."""
+        """Returns `embedding` [B,D], `token_count` [B] ([CLS] and [SEP] included) and `truncated` [B]."""
         features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]))
-        return {**self.answer_rows(features), "truncated": truncated}
+        return {**self.answer_rows(features), "token_count": tf.reduce_sum(features["input_mask"], axis=1), "truncated": truncated}
 
     @staticmethod
     def describe(row, answer):

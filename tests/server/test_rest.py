@@ -238,7 +238,8 @@ def test_what_only_the_embedded_server_has(server):
     if not server.embedded:
         pytest.skip("not in TF Serving")
     assert server.ask("/healthz") == server.ask("/readyz") == (200, b'{"status": "ok"}')
-    assert json.loads(server.ask("/v1/models")[1]) == {"models": ["demo", "labelled"]}
+    listed = json.loads(server.ask("/v1/models")[1])
+    assert listed["models"] == [card["id"] for card in listed["data"]] == ["demo", "labelled"] and listed["object"] == "list"
     assert post(server, "demo:classify", {"examples": [{}]})[0] == 501
     status, body = server.ask("/")
     assert status == 200 and body.startswith(b"<!doctype html>")

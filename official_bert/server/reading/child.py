@@ -8,6 +8,7 @@ from typing import IO, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from official_bert.server.protocols.readers import READERS
 from official_bert.server.reading import requests
 from official_bert.server.reading.process import receive, send, send_reading, specs_of
 from official_bert.server.request_checks import Limits
@@ -53,6 +54,8 @@ def _message(tasks: IO[bytes]) -> Any:
 
 def _read(task: dict, data: bytes, message: Any, limits: Limits) -> requests.Reading | RequestError:
     try:
+        if "protocol" in task:
+            return READERS[task.pop("protocol")](data, limits, **task)
         if "signatures" in task:
             return requests.read_rest(data, specs_of(task), limits)
         return requests.read_grpc(message, data, limits)

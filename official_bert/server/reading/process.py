@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from official_bert.server.protocols.readers import READERS
 from official_bert.server.reading import requests
 from official_bert.server.reading.requests import Reading
 from official_bert.server.reading.tensors import NUMPY_TYPES, Specs, TensorSpec, type_name
@@ -33,7 +34,7 @@ LENGTH = struct.Struct("<q")
 
 
 class RequestReader:
-    """Reads requests of both protocols within `limits`. `message` is the class `PredictRequest`."""
+    """Reads requests of all protocols within `limits`. `message` is the class `PredictRequest`."""
 
     def __init__(self, limits: Limits, message: Any):
         self.limits, self._message = limits, message
@@ -47,6 +48,12 @@ class RequestReader:
             return requests.read_rest(body, signatures, self.limits)
         return await self._elsewhere({"signatures": {key: {name: [spec.dtype, spec.shape] for name, spec in specs.items()}
                                                      for key, specs in signatures.items()}}, body)
+
+    async def read(self, protocol: str, body: bytes, **task: Any) -> Reading:
+        """Returns what a request of another protocol (`READERS`) holds; `task` are further arguments of its reader. Raises RequestError."""
+        if len(body) < LARGE_BYTES:
+            return READERS[protocol](body, self.limits, **task)
+        return await self._elsewhere({"protocol": protocol, **task}, body)
 
     async def grpc(self, data: bytes) -> Reading:
         """Returns what a serialized `PredictRequest` holds. Raises RequestError."""

@@ -31,6 +31,7 @@ class Reading:
     version: int | None = None
     label: str | None = None
     wanted: tuple[str, ...] = ()  # names of outputs; none: all
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else a protocol's request says, of JSON's types
 
 
 def read_rest(body: bytes, signatures: Mapping[str, Specs], limits: Limits) -> Reading:
@@ -53,7 +54,7 @@ def read_grpc(message: Any, data: bytes, limits: Limits) -> Reading:
 
     The sizes that tensors declare are checked before they are expanded.
     """
-    _check_fields(data)
+    check_fields(data)
     try:
         request = message.FromString(data)
     except DecodeError:
@@ -70,7 +71,7 @@ def read_grpc(message: Any, data: bytes, limits: Limits) -> Reading:
                    label=spec.version_label if kind == "version_label" else None, wanted=tuple(request.output_filter))
 
 
-def _check_fields(data: bytes) -> None:
+def check_fields(data: bytes) -> None:
     """Refuses a message of millions of fields, which would take seconds to parse. Garbage is left to the parser."""
     position = 0
     for _ in range(MOST_FIELDS):

@@ -40,7 +40,11 @@ class ServedFillMask(ServedModel):
         """Returns `logits` [B,M,V] at `masked_lm_positions` [B,M]."""
         places, rows = inputs["masked_lm_positions"], {name: inputs[name] for name in ID_INPUTS}
         return self.run(rows, {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])}, lambda part, chosen: {
-            "logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["mlm_logits"]}, places)
+            "logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["logits"]}, places)
+
+    def call_model(self, inputs):
+        """Returns `logits` [G,M,V]."""
+        return {"logits": super().call_model(inputs)["mlm_logits"]}
 
     def answer_text(self, inputs):
         """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; and `truncated` [B]."""
@@ -85,7 +89,7 @@ class ServedFillMask(ServedModel):
 class ServedNextToken(ServedFillMask):
     """Gives the same for a left-to-right model: the words that may follow the text before each [MASK]."""
 
-    def answer_rows(self, inputs):
-        """Returns `logits` [B,M,V] for `masked_lm_positions` [B,M], from the places before them."""
+    def call_model(self, inputs):
+        """Returns `logits` [G,M,V] for `masked_lm_positions` [G,M], from the places before them."""
         places = tf.maximum(inputs["masked_lm_positions"] - 1, 0)
-        return super().answer_rows({**inputs, "masked_lm_positions": places})
+        return super().call_model({**inputs, "masked_lm_positions": places})

@@ -54,6 +54,8 @@ class ServedTagger(ServedWindows):
                  **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.pretokenized, self.plain, self.lines = tuple(labels), pretokenized, plain, lines
+        if decode:
+            self.why_not_dense = "its tags are the best path through a text (options.crf, options.constrain), found word by word"
         self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
         # Published taggers may have types without prefixes: O, PER, LOC. Beside prefixes, such labels (X, [PAD]) mean nothing.
         self._nothing = {*chunk_tags.meaningless(labels)}
@@ -271,6 +273,8 @@ class ServedTagger(ServedWindows):
 
 class ServedFeatureTagger(ServedTagger):
     """Does the same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM together."""
+
+    why_not_dense = "a BiLSTM reads the words of a whole text (options.features)"
 
     def _tag_rows(self, rows):
         return {"logits": self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]}

@@ -42,13 +42,13 @@ class ServedClassifier(ServedWindows):
         """Those about windows too, if there are windows."""
         return (*cls.reads, *ServedWindows.reads) if settings.get("truncate") == "windows" else cls.reads
 
-    def answer_logits(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `label` [B], `probabilities`, `logits` [B,C] of logits [B,C]."""
-        return post_processing.one_label(logits, self.labels)
+    def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `label` [B], `probabilities`, `logits` [B,C] of `logits` [B,C]."""
+        return post_processing.one_label(outputs["logits"], self.labels)
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the answers to rows [B,S], as `answer_logits` does."""
-        return self.answer_logits(self._run_rows(inputs))
+        """Returns the answers to rows [B,S], as `finish_rows` does."""
+        return self.finish_rows({"logits": self._run_rows(inputs)})
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same for texts, and `truncated` [B]: whether the model did not see all of it."""
@@ -66,7 +66,7 @@ class ServedClassifier(ServedWindows):
         rows = graph_packing.Slices(texts.values, tf.gather(texts.start, windows.text) + windows.start, windows.length)
         layout = graph_packing.lay_out(rows, None, self.special["CLS"], self.special["SEP"], self.special["PAD"])
         means = tf.math.segment_mean(self._run_rows(layout.features()), windows.text)                   # [B,C]
-        return {**self.answer_logits(means), "truncated": tf.zeros_like(texts.length, tf.bool)}
+        return {**self.finish_rows({"logits": means}), "truncated": tf.zeros_like(texts.length, tf.bool)}
 
     def _run_rows(self, rows: Tensors) -> tf.Tensor:
         """Returns the logits [R,C] of rows [R,S]."""
@@ -91,9 +91,9 @@ class ServedMultiLabel(ServedClassifier):
             raise ValueError("config.options.labels: expected a name for each label, got '', which stands for no label in answers")
         self.threshold = threshold
 
-    def answer_logits(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `labels` [B,most] likeliest first, padded with "", `probabilities`, `logits` [B,C] of logits [B,C]."""
-        return post_processing.several_labels(logits, self.labels, self.threshold)
+    def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `labels` [B,most] likeliest first, padded with "", `probabilities`, `logits` [B,C] of `logits` [B,C]."""
+        return post_processing.several_labels(outputs["logits"], self.labels, self.threshold)
 
     @staticmethod
     def unpadded(answer):
@@ -111,9 +111,9 @@ class ServedRegression(ServedClassifier):
 
     outputs = ("score", "truncated")
 
-    def answer_logits(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `score` [B] of logits [B,1]."""
-        return {"score": tf.reshape(logits, [-1])}
+    def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `score` [B] of `logits` [B,1]."""
+        return {"score": tf.reshape(outputs["logits"], [-1])}
 
     @staticmethod
     def describe(row, answer):
@@ -146,12 +146,16 @@ class ServedChoice(ServedModel):
         batch, count, length = tf.unstack(tf.shape(inputs["input_ids"]))
         rows = {name: tf.reshape(inputs[name], [-1, length]) for name in ID_INPUTS}
         logits = self.run(rows, {"logits": tf.TensorSpec([None, 1])}, self._score)["logits"]
-        logits = tf.reshape(logits, [batch, count])
+        return self.finish_rows({"logits": tf.reshape(logits, [batch, count])})
+
+    def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `choice` [B], `probabilities` [B,C] of `logits` [B,C]."""
+        logits = outputs["logits"]
         return {"choice": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": tf.nn.softmax(logits)}
 
     def _score(self, rows: Tensors, _: tf.Tensor) -> Tensors:
         """Returns `logits` [G,1] of rows [G,S]: each is a text's only choice."""
-        return self.run_model({name: value[:, None] for name, value in rows.items()})
+        return {"logits": self.run_model({name: value[:, None] for name, value in rows.items()})["logits"]}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same for `text` [B] before each of `choices` [B,C]; `truncated` [B] tells whether any row of a text was cut."""

@@ -19,6 +19,7 @@ from tensorflow_serving.apis import (
 )
 
 from official_bert.server.model_manager import Version
+from official_bert.server.protocols.kserve.messages import SERVICE
 from official_bert.server.request_handler import Admission, Answer, ModelAddress, RequestHandler
 from official_bert.server.statuses import RequestError, invalid
 
@@ -35,7 +36,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     async def Predict(self, data: bytes, context: Any) -> Any:  # noqa: N802  the protocol's name
         """Runs a signature for a serialized `PredictRequest`."""
-        async with _answering(self.handler, context, "Predict") as (admission, deadline):
+        async with answering(self.handler, context, "Predict") as (admission, deadline):
             request = await self.handler.reader.grpc(data)
             admission.name = request.name
 
@@ -47,7 +48,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The signatures of a version."""
-        async with _answering(self.handler, context, "GetModelMetadata", request):
+        async with answering(self.handler, context, "GetModelMetadata", request):
             return metadata(self.handler, ModelAddress.of(request.model_spec), request.metadata_field)[0]
 
 
@@ -59,7 +60,7 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
 
     async def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The versions of a model and their states."""
-        async with _answering(self.handler, context, "GetModelStatus", request):
+        async with answering(self.handler, context, "GetModelStatus", request):
             return status(self.handler.statuses(ModelAddress.of(request.model_spec)))
 
 
@@ -103,9 +104,9 @@ def status(versions: list[Version]) -> Any:
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """grpc.health.v1 of the whole server (the service "") and of its two services: SERVING if every model answers."""
+    """grpc.health.v1 of the whole server (the service "") and of its services: SERVING if every model answers."""
 
-    SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
+    SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService", SERVICE)
 
     def __init__(self, handler: RequestHandler):
         self.handler = handler
@@ -136,7 +137,7 @@ class Health(health_pb2_grpc.HealthServicer):
 
 
 @contextlib.asynccontextmanager
-async def _answering(handler: RequestHandler, context: Any, api: str,
+async def answering(handler: RequestHandler, context: Any, api: str,
                      request: Any = None) -> AsyncIterator[tuple[Admission, float | None]]:
     """Counts a request, and gives the time (of `time.monotonic`) until which its client waits.
 

@@ -3,6 +3,8 @@
     POST /v1/models/NAME[/versions/N|/labels/L]:predict
     GET  /v1/models/NAME[/versions/N|/labels/L][/metadata]
     GET  /  /v1/models  /healthz  /readyz  /monitoring/prometheus/metrics
+
+Other protocols (`protocols/`) stand on the same port; an address is of one of them.
 """
 
 import asyncio
@@ -10,7 +12,6 @@ import json
 import logging
 import re
 import urllib.parse
-import zlib
 from typing import Any
 
 from aiohttp import web
@@ -18,9 +19,12 @@ from google.protobuf import json_format
 from tensorflow_serving.apis import get_model_metadata_pb2
 
 from official_bert.server import page
-from official_bert.server.connections import Connections
+from official_bert.server.connections import Connections, unpack
 from official_bert.server.gates import error_response
+from official_bert.server.protocols.kserve.rest import KServe
+from official_bert.server.protocols.openai import OpenAI
 from official_bert.server.protocols.tensorflow_serving import grpc_service, rest_json
+from official_bert.server.protocols.text_embeddings import TextEmbeddings
 from official_bert.server.request_handler import ModelAddress, RequestHandler
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 
@@ -36,9 +40,10 @@ GRACE_SECONDS = 0.1  # so that a request in a queue or in the model gets the sta
 class RestService:
     """REST over a RequestHandler, behind a gate. An empty `metrics_path` means no metrics."""
 
-    def __init__(self, handler: RequestHandler, metrics_path: str, timeout_seconds: float, gate: Any):
+    def __init__(self, handler: RequestHandler, metrics_path: str, timeout_seconds: float, gate: Any, default_model: str = ""):
         self.handler, self.metrics_path, self.timeout_seconds = handler, metrics_path, timeout_seconds
         self.connections = Connections(lambda request: gate(request, self.answer), handler.limits)
+        self.protocols = [kind(handler, self.connections, default_model) for kind in (OpenAI, TextEmbeddings, KServe)]
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers any request; what goes wrong in it becomes a status and `{"error": ...}`, never a broken server."""
@@ -47,21 +52,24 @@ class RestService:
             async with asyncio.timeout_at(deadline + GRACE_SECONDS):
                 return await self._dispatch(request, deadline)
         except RequestError as error:
-            return error_response(HTTP_STATUS[error.code], error.message)
+            return error_response(HTTP_STATUS[error.code], error.message, request.path)
         except TimeoutError:
-            return error_response(504, f"no answer within {self.timeout_seconds:g} s")
+            return error_response(504, f"no answer within {self.timeout_seconds:g} s", request.path)
         except web.HTTPRequestEntityTooLarge:
-            return error_response(413, f"expected a body of at most {self.handler.limits.max_request_bytes} bytes")
+            return error_response(413, f"expected a body of at most {self.handler.limits.max_request_bytes} bytes", request.path)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:
             LOG.exception("%s %s", request.method, request.path)
-            return error_response(500, "internal error; the server's log says more")
+            return error_response(500, "internal error; the server's log says more", request.path)
 
     async def _dispatch(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         path = request.rel_url.raw_path
         if request.method == "POST" and (match := PREDICT.fullmatch(path)):
             return await self._predict(request, match, deadline)
+        for protocol in self.protocols:
+            if answer := protocol.route("GET" if request.method == "HEAD" else request.method, path):
+                return await answer(request, deadline)
         if request.method in ("GET", "HEAD"):
             if match := STATUS.fullmatch(path):
                 return self._model(match)
@@ -80,7 +88,9 @@ class RestService:
         if path == "/readyz":
             return self._readiness()
         if path == "/v1/models":
-            return _json(json.dumps({"models": sorted(self.handler.manager.models)}).encode())
+            names = sorted(self.handler.manager.models)
+            cards = [{"id": name, "object": "model", "created": 0, "owned_by": "official_bert"} for name in names]
+            return _json(json.dumps({"models": names, "object": "list", "data": cards}).encode())  # the last two: OpenAI's list
         if path == self.metrics_path:
             return web.Response(body=self.handler.metrics.page(), headers={"Content-Type": "text/plain; version=0.0.4"})
         return None
@@ -99,7 +109,7 @@ class RestService:
                 raise RequestError("UNIMPLEMENTED", f"{method}: not served here; send the same Examples to :predict with "
                                                     '"signature_name": "examples"')
             if "gzip" in request.headers.get("Content-Encoding", ""):  # TF Serving ignores other encodings
-                body = await asyncio.to_thread(_unpack, body, self.handler.limits.max_request_bytes)
+                body = await asyncio.to_thread(unpack, body, self.handler.limits.max_request_bytes)
             answer = await self.handler.predict(
                 address, lambda servable: self.handler.reader.rest(body, servable.input_specs), deadline)
             most = self.handler.limits.max_answer_bytes
@@ -142,20 +152,6 @@ def _metadata_json(response: Any, labels: list[str]) -> bytes:
 def _proto_json(message: Any) -> bytes:
     return json_format.MessageToJson(message, preserving_proto_field_name=True,
                                      always_print_fields_with_no_presence=True).encode("utf-8")
-
-
-def _unpack(body: bytes, limit: int) -> bytes:
-    """Decompresses gzip, without ever holding more than `limit` bytes."""
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    try:
-        unpacked = unpacker.decompress(body, limit + 1)
-    except zlib.error:
-        raise invalid("the body is not gzip, as its Content-Encoding says") from None
-    if len(unpacked) > limit:
-        raise web.HTTPRequestEntityTooLarge(limit, len(unpacked))
-    if not unpacker.eof:
-        raise invalid("the gzip body ends too early")
-    return unpacked
 
 
 def _json(body: bytes) -> web.Response:

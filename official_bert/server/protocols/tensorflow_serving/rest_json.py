@@ -196,6 +196,11 @@ def format_outputs(outputs: Arrays, as_rows: bool, most_bytes: int) -> bytes:
     return b"".join(body)
 
 
+def flat_json(name: str, array: np.ndarray) -> bytes:
+    """Returns the JSON of an array's values in a row; strings that are not UTF-8 are `{"b64": ...}`."""
+    return b"".join(_array(name, array.ravel()))
+
+
 def _columns_out(outputs: Arrays) -> Iterator[bytes]:
     if len(outputs) == 1:
         yield from _array(*next(iter(outputs.items())))

@@ -1,0 +1,57 @@
+"""Answers texts with models of other runtimes: TensorFlow prepares the rows of ids and finishes the answers, the runtime computes."""
+
+import dataclasses
+import os
+import types
+
+from official_bert.config import Config, load_config
+from official_bert.copies import local_copy
+from official_bert.files import exists, folder_of, list_versions
+from official_bert.models.encoder import encoder_settings
+from official_bert.serving.formats import description
+from official_bert.serving.formats.engines import as_model, load_engine
+from official_bert.serving.formats.writing import FORMATS
+from official_bert.serving.loading import ModelFunction, function_of
+from official_bert.serving.served_model import make_served_model
+from official_bert.tasks.loading import load_task
+from official_bert.training.checkpointing import CONFIG_FILE, VOCAB_FILE
+
+
+def portable_folder(path: str) -> str | None:
+    """Returns the folder of a model of another runtime that a path means; None if there is none.
+
+    The path is a version's folder, a file in it, models/NAME/onnx, or models/NAME if that has no SavedModel: then the first format of
+    `FORMATS` that is there.
+    """
+    if exists(os.path.join(path, description.FILE)):
+        return path
+    if path.endswith((".onnx", ".tflite")) and exists(os.path.join(folder_of(path), description.FILE)):
+        return folder_of(path)
+    for folder in (path, *(os.path.join(path, form) for form in FORMATS)):
+        if versions := list_versions(folder, [description.FILE]):
+            return os.path.join(folder, versions[max(versions)])
+    return None
+
+
+def load_portable(folder: str) -> ModelFunction:
+    """Loads a model of another runtime as a function of texts.
+
+    Raises ValueError if its runtime is not installed, or if its files cannot be read.
+    """
+    engine, described = load_engine(folder)
+    config = portable_config(folder)
+    task = load_task(config)
+    stand_in = types.SimpleNamespace(encoder=types.SimpleNamespace(settings=encoder_settings(config.model)))
+    served = make_served_model(task, stand_in, description.read_options(described))
+    served.engine = as_model(engine, described)
+    model = function_of(served)
+    model.place = folder
+    return model
+
+
+def portable_config(folder: str) -> Config:
+    """Returns the configuration that travels with a model, with the vocabulary beside it."""
+    assets = os.path.join(folder, "assets")
+    config = load_config(local_copy(os.path.join(assets, CONFIG_FILE)))
+    vocabulary = local_copy(os.path.join(assets, VOCAB_FILE))
+    return dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary))

@@ -1,0 +1,88 @@
+"""KServe's V2 protocol over gRPC: `inference.GRPCInferenceService`."""
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from official_bert.server.protocols.kserve.messages import SERVICE, message_class
+from official_bert.server.protocols.kserve.rest import EXTENSIONS, metadata
+from official_bert.server.protocols.kserve.tensors import DATATYPES, datatype_of, to_bytes, version_number
+from official_bert.server.protocols.tensorflow_serving.grpc_service import answering
+from official_bert.server.request_handler import Answer, ModelAddress, RequestHandler
+from official_bert.server.statuses import RequestError
+
+METHODS = ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer")
+
+
+class InferenceService:
+    """The methods of the service; each request is counted, limited and batched as TF Serving's are."""
+
+    def __init__(self, handler: RequestHandler):
+        self.handler = handler
+
+    def handlers(self) -> Any:
+        """Returns what a gRPC server takes."""
+        return grpc.method_handlers_generic_handler(SERVICE, {name: grpc.unary_unary_rpc_method_handler(
+            getattr(self, name), message_class(f"{name}Request").FromString, message_class(f"{name}Response").SerializeToString)
+            for name in METHODS})
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's names
+        """True: it answers at all."""
+        return message_class("ServerLiveResponse")(live=True)
+
+    async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Whether every model answers."""
+        return message_class("ServerReadyResponse")(ready=not self.handler.why_not_ready())
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Whether a model, or a version of it, answers."""
+        async with answering(self.handler, context, "ModelReady"):
+            try:
+                with self.handler.manager.using(*_address(request.name, request.version)):
+                    return message_class("ModelReadyResponse")(ready=True)
+            except RequestError as error:
+                if error.code != "NOT_FOUND":
+                    raise
+                return message_class("ModelReadyResponse")(ready=False)
+
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The server's name and the extensions of the protocol that it has."""
+        return message_class("ServerMetadataResponse")(name="official_bert", version="2", extensions=EXTENSIONS)
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The tensors of a model."""
+        async with answering(self.handler, context, "ModelMetadata") as (admission, _):
+            admission.name = request.name
+            return message_class("ModelMetadataResponse")(**metadata(self.handler, ModelAddress(*_address(request.name, request.version))))
+
+    async def ModelInfer(self, data: bytes, context: Any) -> Any:  # noqa: N802
+        """Runs a model for a serialized `ModelInferRequest`."""
+        async with answering(self.handler, context, "ModelInfer") as (admission, deadline):
+            request = await self.handler.reader.read("kserve_grpc", data)
+            admission.name = request.name
+
+            async def read(_: Any) -> Any:
+                return request
+            answer = await self.handler.predict(ModelAddress(request.name, request.version), read, deadline)
+            made_of = request.name, answer, request.more["id"], request.more["raw"]
+            return await asyncio.to_thread(_response, *made_of) if answer.is_large else _response(*made_of)
+
+
+def _address(name: str, version: str) -> tuple[str, int | None]:
+    return name, version_number(version) if version else None
+
+
+def _response(name: str, answer: Answer, identity: str, raw: bool) -> Any:
+    """Makes a `ModelInferResponse`: raw bytes if the request had them, or if a type has no other form; else lists of values."""
+    types = {key: datatype_of(key, array) for key, array in answer.outputs.items()}
+    raw = raw or any(datatype in ("FP16", "BF16") for datatype in types.values())
+    response = message_class("ModelInferResponse")(model_name=name, model_version=str(answer.version), id=identity)
+    for key, array in answer.outputs.items():
+        tensor = response.outputs.add(name=key, datatype=types[key], shape=array.shape)
+        if raw:
+            response.raw_output_contents.append(to_bytes(array))
+        else:
+            field = DATATYPES["string" if array.dtype == object else array.dtype.name][1]
+            getattr(tensor.contents, field).extend(array.ravel().tolist())
+    return response

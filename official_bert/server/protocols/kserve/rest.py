@@ -1,0 +1,99 @@
+"""KServe's V2 protocol over REST, with the binary tensor extension.
+
+    GET  /v2  /v2/health/live  /v2/health/ready  /v2/models/NAME[/versions/N][/ready]
+    POST /v2/models/NAME[/versions/N]/infer
+"""
+
+import re
+import urllib.parse
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from official_bert.server.protocols.kserve.tensors import DATATYPES, format_answer, version_number
+from official_bert.server.protocols.translation import Translation
+from official_bert.server.request_handler import ModelAddress, RequestHandler
+from official_bert.server.statuses import RequestError, invalid
+
+HEADER = "Inference-Header-Content-Length"
+MODEL = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?(?P<method>/ready|/infer)?")
+EXTENSIONS = ("binary_tensor_data",)
+PLATFORM = "tensorflow_savedmodel"
+
+
+class KServe(Translation):
+    """Answers for the model in an address."""
+
+    def route(self, method, path):
+        """Health, metadata and inference."""
+        if match := MODEL.fullmatch(path):
+            if (method == "POST") == (match["method"] == "/infer"):
+                answer = {"/infer": self._infer, "/ready": self._model_ready, None: self._metadata}[match["method"]]
+                return lambda request, deadline: answer(request, address_of(match), deadline)
+            return None
+        return {"/v2": self._server, "/v2/": self._server, "/v2/health/live": self._live,
+                "/v2/health/ready": self._ready}.get(path) if method == "GET" else None
+
+    async def _server(self, *_: Any) -> web.StreamResponse:
+        return _json({"name": "official_bert", "version": "2", "extensions": EXTENSIONS})
+
+    async def _live(self, *_: Any) -> web.StreamResponse:
+        return _json({"live": True})
+
+    async def _ready(self, *_: Any) -> web.StreamResponse:
+        if waiting := self.handler.why_not_ready():
+            raise RequestError("UNAVAILABLE", waiting)
+        return _json({"ready": True})
+
+    async def _model_ready(self, request: web.BaseRequest, address: ModelAddress, deadline: float | None) -> web.StreamResponse:
+        with self.handler.manager.using(address.name, address.version):
+            return _json({"name": address.name, "ready": True})
+
+    async def _metadata(self, request: web.BaseRequest, address: ModelAddress, deadline: float | None) -> web.StreamResponse:
+        with self.handler.admitted(address.name, "ModelMetadata", "REST"):
+            return _json(metadata(self.handler, address))
+
+    async def _infer(self, request: web.BaseRequest, address: ModelAddress, deadline: float | None) -> web.StreamResponse:
+        header = request.headers.get(HEADER)
+        if header is not None and not (header.isascii() and header.isdecimal() and len(header) < 16):
+            raise invalid(f"{HEADER}: expected a number of bytes, got {header!r:.40}")
+        async with self.reading(request, "ModelInfer", "kserve_rest", deadline, address.name,
+                                header=None if header is None else int(header)) as (reading, _):
+            answer = await self.predict(address, reading, deadline)
+            head = {"model_name": address.name, "model_version": str(answer.version)}
+            if reading.more["id"]:
+                head["id"] = reading.more["id"]
+            binary = list(answer.outputs) if reading.more["all_binary"] else reading.more["binary"]
+            size: list[int | None] = []
+
+            def write() -> bytes:
+                body, length = format_answer(head, answer.outputs, binary)
+                size.append(length)
+                return body
+            response = await self.respond(request, sum(array.size for array in answer.outputs.values()), write,
+                                          "application/octet-stream" if binary else "application/json")
+            if size[0] is not None:
+                response.headers[HEADER] = str(size[0])
+            return response
+
+
+def address_of(match: re.Match) -> ModelAddress:
+    """Returns the model that an address names. Raises RequestError for a version that is no number."""
+    version = version_number(urllib.parse.unquote(match["version"])) if match["version"] else None
+    return ModelAddress(urllib.parse.unquote(match["name"]), version)
+
+
+def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, Any]:
+    """Returns what KServe says of a model: its versions, and the tensors of its default signature. Raises RequestError."""
+    with handler.manager.using(address.name, address.version) as servable:
+        signature = servable.signature("")
+        versions = [str(entry.number) for entry in handler.manager.statuses(address.name, address.version) if entry.state == "AVAILABLE"]
+        return {"name": address.name, "versions": versions, "platform": PLATFORM, **{
+            key: [{"name": name, "datatype": DATATYPES.get(spec.dtype, (spec.dtype,))[0],
+                   "shape": [-1 if size is None else size for size in spec.shape or [-1]]} for name, spec in specs.items()]
+            for key, specs in (("inputs", signature.inputs), ("outputs", signature.outputs))}}
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json")

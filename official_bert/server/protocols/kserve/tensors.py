@@ -1,0 +1,228 @@
+"""Tensors of KServe's V2 protocol as arrays and back: JSON, the binary extension, and gRPC's contents. Knows no TensorFlow.
+
+Source: the Open Inference Protocol and its binary tensor data extension. Binary strings stand behind their lengths, 4 bytes each,
+little-endian; numbers are little-endian, row by row.
+"""
+
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from google.protobuf.message import DecodeError
+
+from official_bert.server.protocols.kserve.messages import message_class
+from official_bert.server.protocols.tensorflow_serving import rest_json
+from official_bert.server.reading.requests import Reading, check_fields
+from official_bert.server.reading.tensors import MOST_DIMENSIONS, NUMPY_TYPES, Arrays, TensorSpec
+from official_bert.server.request_checks import Limits, check_declared, check_strings
+from official_bert.server.statuses import RequestError, invalid
+
+# TensorFlow's name of a type: the protocol's, and the field of a message that lists its values.
+DATATYPES: Mapping[str, tuple[str, str]] = {
+    "bool": ("BOOL", "bool_contents"), "uint8": ("UINT8", "uint_contents"), "uint16": ("UINT16", "uint_contents"),
+    "uint32": ("UINT32", "uint_contents"), "uint64": ("UINT64", "uint64_contents"), "int8": ("INT8", "int_contents"),
+    "int16": ("INT16", "int_contents"), "int32": ("INT32", "int_contents"), "int64": ("INT64", "int64_contents"),
+    "float16": ("FP16", ""), "bfloat16": ("BF16", ""), "float32": ("FP32", "fp32_contents"), "float64": ("FP64", "fp64_contents"),
+    "string": ("BYTES", "bytes_contents")}
+NAMES = {datatype: (name, field) for name, (datatype, field) in DATATYPES.items()}
+LENGTH = struct.Struct("<I")
+MOST_VERSION = (1 << 63) - 1
+
+
+def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading:
+    """Reads the body of an `infer`; `header` is the number of bytes of its JSON, if binary tensors follow. Raises RequestError."""
+    if header is not None and not 0 <= header <= len(body):
+        raise invalid(f"Inference-Header-Content-Length: expected at most the {len(body)} bytes of the body, got {header}")
+    request, binary = rest_json.parse_body(body[:header]), memoryview(body)[len(body) if header is None else header:]
+    entries = _list(request, "inputs")
+    if not entries:
+        raise invalid("'inputs': expected a tensor at least, got none")
+    shapes = _declared([(_text(entry, "name"), _text(entry, "datatype"), entry.get("shape")) for entry in entries], limits)
+    arrays, start = {}, 0
+    for entry, (name, (dtype, shape)) in zip(entries, shapes.items()):
+        size = _parameters(entry).get("binary_data_size")
+        if size is None:
+            arrays[name] = _from_json(name, dtype, shape, entry.get("data"))
+            continue
+        if type(size) is not int or not 0 <= size <= len(binary) - start:
+            raise invalid(f"input {name!r}: binary_data_size: expected at most the {len(binary) - start} bytes that are left, "
+                          f"got {size!r:.40}")
+        arrays[name] = from_bytes(name, dtype, shape, binary[start:start + size])
+        start += size
+    if start < len(binary):
+        raise invalid(f"expected {start} bytes of binary tensors, got {len(binary)}")
+    _check_all_strings(arrays, limits)
+    parameters, outputs = _parameters(request), _list(request, "outputs")
+    by_default = parameters.get("binary_data_output", False) is True
+    wanted = {_text(entry, "name"): _parameters(entry).get("binary_data", by_default) is True for entry in outputs}
+    if len(wanted) < len(outputs):
+        raise invalid("'outputs': expected each name once")
+    identity = request.get("id", "")
+    if not isinstance(identity, str):
+        raise invalid("'id': expected a string")
+    return Reading(signature="", inputs=arrays, wanted=tuple(wanted), more={
+        "id": identity, "binary": [name for name, is_binary in wanted.items() if is_binary], "all_binary": by_default and not wanted})
+
+
+def read_grpc(data: bytes, limits: Limits) -> Reading:
+    """Reads a serialized `ModelInferRequest`. Raises RequestError; INTERNAL for what is none."""
+    check_fields(data)
+    try:
+        request = message_class("ModelInferRequest").FromString(data)
+    except DecodeError:
+        raise RequestError("INTERNAL", "not an inference.ModelInferRequest") from None
+    shapes = _declared([(entry.name, entry.datatype, list(entry.shape[:MOST_DIMENSIONS + 1])) for entry in request.inputs], limits)
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise invalid(f"raw_input_contents: expected one for each of the {len(request.inputs)} inputs, or none, got {len(raw)}")
+    arrays = {}
+    for place, (entry, (name, (dtype, shape))) in enumerate(zip(request.inputs, shapes.items())):
+        if raw and entry.HasField("contents"):
+            raise invalid(f"input {name!r}: expected contents or raw_input_contents, got both")
+        arrays[name] = from_bytes(name, dtype, shape, memoryview(raw[place])) if raw else _from_contents(name, dtype, shape, entry.contents)
+    _check_all_strings(arrays, limits)
+    version = request.model_version
+    return Reading(signature="", inputs=arrays, name=request.model_name, version=version_number(version) if version else None,
+                   wanted=tuple(entry.name for entry in request.outputs), more={"id": request.id, "raw": bool(raw)})
+
+
+def version_number(text: str) -> int:
+    """Returns a version's number. Raises RequestError for anything else."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_VERSION)) and int(text) <= MOST_VERSION):
+        raise invalid(f"version: expected a number, got {text!r:.60}")
+    return int(text)
+
+
+def _declared(entries: Iterable[tuple[str, str, Any]], limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Returns type and shape of each input by name, whose sizes are within the limits although nothing was read yet."""
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, datatype, shape in entries:
+        if name in shapes:
+            raise invalid(f"input {name!r:.80}: expected once, got twice")
+        if datatype not in NAMES:
+            raise invalid(f"input {name!r:.80}: datatype: expected one of {', '.join(NAMES)}, got {datatype!r:.40}")
+        if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS or any(type(size) is not int or size < 0 for size in shape):
+            raise invalid(f"input {name!r:.80}: shape: expected a list of at most {MOST_DIMENSIONS} sizes from 0, got {shape!r:.60}")
+        shapes[name] = NAMES[datatype][0], tuple(shape)
+    check_declared(shapes, limits)
+    return shapes
+
+
+def _from_json(name: str, dtype: str, shape: tuple[int, ...], data: Any) -> np.ndarray:
+    """Returns `data`, flat or nested, as an array."""
+    if not isinstance(data, list):
+        raise invalid(f"input {name!r}: expected data, or the parameter binary_data_size")
+    if dtype == "float16":
+        raise invalid(f"input {name!r}: JSON cannot stand for FP16; send it as binary data")
+    array = rest_json.to_array(data, TensorSpec("", dtype, None), name)
+    return _shaped(name, array.ravel(), shape)
+
+
+def from_bytes(name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> np.ndarray:
+    """Returns a binary tensor as an array. Raises RequestError for another number of bytes than its shape wants."""
+    if dtype != "string":
+        kind = NUMPY_TYPES[dtype]
+        if len(data) != math.prod(shape) * kind.itemsize:
+            raise invalid(f"input {name!r}: expected {math.prod(shape) * kind.itemsize} bytes for the shape {list(shape)}, got {len(data)}")
+        if dtype == "bool":
+            return np.frombuffer(data, np.uint8).astype(bool).reshape(shape)
+        return np.frombuffer(data, kind).reshape(shape)
+    strings: list[bytes] = []
+    start, count = 0, math.prod(shape)
+    while start < len(data) and len(strings) <= count:
+        if start + LENGTH.size > len(data):
+            raise invalid(f"input {name!r}: expected the length of a string, got {len(data) - start} bytes at the end")
+        (size,) = LENGTH.unpack_from(data, start)
+        start += LENGTH.size
+        if start + size > len(data):
+            raise invalid(f"input {name!r}: expected a string of {size} bytes, got {len(data) - start} at the end")
+        strings.append(bytes(data[start:start + size]))
+        start += size
+    array = np.empty(len(strings), object)
+    array[:] = strings
+    return _shaped(name, array, shape)
+
+
+def _from_contents(name: str, dtype: str, shape: tuple[int, ...], contents: Any) -> np.ndarray:
+    """Returns the values that a message lists one by one as an array."""
+    field = DATATYPES[dtype][1]
+    if not field:
+        raise invalid(f"input {name!r}: {DATATYPES[dtype][0]}: expected raw_input_contents")
+    listed = getattr(contents, field)
+    if len(listed) != math.prod(shape):
+        raise invalid(f"input {name!r}: expected {math.prod(shape)} values in {field}, got {len(listed)}")
+    if dtype == "string":
+        array = np.empty(len(listed), object)
+        array[:] = list(listed)
+        return array.reshape(shape)
+    try:
+        return np.array(list(listed), NUMPY_TYPES[dtype]).reshape(shape)
+    except OverflowError as error:
+        raise invalid(f"input {name!r}: {str(error)[:200]}") from None
+
+
+def _shaped(name: str, flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if len(flat) != math.prod(shape):
+        raise invalid(f"input {name!r}: expected {math.prod(shape)} values for the shape {list(shape)}, got {len(flat)}"
+                      f"{' or more' * (len(flat) > math.prod(shape))}")
+    return flat.reshape(shape)
+
+
+def to_bytes(array: np.ndarray) -> bytes:
+    """Returns an array as a binary tensor."""
+    if array.dtype == object:
+        return b"".join(part for value in array.ravel().tolist() for part in (LENGTH.pack(len(value)), value))
+    return np.ascontiguousarray(array).tobytes()
+
+
+def format_answer(head: Mapping[str, Any], outputs: Arrays, binary: Sequence[str]) -> tuple[bytes, int | None]:
+    """Returns the body of an answer, and the bytes of its JSON if the outputs `binary` follow it. Raises RequestError."""
+    pieces, tail = [], []
+    for name, array in outputs.items():
+        entry: dict[str, Any] = {"name": name, "datatype": datatype_of(name, array), "shape": list(array.shape)}
+        if name in binary:
+            tail.append(to_bytes(array))
+            entry["parameters"] = {"binary_data_size": len(tail[-1])}
+            pieces.append(orjson.dumps(entry))
+        else:
+            pieces.append(orjson.dumps(entry)[:-1] + b',"data":' + rest_json.flat_json(name, array) + b"}")
+    body = orjson.dumps(head)[:-1] + b',"outputs":[' + b",".join(pieces) + b"]}"
+    return (b"".join([body, *tail]), len(body)) if tail else (body, None)
+
+
+def datatype_of(name: str, array: np.ndarray) -> str:
+    """Returns the protocol's name of an output's type. Raises RequestError for one that it lacks."""
+    found = "string" if array.dtype == object else array.dtype.name
+    if found not in DATATYPES:
+        raise RequestError("UNIMPLEMENTED", f"output {name!r}: this protocol has no {found}; leave it out of 'outputs'")
+    return DATATYPES[found][0]
+
+
+def _check_all_strings(arrays: Arrays, limits: Limits) -> None:
+    for name, array in arrays.items():
+        if array.dtype == object:
+            check_strings(name, array.ravel(), limits)
+
+
+def _list(request: Mapping[str, Any], key: str) -> list[dict]:
+    """Returns a list of objects; none if the key is not there."""
+    value = request.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise invalid(f"{key!r}: expected a list of objects")
+    return value
+
+
+def _text(entry: Mapping[str, Any], key: str) -> str:
+    if not isinstance(entry.get(key), str):
+        raise invalid(f"{key!r} of a tensor: expected a string, got {entry.get(key)!r:.60}")
+    return entry[key]
+
+
+def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    value = entry.get("parameters", {})
+    if not isinstance(value, dict):
+        raise invalid("'parameters': expected an object")
+    return value

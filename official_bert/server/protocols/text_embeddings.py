@@ -1,0 +1,108 @@
+"""The protocol of Hugging Face's text-embeddings-inference (TEI): `/embed`, `/embed_sparse`, `/rerank`, `/info`, `/health`.
+
+Source: TEI's OpenAPI description. Its addresses have no model in them: they are of `--default_model`. `POST /` is `/embed`, which is what
+`huggingface_hub.InferenceClient` asks if it is given the server's address alone.
+
+What a model can do is known from the outputs of its signature: `embedding`; ids and weights of tokens, [B,K] each; a `score` of two texts.
+"""
+
+import numpy as np
+import orjson
+from aiohttp import web
+
+from official_bert.server.protocols.translation import Translation, check_whole, vectors_of
+from official_bert.server.reading.tensors import NUMPY_TYPES
+from official_bert.server.request_handler import ModelAddress
+from official_bert.server.servable import Signature
+from official_bert.server.statuses import invalid
+
+CUT = "; with \"truncate\": true its end is cut off"
+
+
+class TextEmbeddings(Translation):
+    """Answers for the default model."""
+
+    def route(self, method, path):
+        """Every address of the protocol."""
+        return {("POST", "/"): self._embed, ("POST", "/embed"): self._embed, ("POST", "/embed_sparse"): self._embed_sparse,
+                ("POST", "/rerank"): self._rerank, ("GET", "/info"): self._info, ("GET", "/health"): self._health}.get((method, path))
+
+    async def _embed(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
+        async with self.reading(request, "Embed", "embed", deadline) as (reading, admission):
+            admission.name = name = self.chosen_model()
+            answer = await self.predict(ModelAddress(self.model_that_takes(name, reading.inputs)), reading, deadline, ("embedding",),
+                                        "one that run_export --head=embeddings wrote")
+            if not reading.more["truncate"]:
+                check_whole(answer, CUT)
+            vectors = vectors_of(answer, reading.more["dimensions"], reading.more["normalize"])
+            return await self.respond(request, vectors.size, lambda: orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY))
+
+    async def _embed_sparse(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
+        async with self.reading(request, "EmbedSparse", "embed", deadline) as (reading, admission):
+            admission.name = name = self.chosen_model()
+            name = self.model_that_takes(name, reading.inputs)
+            with self.handler.manager.using(name) as servable:
+                ids, weights = sparse_outputs(servable.signature(""), name)
+            if reading.more["dimensions"]:
+                raise invalid("'dimensions': expected none, because vectors with an entry for each token are not cut")
+            answer = await self.predict(ModelAddress(name), reading, deadline)
+            if not reading.more["truncate"]:
+                check_whole(answer, CUT)
+            return await self.respond(request, answer.outputs[ids].size,
+                                      lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
+
+    async def _rerank(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
+        async with self.reading(request, "Rerank", "rerank", deadline) as (reading, admission):
+            admission.name = name = self.chosen_model()
+            answer = await self.predict(ModelAddress(name), reading, deadline, ("score",), "one with a score for two texts")
+            if not reading.more["truncate"]:
+                check_whole(answer, CUT)
+            scores = np.asarray(answer.outputs["score"], np.float64)
+            if not reading.more["raw_scores"]:
+                scores = np.exp(-np.logaddexp(0, -scores))  # sigmoid, without overflow
+            texts = reading.inputs["text_pair"] if reading.more["return_text"] else None
+            return await self.respond(request, scores.size, lambda: orjson.dumps([
+                {"index": int(index), "score": float(scores[index]), **({} if texts is None else {"text": texts[index].decode("utf-8")})}
+                for index in np.argsort(-scores, kind="stable")]))
+
+    async def _info(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
+        name, limits = self.chosen_model(), self.handler.limits
+        with self.handler.manager.using(name) as servable:
+            body = {"model_id": name, "model_sha": str(servable.version), "model_dtype": "float32",
+                    "model_type": _kind(servable.signature(""), servable.labels), "max_client_batch_size": limits.max_request_rows,
+                    "max_concurrent_requests": limits.max_concurrent_requests, "version": "official_bert"}
+        return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+    async def _health(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
+        return web.Response(status=503 if self.handler.why_not_ready() else 200)
+
+
+def sparse_outputs(signature: Signature, name: str) -> tuple[str, str]:
+    """Returns the names of the outputs with ids of tokens and with their weights: the only integers and the only floats of shape [B,K].
+
+    Raises RequestError for a model that has no such pair.
+    """
+    by_kind: dict[str, list[str]] = {"i": [], "f": []}
+    for key, spec in signature.outputs.items():
+        if spec.shape is not None and len(spec.shape) == 2 and spec.dtype in NUMPY_TYPES:
+            by_kind.get(NUMPY_TYPES[spec.dtype].kind, []).append(key)
+    if [len(names) for names in by_kind.values()] != [1, 1]:
+        raise invalid(f"model {name!r}: expected one with ids of tokens and their weights, got a model that gives "
+                      f"{', '.join(signature.outputs)}")
+    return by_kind["i"][0], by_kind["f"][0]
+
+
+def sparse_json(ids: np.ndarray, weights: np.ndarray) -> bytes:
+    """Returns lists of tokens with their weights; those of weight 0 fill up a row and are left out."""
+    return orjson.dumps([[{"index": int(token), "value": float(weight)} for token, weight in zip(*row) if weight]
+                         for row in zip(ids.tolist(), weights.tolist())])
+
+
+def _kind(signature: Signature, labels: list[str]) -> dict:
+    """Returns what a model is, as TEI says it."""
+    if "embedding" in signature.outputs:
+        return {"embedding": {"pooling": "mean"}}
+    if "score" in signature.outputs and "text_pair" in signature.inputs:
+        return {"reranker": {"id2label": {"0": "score"}, "label2id": {"score": 0}}}
+    return {"classifier": {"id2label": {str(index): label for index, label in enumerate(labels)},
+                           "label2id": {label: index for index, label in enumerate(labels)}}}

@@ -1,0 +1,149 @@
+"""Reads the JSON of protocols that send texts: OpenAI's embeddings, and those of text-embeddings-inference (TEI).
+
+Their texts become the inputs of our models: `text`, `text_pair`, or rows of ids. Unknown keys are refused, as the servers of these
+protocols do, because a key that does nothing would be a mistake that nobody sees.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from official_bert.server.protocols.tensorflow_serving.rest_json import parse_body
+from official_bert.server.reading.requests import Reading
+from official_bert.server.reading.tensors import Arrays
+from official_bert.server.request_checks import Limits, check_declared, check_strings
+from official_bert.server.statuses import invalid
+
+MOST_ID = (1 << 31) - 1
+KINDS = {str: "a string", bool: "true or false", int: "a whole number", list: "a list"}
+
+
+def read_openai(body: bytes, limits: Limits) -> Reading:
+    """Reads a request for `/v1/embeddings`. Raises RequestError."""
+    request = parse_body(body)
+    _check_keys(request, ("input", "model", "encoding_format", "dimensions", "user"))
+    encoding = _field(request, "encoding_format", str, "float")
+    if encoding not in ("float", "base64"):
+        raise invalid(f"'encoding_format': expected 'float' or 'base64', got {encoding!r:.60}")
+    _field(request, "user", str, "")
+    return Reading(signature="", inputs=_texts_or_ids(request, "input", limits)[0], name=_field(request, "model", str),
+                   more={"encoding": encoding, "dimensions": _dimensions(request)})
+
+
+def read_embed(body: bytes, limits: Limits) -> Reading:
+    """Reads a request for TEI's `/embed` or `/embed_sparse`. Raises RequestError."""
+    request = parse_body(body)
+    _check_keys(request, ("inputs", "normalize", "truncate", "truncation_direction", "dimensions", "prompt_name"))
+    if request.get("prompt_name") is not None:
+        raise invalid(f"'prompt_name': expected null, because models here have no prompts, got {request['prompt_name']!r:.60}")
+    inputs, is_one = _texts_or_ids(request, "inputs", limits)
+    return Reading(signature="", inputs=inputs, more={
+        "is_one": is_one, "normalize": _field(request, "normalize", bool, True), "truncate": _truncate(request),
+        "dimensions": _dimensions(request)})
+
+
+def read_rerank(body: bytes, limits: Limits) -> Reading:
+    """Reads a request for TEI's `/rerank`: each text is a row, with the query before it. Raises RequestError."""
+    request = parse_body(body)
+    _check_keys(request, ("query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"))
+    query, texts = _field(request, "query", str), _field(request, "texts", list)
+    if not texts:
+        raise invalid("'texts': expected at least one text, got none")
+    _check_size({"text": ("string", (len(texts),)), "text_pair": ("string", (len(texts),))}, limits)
+    return Reading(signature="", inputs={"text": _strings("query", [query], limits).repeat(len(texts)),
+                                         "text_pair": _strings("texts", texts, limits)}, more={
+        "raw_scores": _field(request, "raw_scores", bool, False), "return_text": _field(request, "return_text", bool, False),
+        "truncate": _truncate(request)})
+
+
+def _texts_or_ids(request: Mapping[str, Any], key: str, limits: Limits) -> tuple[Arrays, bool]:
+    """Returns the inputs, texts or rows of ids, and whether it was one that did not stand in a list."""
+    value = request.get(key)
+    if isinstance(value, str):
+        return {"text": _strings(key, [value], limits)}, True
+    if not isinstance(value, list):
+        raise invalid(f"{key!r}: expected a string, a list of strings, or lists of token ids, got {_kind(value)}")
+    if not value:
+        raise invalid(f"{key!r}: expected at least one text, got an empty list")
+    if isinstance(value[0], str):
+        _check_size({"text": ("string", (len(value),))}, limits)
+        return {"text": _strings(key, value, limits)}, False
+    is_one = not isinstance(value[0], list)
+    return _rows_of_ids(key, [value] if is_one else value, limits), is_one
+
+
+def _rows_of_ids(key: str, rows: list, limits: Limits) -> Arrays:
+    """Returns rows of ids, padded with 0 to the longest, their mask and segments 0."""
+    for place, row in enumerate(rows):
+        if not isinstance(row, list) or not row:
+            raise invalid(f"{key!r}, item {place}: expected a list of token ids, got {_kind(row) if row != [] else 'an empty one'}")
+    shape = (len(rows), max(map(len, rows)))
+    _check_size(dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ("int32", shape)), limits)
+    ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    for place, row in enumerate(rows):
+        for number in row:
+            if type(number) is not int or not 0 <= number <= MOST_ID:
+                raise invalid(f"{key!r}, item {place}: expected token ids from 0, got {number!r:.60}")
+        ids[place, :len(row)], mask[place, :len(row)] = row, 1
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
+
+
+def _strings(key: str, values: list, limits: Limits) -> np.ndarray:
+    """Returns texts as an array of bytes, each within the limits."""
+    array = np.empty(len(values), object)
+    for place, value in enumerate(values):
+        if not isinstance(value, str):
+            raise invalid(f"{key!r}, item {place}: expected a string, got {_kind(value)}")
+        try:
+            array[place] = value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise invalid(f"{key!r}, item {place}: a lone surrogate is not text") from None
+    check_strings(key, array, limits)
+    return array
+
+
+def _check_size(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Limits) -> None:
+    """Refuses too many rows or elements, before there is an array of them."""
+    rows = next(iter(shapes.values()))[1][0]
+    if rows > limits.max_request_rows:
+        raise invalid(f"expected at most {limits.max_request_rows} texts in a request, got {rows}")
+    check_declared(shapes, limits)
+
+
+def _check_keys(request: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    if unknown := sorted(set(request) - set(known)):
+        raise invalid(f"expected the keys {', '.join(known)}, got {unknown[0]!r:.60}")
+
+
+def _field(request: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:
+    """Returns a value of exactly this type; null is as good as none. A default of None: it must be there."""
+    value = request.get(key)
+    if value is None and default is not None:
+        return default
+    if type(value) is not kind:
+        raise invalid(f"{key!r}: expected {KINDS[kind]}, got {_kind(value)}")
+    return value
+
+
+def _dimensions(request: Mapping[str, Any]) -> int:
+    """Returns the wanted length of vectors; 0: as long as they are."""
+    if request.get("dimensions") is None:
+        return 0
+    dimensions = _field(request, "dimensions", int)
+    if dimensions < 1:
+        raise invalid(f"'dimensions': expected at least 1, got {dimensions}")
+    return dimensions
+
+
+def _truncate(request: Mapping[str, Any]) -> bool:
+    """Returns whether texts may be cut, which models here do at the end."""
+    direction = _field(request, "truncation_direction", str, "right")
+    if direction.lower() != "right":
+        raise invalid(f"'truncation_direction': expected 'right', because models here cut the end of a text, got {direction!r:.60}")
+    return _field(request, "truncate", bool, False)
+
+
+def _kind(value: Any) -> str:
+    names = {str: "a string", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return names.get(type(value), "null")

@@ -1,0 +1,112 @@
+"""The base of protocols over REST that are translated onto TF Serving's: reading a body, choosing a model, running it, writing the answer.
+
+Everything else is that of every request here: limits, tokens, metrics, batches, deadlines.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+
+from official_bert.files import normal
+from official_bert.server.connections import Connections, unpack
+from official_bert.server.reading.requests import Reading
+from official_bert.server.request_handler import Admission, Answer, ModelAddress, RequestHandler
+from official_bert.server.servable import Servable
+from official_bert.server.statuses import RequestError, answer_too_large, invalid
+
+LARGE_ANSWER = 10_000  # values; a thread writes more
+Route = Callable[[web.BaseRequest, float | None], Awaitable[web.StreamResponse]]
+
+
+class Translation:
+    """A protocol: `route` gives what answers an address. `default_model` answers requests that name none."""
+
+    def __init__(self, handler: RequestHandler, connections: Connections, default_model: str = ""):
+        self.handler, self.connections, self.default_model = handler, connections, default_model
+
+    def route(self, method: str, path: str) -> Route | None:
+        """Returns what answers an address; None if it is not of this protocol."""
+        raise NotImplementedError
+
+    @contextlib.asynccontextmanager
+    async def reading(self, request: web.BaseRequest, api: str, reader: str, deadline: float | None, name: str = "",
+                      **task: Any) -> AsyncIterator[tuple[Reading, Admission]]:
+        """Reads a request with one of `READERS`, and counts it until it has its answer."""
+        body = await self.connections.read_body(request)
+        with self.connections.working(request), self.handler.admitted(name, api, "REST", deadline) as admission:
+            if "gzip" in request.headers.get("Content-Encoding", ""):
+                body = await asyncio.to_thread(unpack, body, self.handler.limits.max_request_bytes)
+            yield await self.handler.reader.read(reader, body, **task), admission
+
+    async def predict(self, address: ModelAddress, reading: Reading, deadline: float | None, outputs: Iterable[str] = (),
+                      what: str = "") -> Answer:
+        """Runs a model that has these `outputs` among its own, or refuses: `what` says what kind of model that is. Raises RequestError."""
+        async def read(servable: Servable) -> Reading:
+            signature = servable.signature(reading.signature)
+            if missing := [name for name in outputs if name not in signature.outputs]:
+                raise invalid(f"model {address.name!r} has no output {missing[0]}: expected {what}, got a model that gives "
+                              f"{', '.join(signature.outputs)}")
+            return reading
+        return await self.handler.predict(address, read, deadline)
+
+    def model_that_takes(self, name: str, inputs: Iterable[str]) -> str:
+        """Returns a served model, or the one in the folder beside it (`text`, `ids`) if that is the form which takes these inputs.
+
+        Raises RequestError: NOT_FOUND for no such model.
+        """
+        models, takes_ids = self.handler.manager.models, "input_ids" in inputs
+        if name not in models:
+            raise RequestError("NOT_FOUND", f"model {name!r:.200}: expected one of {', '.join(sorted(models))}")
+        with self.handler.manager.using(name) as servable:
+            if ("input_ids" in servable.signature("").inputs) == takes_ids:
+                return name
+        form = "ids" if takes_ids else "text"
+        folder = os.path.join(os.path.dirname(normal(models[name].base_path)), form)
+        for other, config in models.items():
+            if normal(config.base_path) == folder:
+                return other
+        raise invalid(f"model {name!r} takes {'text' if takes_ids else 'token ids'}: expected {folder}, which takes "
+                      f"{'token ids' if takes_ids else 'text'}, to be served beside it")
+
+    def chosen_model(self) -> str:
+        """Returns the model for requests that name none. Raises RequestError if there are several, and no default."""
+        names = sorted(self.handler.manager.models)
+        if not self.default_model and len(names) > 1:
+            raise invalid(f"several models are served ({', '.join(names)}): this address answers for --default_model, which is not given")
+        return self.default_model or names[0]
+
+    async def respond(self, request: web.BaseRequest, size: int, write: Callable[[], bytes], content_type: str = "application/json",
+                      ) -> web.Response:
+        """Returns a response whose body `write` makes, in a thread if it has many values. Raises RequestError for too large a body."""
+        body = await asyncio.to_thread(write) if size > LARGE_ANSWER else write()
+        if len(body) > (most := self.handler.limits.max_answer_bytes):
+            raise answer_too_large(most)
+        if size > LARGE_ANSWER:
+            return self.connections.response(request, body, content_type)
+        return web.Response(body=body, content_type=content_type)
+
+
+def vectors_of(answer: Answer, dimensions: int, normalize: bool) -> np.ndarray:
+    """Returns the vectors of an answer, float32 [B,D], cut to `dimensions` (0: all) and then, if asked for, of length 1.
+
+    Raises RequestError for more dimensions than there are.
+    """
+    vectors = np.asarray(answer.outputs["embedding"], np.float32)
+    if dimensions > vectors.shape[1]:
+        raise invalid(f"'dimensions': expected at most the {vectors.shape[1]} that the model's vectors have, got {dimensions}")
+    vectors = np.ascontiguousarray(vectors[:, :dimensions or None])  # as JSON wants it
+    if normalize:
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return vectors
+
+
+def check_whole(answer: Answer, remedy: str = "") -> None:
+    """Refuses texts of which the model saw a part only, if nobody allowed that."""
+    truncated = answer.outputs.get("truncated")
+    if truncated is not None and truncated.any():
+        raise invalid(f"text {int(np.argmax(truncated))} has more tokens than the model takes{remedy}")

@@ -1,0 +1,130 @@
+"""Runs an exported file beside the SavedModel's own graph, before anybody gets it.
+
+Exact formats must give the same numbers for rows of ids; formats with smaller weights are judged by their answers to a user's texts.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.serving.formats.engines import Arrays, PortableModel, as_model
+from official_bert.serving.loading import function_of
+from official_bert.serving.served_model import ServedModel
+
+BOUND = 1e-4  # of numbers up to 1; relative beyond
+ROWS, LONGEST = 3, 64  # of the rows of ids that are compared
+BATCH = 32  # texts
+DECISIONS = ("label", "labels", "choice", "answer", "entities", "types", "starts", "tokens")  # outputs that are right or wrong
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckTexts:
+    """A user's texts: rows of a model's inputs, perhaps with the right answers, and how much accuracy an export may lose on them."""
+
+    rows: Sequence[Mapping[str, Any]]
+    labels: Sequence[str] | None = None
+    most_loss: float = 0.01
+
+
+def check_numbers(served: ServedModel, engine: PortableModel, where: str) -> str:
+    """Compares a file's numbers with those of the graph that the `ids` SavedModel holds; returns what was measured.
+
+    Raises ValueError, naming `where`, if they differ by more than `BOUND`.
+    """
+    reference = tf.function(lambda **inputs: served.answer_ids(inputs), autograph=False).get_concrete_function(**served.ids_inputs)
+    largest = 0.0
+    for rows, length in ((1, 3), (ROWS, min(LONGEST, served.max_seq_length)), (2, served.max_seq_length)):
+        inputs = random_rows(served, rows, length)
+        wanted = {name: value.numpy() for name, value in reference(**{name: tf.constant(value) for name, value in inputs.items()}).items()}
+        found = engine(inputs)
+        for name in set(wanted) & set(found):
+            real = _real(inputs, wanted[name])
+            difference = np.abs(found[name][real] - wanted[name][real]) / np.maximum(1, np.abs(wanted[name][real]))
+            largest = max(largest, float(difference.max(initial=0)))
+            if not largest <= BOUND:  # NaN is not
+                raise ValueError(f"{where}: expected the numbers of the SavedModel within {BOUND:g}, got {name} with a difference of "
+                                 f"{largest:.2g} for {rows} rows of {length} tokens; nothing was written")
+    return f"within {largest:.1e} of the SavedModel"
+
+
+def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.ndarray]:
+    """Returns rows of ids, the first whole and others half padding, for the inputs of a served model."""
+    rng = np.random.default_rng(0)
+    sizes = served.encoder.settings
+    shape = (rows, 2, length) if served.ids_inputs["input_ids"].shape.rank == 3 else (rows, length)
+    mask = np.ones(shape, np.int32)
+    mask[1:, ..., (length + 1) // 2:] = 0
+    values: dict[str, np.ndarray] = {
+        "input_ids": rng.integers(0, sizes["vocab_size"], shape), "segment_ids": rng.integers(0, sizes["type_vocab_size"], shape),
+        "masked_lm_positions": rng.integers(0, (length + 1) // 2, (rows, 2))}
+    values = {name: (value * mask if value.shape == shape else value).astype(np.int32) for name, value in values.items()}
+    return {name: {**values, "input_mask": mask}[name] for name in served.ids_inputs}
+
+
+def _real(inputs: Arrays, output: np.ndarray) -> Any:
+    """Returns the places of an output that mean something: those of real tokens, or all."""
+    mask = inputs["input_mask"]
+    return mask.astype(bool) if mask.ndim == 2 and output.shape[:2] == mask.shape else ...
+
+
+def check_answers(served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: CheckTexts, where: str) -> str:
+    """Compares the answers to texts with the SavedModel's; returns what was measured.
+
+    With labels, the loss is that of accuracy; without, the share of texts whose answer changes, which bounds it. Answers that are numbers
+    (scores, vectors) lose what of their variance does not agree. Raises ValueError, naming `where`, for more than `most_loss`.
+    """
+    before = _answers(served, texts.rows)
+    served.engine = as_model(engine, description)
+    try:
+        after = _answers(served, texts.rows)
+    finally:
+        served.engine = None
+    loss, told = _loss(before, after, texts.labels)
+    if not loss <= texts.most_loss:
+        raise ValueError(f"{where}: expected a loss of at most {texts.most_loss:g} on --check_file, got {loss:.4f}: {told}; "
+                         "nothing was written")
+    return told
+
+
+def _answers(served: ServedModel, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    function: Callable = function_of(served)
+    answers = []
+    for start in range(0, len(rows), BATCH):
+        part = rows[start:start + BATCH]
+        outputs = function(**{name: [row[name] for row in part] for name in served.text_inputs})
+        answers += [{name: value[place] for name, value in outputs.items()} for place in range(len(part))]
+    return answers
+
+
+def _loss(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], labels: Sequence[str] | None) -> tuple[float, str]:
+    names = [name for name in DECISIONS if name in before[0]]
+    count = len(before)
+    if labels is not None:
+        name = names[0] if names else ""
+        if name not in ("label", "choice", "answer"):
+            raise ValueError("--check_label: expected a model that gives a label, a choice or an answer")
+        right = [sum(_text(answer[name]) == label for answer, label in zip(answers, labels)) for answers in (before, after)]
+        return (right[0] - right[1]) / count, f"accuracy {right[1] / count:.4f} on {count} texts, the SavedModel's {right[0] / count:.4f}"
+    if names:
+        changed = sum(any(_kept(one[name]) != _kept(other[name]) for name in names) for one, other in zip(before, after))
+        return changed / count, f"{changed} of {count} answers are not the SavedModel's"
+    name = "embedding" if "embedding" in before[0] else "score"
+    exact, found = (np.stack([answer[name] for answer in answers]) for answers in (before, after))
+    spread = float(np.square(exact - exact.mean(0)).sum()) if count > 1 else float(np.square(exact).sum())
+    lost = float(np.square(found - exact).sum()) / max(spread, 1e-12)
+    return lost, f"{lost:.2e} of the variance of {name} on {count} texts does not agree with the SavedModel's"
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _kept(value: Any) -> Any:
+    """Returns a decision without what fills it up; of words for a blank, the first."""
+    if not isinstance(value, np.ndarray):
+        return value
+    first = value[:, 0] if value.ndim == 2 else value
+    return [item for item in first.tolist() if item]

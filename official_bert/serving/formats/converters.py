@@ -1,0 +1,112 @@
+"""Writes a dense pass as an ONNX file (tf2onnx) or a LiteRT file (TensorFlow's own converter, builtin operations only)."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+import tensorflow as tf
+
+from official_bert.serving.formats.dense import Dense, layer_of
+
+OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime reads
+DIMENSIONS = {"input_ids": ("batch", "length"), "input_mask": ("batch", "length"), "segment_ids": ("batch", "length"),
+              "masked_lm_positions": ("batch", "positions")}
+OF_CHOICES = ("batch", "choices", "length")
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format of another runtime: how a dense pass is written, and whether its weights keep float32."""
+
+    convert: Callable[..., bytes]
+    is_exact: bool = True
+
+
+def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> bytes:
+    """Returns an ONNX file. Raises ValueError, naming `where`, for an operation without a counterpart, with its layer."""
+    try:
+        import onnx
+        import tf2onnx
+    except ImportError as error:
+        raise ValueError(f"{where}: {error.name} is not installed: install official-bert[onnx] (requirements-onnx.txt)") from None
+    if opset not in OPSETS:
+        raise ValueError(f"--opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
+    function = dense.function
+    names = {tensor.name: name for tensor, name in zip([*function.inputs, *function.outputs], [*dense.inputs, *dense.outputs])}
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # it tells each optimisation; what it lacks is told below
+    with _hidden_output():
+        model, _ = tf2onnx.convert.from_graph_def(
+            function.graph.as_graph_def(), name="official_bert", opset=opset, input_names=[tensor.name for tensor in function.inputs],
+            output_names=[tensor.name for tensor in function.outputs], tensors_to_rename=names)
+    for node in model.graph.node:
+        if not node.domain and not onnx.defs.has(node.op_type):
+            raise _lacks(where, "ONNX", node.op_type, node.name)
+    for value in model.graph.input:
+        sizes = OF_CHOICES if len(value.type.tensor_type.shape.dim) == 3 else DIMENSIONS[value.name]
+        for dim, size in zip(value.type.tensor_type.shape.dim, sizes):
+            dim.dim_param = size
+    for value in model.graph.output:
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    model.producer_name, model.doc_string = "official_bert", "rows of token ids -> numbers; metadata_props say the rest"
+    onnx.helper.set_model_props(model, {"opset": str(opset), "vocab": _read(vocab_file), **{
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in description.items()}})
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
+def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32) -> bytes:
+    """Returns a LiteRT file with weights of a type; with int8, each product's rows are scaled when they are computed (dynamic range).
+
+    Raises ValueError, naming `where`, for an operation that is not built in, with its layer.
+    """
+    with tempfile.TemporaryDirectory() as folder, _hidden_output() as told:
+        dense.save(folder)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        if weights != tf.float32:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if weights == tf.float16:
+            converter.target_spec.supported_types = [tf.float16]
+        try:
+            return converter.convert()
+        except Exception as error:  # ConverterError is in a private module
+            told.seek(0)
+            message = f"{told.read()}\n{error}"
+            operation = re.search(r"'tf\.(\w+)' op is neither", message)
+            node = re.search(r'"([\w/.]+)@', message.partition("op is neither")[0].splitlines()[-1])
+            if operation is None:
+                raise ValueError(f"{where}: the converter to LiteRT fails: {str(error).splitlines()[0][:200]}") from None
+            raise _lacks(where, "LiteRT", operation[1], node[1] if node else "") from None
+
+
+def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:
+    return ValueError(f"{where}: {runtime} lacks the operation {operation}{layer_of(node)}; --format=saved_model has it")
+
+
+@contextlib.contextmanager
+def _hidden_output() -> Iterator[IO[str]]:
+    """Gives a file that gets what converters print, from C++ too, in place of standard output and error."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        kept = {number: os.dup(number) for number in (1, 2)}
+        try:
+            for number in kept:
+                os.dup2(file.fileno(), number)
+            yield file
+        finally:
+            for number, copy in kept.items():
+                os.dup2(copy, number)
+                os.close(copy)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()

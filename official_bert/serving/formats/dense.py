@@ -1,0 +1,59 @@
+"""A served model's answer to rows of ids as one plain dense pass with frozen weights: what other runtimes take.
+
+Rows are not sorted into groups, as the SavedModels do, because that takes loops that collect tensors, which other runtimes lack.
+Names of classes are not part of it: they travel beside the numbers (`description`).
+"""
+
+import dataclasses
+import os
+
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from official_bert.serving.served_model import ServedModel
+
+MOST_BYTES = (2 << 30) - (64 << 20)  # of weights: protocol buffers and flat buffers end at 2 GiB, and hold names and shapes too
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """A frozen graph and its named inputs and outputs, in the order of the graph's."""
+
+    function: tf.types.experimental.ConcreteFunction
+    inputs: dict[str, tf.TensorSpec]
+    outputs: dict[str, tf.TensorSpec]
+
+    def save(self, folder: str) -> None:
+        """Writes it as a SavedModel, from which converters take the names of inputs and outputs."""
+        @tf.function(autograph=False)
+        def by_name(**tensors):
+            return dict(zip(self.outputs, self.function(*(tensors[name] for name in self.inputs))))
+        tf.saved_model.save(tf.Module(), folder, signatures={"serving_default": by_name.get_concrete_function(**self.inputs)})
+
+
+def dense_pass(served: ServedModel, where: str = "--format") -> Dense:
+    """Returns the dense pass of a served model: the numbers of its `ids` SavedModel, and the model's own that they are made of.
+
+    Raises ValueError, naming `where`, for a model whose answer is no dense pass, and for more weights than such a file may hold.
+    """
+    if served.why_not_dense:
+        raise ValueError(f"{where}: expected saved_model alone for this model: {served.why_not_dense}, which other formats cannot hold")
+    size = sum(variable.value.dtype.size * variable.value.shape.num_elements() for variable in served.model.variables)
+    if size > MOST_BYTES:
+        raise ValueError(f"{where}: expected weights of at most {MOST_BYTES} bytes, which a file of 2 GiB can hold, got {size}")
+
+    @tf.function(autograph=False)
+    def compute(**inputs):
+        outputs = served.call_model(inputs)
+        numbers = {name: value for name, value in served.finish_rows(outputs).items() if value.dtype != tf.string}
+        return {**outputs, **numbers}
+    function = convert_variables_to_constants_v2(compute.get_concrete_function(**served.ids_inputs))
+    names = [tensor.name.split(":")[0] for tensor in function.inputs]
+    outputs = sorted(compute.get_concrete_function(**served.ids_inputs).structured_outputs)  # a graph's are sorted by name
+    return Dense(function, {name: served.ids_inputs[name] for name in names},
+                 {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in zip(outputs, function.outputs)})
+
+
+def layer_of(node: str) -> str:
+    """Returns the layer in which a node of a graph stands, as a message names it."""
+    return f" in {layer}" if (layer := os.path.dirname(node)) else ""

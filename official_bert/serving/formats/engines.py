@@ -1,0 +1,119 @@
+"""Runs models of other runtimes: ONNX Runtime (extra `onnx`) and LiteRT (extra `litert`).
+
+An engine takes and gives NumPy arrays by name; `as_model` puts it in the place of a served model's own computation.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.copies import local_copy
+from official_bert.serving.formats.description import FILE
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class PortableModel:
+    """The numbers of a model of another runtime, by name, for rows of ids."""
+
+    file: ClassVar[str]
+    extra: ClassVar[str]
+
+    def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Returns the outputs for rows; for none of them, outputs without rows."""
+        rows = len(next(iter(inputs.values())))
+        if rows:
+            return self.run(inputs)
+        one = {name: np.ones((1, *(max(1, size) for size in value.shape[1:])), np.int32) for name, value in inputs.items()}
+        return {name: value[:0] for name, value in self.run(one).items()}
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Returns the outputs for at least one row."""
+        raise NotImplementedError
+
+
+class OnnxModel(PortableModel):
+    """A model in ONNX Runtime, on CPUs."""
+
+    file = "model.onnx"
+    extra = "onnx"
+
+    def __init__(self, path: str):
+        import onnxruntime
+        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self._outputs = [output.name for output in self._session.get_outputs()]
+
+    def run(self, inputs):
+        """Returns the outputs for at least one row."""
+        return dict(zip(self._outputs, self._session.run(self._outputs, dict(inputs))))
+
+
+class LiteRTModel(PortableModel):
+    """A model in LiteRT; one request after the other, because an interpreter has one set of tensors."""
+
+    file = "model.tflite"
+    extra = "litert"
+
+    def __init__(self, path: str):
+        from ai_edge_litert.interpreter import Interpreter
+        self._interpreter = Interpreter(model_path=path, num_threads=os.cpu_count())
+        self._signature = self._interpreter.get_signature_runner()
+        self._lock = threading.Lock()
+
+    def run(self, inputs):
+        """Returns the outputs for at least one row."""
+        with self._lock:
+            return {name: np.array(value) for name, value in self._signature(**inputs).items()}
+
+
+ENGINES: Mapping[str, type[PortableModel]] = {"onnx": OnnxModel, "litert": LiteRTModel}
+
+
+def engine_of(form: str) -> type[PortableModel]:
+    """Returns the engine that runs a format such as `litert_int8`."""
+    return ENGINES[form.partition("_")[0]]
+
+
+def load_engine(folder: str) -> tuple[PortableModel, dict[str, Any]]:
+    """Returns the model in a folder that run_export wrote (models/NAME/onnx/1), and its description.
+
+    Raises ValueError if the runtime is not installed, or cannot read the file.
+    """
+    with open(local_copy(os.path.join(folder, FILE)), encoding="utf-8") as file:
+        description = json.load(file)
+    kind = engine_of(description["format"])
+    path = local_copy(os.path.join(folder, kind.file))
+    return start(kind, path), description
+
+
+def start(kind: type[PortableModel], path: str) -> PortableModel:
+    """Returns a running model. Raises ValueError if the runtime is not installed, or cannot read the file."""
+    try:
+        return kind(path)  # type: ignore[call-arg]
+    except ImportError as error:
+        raise ValueError(f"{path}: {error.name} is not installed: install official-bert[{kind.extra}] "
+                         f"(requirements-{kind.extra}.txt)") from None
+    except Exception as error:  # each runtime has exceptions of its own
+        raise ValueError(f"{path}: {kind.__name__} cannot read it: {str(error).splitlines()[0][:200]}") from None
+
+
+def as_model(engine: PortableModel, description: Mapping[str, Any]) -> Any:
+    """Returns an engine as `ServedModel.engine`: a function of tensors, in graphs too."""
+    outputs = {name: (tf.as_dtype(dtype), shape) for name, (dtype, shape) in sorted(description["outputs"].items())}
+
+    def compute(inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        names = list(description["inputs"])
+
+        def call(*values: np.ndarray) -> list[np.ndarray]:
+            answer = engine(dict(zip(names, values)))
+            return [answer[name] for name in outputs]
+        found = tf.numpy_function(call, [tf.cast(inputs[name], tf.int32) for name in names], [dtype for dtype, _ in outputs.values()])
+        for value, (_, shape) in zip(found, outputs.values()):
+            value.set_shape(shape)
+        return dict(zip(outputs, found))
+    return compute

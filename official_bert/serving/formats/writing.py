@@ -1,0 +1,92 @@
+"""Writes a served model for other runtimes: ONNX Runtime and LiteRT."""
+
+import dataclasses
+import functools
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from official_bert.config import Config
+from official_bert.serving.formats import description
+from official_bert.serving.formats.checking import CheckTexts, check_answers, check_numbers
+from official_bert.serving.formats.converters import Format, to_litert, to_onnx
+from official_bert.serving.formats.dense import dense_pass
+from official_bert.serving.formats.engines import engine_of, start
+from official_bert.serving.served_model import ServedModel
+
+DEFAULT_OPSET = 17
+FORMATS: Mapping[str, Format] = {
+    "onnx": Format(to_onnx),
+    "litert": Format(to_litert),
+    "litert_float16": Format(functools.partial(to_litert, weights=tf.float16), is_exact=False),
+    "litert_int8": Format(functools.partial(to_litert, weights=tf.int8), is_exact=False)}
+# Why other runtimes get rows of ids, and no text.
+NO_TEXT: Mapping[str, str] = {
+    "onnx_text": "the tokenizer of ONNX Runtime Extensions gives other tokens than 2018's (Greek, Turkish, U+2028)",
+    "litert_text": "the tokenizer's graph has operations on strings (UnicodeDecode and others) that are neither built into LiteRT nor "
+                   "among those that tensorflow-text registers for it"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FormatOptions:
+    """The user's choices about other formats."""
+
+    opset: int = DEFAULT_OPSET  # of ONNX
+    texts: CheckTexts | None = None  # to judge formats with smaller weights
+
+
+def check_formats(names: Sequence[str]) -> None:
+    """Raises ValueError for an unknown format, one twice, and one that takes text."""
+    known = ["saved_model", *FORMATS]
+    for name in names:
+        if name in NO_TEXT:
+            raise ValueError(f"--format={name}: expected one of {', '.join(known)}, which take token ids: {NO_TEXT[name]}")
+        if name not in known:
+            raise ValueError(f"--format: expected one or more of {', '.join(known)}, got {name!r}")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"--format: expected one or more of {', '.join(known)}, each once, got {','.join(names)!r}")
+
+
+def check_choices(names: Sequence[str], options: FormatOptions, precision: str) -> None:
+    """Raises ValueError for choices that do not go with the formats, before any work is done."""
+    check_formats(names)
+    others = [name for name in names if name in FORMATS]
+    smaller = [name for name in others if not FORMATS[name].is_exact]
+    if others and precision != "float32":
+        raise ValueError(f"--precision={precision}: expected --format=saved_model alone beside it, got {others[0]}, whose products are "
+                         "float32; litert_float16 and litert_int8 have smaller weights")
+    if smaller and not options.texts:
+        raise ValueError(f"--format={smaller[0]}: expected --check_file, texts on which its loss of accuracy is measured")
+    if options.texts and not smaller:
+        raise ValueError("--check_file: expected a format with smaller weights (litert_float16, litert_int8) beside it; others are "
+                         "compared number by number")
+    if options.opset != DEFAULT_OPSET and "onnx" not in others:
+        raise ValueError("--opset: expected --format=onnx beside it")
+
+
+def write_format(served: ServedModel, config: Config, form: str, folder: str, assets: str, *, version: int, options: FormatOptions) -> str:
+    """Writes a folder with the model's file, `model.json` and `assets/`; returns a line about it.
+
+    The file is run beside the SavedModel's graph first. Raises ValueError if it does not answer as that does, or cannot be written.
+    """
+    where = f"--format={form}"
+    dense = dense_pass(served, where)
+    described = description.describe(served, config, dense, form=form, version=version)
+    kind = engine_of(form)
+    os.makedirs(folder)
+    path = os.path.join(folder, kind.file)
+    with open(path, "wb") as file:
+        file.write(FORMATS[form].convert(dense, where, described, served.tokenizer.vocab_file, options.opset))
+    engine = start(kind, path)
+    if FORMATS[form].is_exact:
+        told = check_numbers(served, engine, where)
+    else:
+        assert options.texts is not None
+        told = check_answers(served, engine, described, options.texts, where)
+    with open(os.path.join(folder, description.FILE), "w", encoding="utf-8") as file:
+        file.write(description.to_text(described))
+    shutil.copytree(assets, os.path.join(folder, "assets"))
+    opset = f"opset {options.opset}; " if form == "onnx" else ""
+    return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{os.path.getsize(path)} bytes; {told}"

@@ -1,0 +1,197 @@
+"""Models for ONNX Runtime and LiteRT answer as the SavedModel does, alone and through `Predictor`."""
+
+import dataclasses
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from official_bert.config import Config, ModelConfig, TokenizerConfig
+from official_bert.interface.predictor import Predictor
+from official_bert.serving import export
+from official_bert.serving.formats import checking
+from official_bert.serving.formats.checking import CheckTexts, random_rows
+from official_bert.serving.formats.converters import to_litert
+from official_bert.serving.formats.dense import Dense
+from official_bert.serving.formats.writing import FormatOptions
+from official_bert.serving.loading import load_exported
+from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks.loading import load_task
+
+SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+                    max_position_embeddings=48, initializer_range=0.5)
+TEXTS = ["The surveyor met Señora Núñez, near Brno.", "", "中国 price e\u0301t",
+         "the youngest apprentice borrowed the greenhouse thermometer (while it rained in Brno and St. Anne's parish!)"]
+CASES = {
+    "classification": ({"kind": "classifier", "labels": ["no", "ja", "être"]}, {}),
+    "classification several": ({"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
+    "classification windows": ({"kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16,
+                                "doc_stride": 4}, {}),
+    "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, {}),
+    "glue regression": ({"dataset": "stsb"}, {}),
+    "swag": ({}, {}),
+    "squad": ({"doc_stride": 8, "max_query_length": 12}, {}),
+    "ner": ({"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), "doc_stride": 8}, {}),
+    "pretraining": ({"max_predictions_per_seq": 4}, {"top_k": 2}),
+    "pretraining next_token": ({"objective": "next_token"}, {"top_k": 2}),
+    "retrieval": ({}, {}),
+    "classification embeddings": ({"kind": "classifier", "labels": ["x", "y"]}, {"head": "embeddings", "pooling": "cls"})}
+
+
+@pytest.fixture(scope="module")
+def make(golden):
+    """Returns a case's served model and its configuration."""
+    def of(name, **more):
+        options, choices = CASES[name]
+        model = SMALL if "next_token" not in name else dataclasses.replace(SMALL, attention="left_to_right")
+        config = Config(task=name.split()[0], model=model, options={"max_seq_length": 48, **options, **more},
+                        tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
+        task = load_task(config)
+        keras.utils.set_random_seed(3)
+        model = task.build_model()
+        if task.config.task == "ner":
+            model.tagger.output_bias.assign([-1.0, 0.0, 0.0, 0.0, 0.0])
+        return make_served_model(task, model, ServingOptions(**choices)), config
+    return of
+
+
+def write(make, name, output, formats, **options):
+    served, config = make(name)
+    lines = export.export(served, config, export.ExportOptions(
+        output=str(output), batch_sizes=(), num_choices=2, formats=formats, other_formats=FormatOptions(**options)))
+    return served, lines
+
+
+def rows_for(inputs):
+    parts = {"text": TEXTS, "text_pair": TEXTS[::-1], "question": ["Who met " + text[:9] + "?" for text in TEXTS],
+             "context": [" " + text * 4 for text in TEXTS], "choices": [["ran home", text[-20:]] for text in TEXTS]}
+    return [{name: parts[name][place] for name in inputs} for place in range(len(TEXTS))]
+
+
+def close(found, wanted):
+    """Compares answers: the same texts, numbers within 1e-4."""
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted):
+        assert one.keys() == other.keys()
+        for key, value in other.items():
+            if np.asarray(value).dtype.kind == "f":
+                np.testing.assert_allclose(one[key], value, atol=1e-4, rtol=1e-4, err_msg=key)
+            else:
+                assert one[key] == value, key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_every_head_answers_alike_in_every_runtime(make, name, tmp_path):
+    served, lines = write(make, name, tmp_path, ("saved_model", "onnx", "litert"))
+    assert [line.split(":")[0] for line in lines] == [f"{tmp_path}/{form}/1" for form in ("text", "ids", "onnx", "litert")]
+    inputs = random_rows(served, 3, min(20, served.max_seq_length))
+    wanted = load_exported(str(tmp_path), "ids")(**inputs)
+    import onnxruntime  # the runtimes by themselves, as somebody without us uses them
+    session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "1" / "model.onnx"))
+    runner = Interpreter(str(tmp_path / "litert" / "1" / "model.tflite")).get_signature_runner()
+    found = [dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs))), runner(**inputs)]
+    real = inputs["input_mask"].astype(bool)
+    for numbers in found:
+        compared = set(numbers) & set(wanted)
+        assert compared
+        for key in compared:
+            places = real if wanted[key].shape[:2] == real.shape else ...
+            np.testing.assert_allclose(numbers[key][places], wanted[key][places], atol=1e-4, rtol=1e-4, err_msg=key)
+    predictor = Predictor(tmp_path)
+    rows = rows_for(predictor.inputs)
+    if name.startswith("pretraining"):
+        rows = [{"text": text + " [MASK] of [MASK]"} for text in TEXTS]
+    answers = predictor(rows)
+    for form in ("onnx", "litert"):
+        other = Predictor(tmp_path / form)
+        assert (other.inputs, other.outputs) == (predictor.inputs, predictor.outputs)
+        close(other(rows), answers)
+
+
+def test_what_travels_with_a_file(make, tmp_path, golden):
+    import onnx
+    write(make, "classification", tmp_path, ("onnx",))
+    folder = tmp_path / "onnx" / "1"
+    described = json.loads((folder / "model.json").read_text())
+    model = onnx.load(str(folder / "model.onnx"))
+    props = {entry.key: entry.value for entry in model.metadata_props}
+    assert json.loads(props["labels"]) == described["labels"] == ["no", "ja", "être"] == (folder / "assets/labels.txt").read_text().split()
+    assert props["vocab"] == (golden / "vocab_uncased.txt").read_text() == (folder / "assets/vocab.txt").read_text()
+    assert (props["do_lower_case"], props["version"], props["format"], props["opset"]) == ("true", "1", "onnx", "17")
+    assert json.loads(props["limits"])["max_seq_length"] == 48 and model.opset_import[0].version == 17
+    sizes = {value.name: [dim.dim_param for dim in value.type.tensor_type.shape.dim] for value in model.graph.input}
+    assert sizes == {key: ["batch", "length"] for key in ("input_ids", "input_mask", "segment_ids")}
+    with pytest.raises(ValueError, match="version 1 exists"):
+        served, config = make("classification")
+        export.export(served, config, export.ExportOptions(output=str(tmp_path), formats=("onnx",), version=1))
+    assert Predictor(folder / "model.onnx")("Good.")["label"] in described["labels"]
+
+
+@pytest.mark.slow
+def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
+    served, _ = make("classification")
+    rows = [{"text": f"{text} {number}"} for number in range(8) for text in TEXTS]
+    exact = [answer["label"] for answer in checking._answers(served, rows)]
+    labels = [label.decode() for label in exact]
+    _, lines = write(make, "classification", tmp_path, ("litert", "litert_float16", "litert_int8"), texts=CheckTexts(rows, labels, 0.1))
+    assert "accuracy" in lines[1] and "accuracy" in lines[2]
+    sizes = [(tmp_path / form / "1" / "model.tflite").stat().st_size for form in ("litert", "litert_float16", "litert_int8")]
+    assert sizes[2] < sizes[1] < sizes[0]
+    for head in ("retrieval", "glue regression", "ner", "squad", "pretraining"):
+        served, _ = make(head)
+        texts = CheckTexts(rows_for(served.text_inputs), None, 1.0)
+        _, lines = write(make, head, tmp_path / head, ("litert_int8",), texts=texts)
+        assert "SavedModel's" in lines[0]
+    with pytest.raises(ValueError, match=r"litert_int8: expected a loss of at most 1e-09 on --check_file, got .*; nothing was written"):
+        write(make, "retrieval", tmp_path / "other", ("litert_int8",), texts=CheckTexts([{"text": text} for text in TEXTS], None, 1e-9))
+    assert not (tmp_path / "other" / "litert_int8").exists()
+
+
+@pytest.mark.parametrize(("formats", "options", "told"), [
+    (("tensorrt",), {}, "--format: expected one or more of saved_model, onnx, litert, litert_float16, litert_int8, got 'tensorrt'"),
+    (("onnx", "onnx"), {}, "each once, got 'onnx,onnx'"),
+    ((), {}, "each once, got ''"),
+    (("onnx_text",), {}, "--format=onnx_text: expected one of .*, which take token ids: the tokenizer of ONNX Runtime Extensions"),
+    (("litert_text",), {}, "--format=litert_text: .*UnicodeDecode"),
+    (("onnx",), {"opset": 99}, "--opset: expected 13 to 18, got 99"),
+    (("litert",), {"opset": 15}, "--opset: expected --format=onnx beside it"),
+    (("litert_int8",), {}, "--format=litert_int8: expected --check_file"),
+    (("onnx",), {"texts": CheckTexts([{"text": "a"}])}, "--check_file: expected a format with smaller weights")])
+def test_what_does_not_fit_is_refused_in_a_line_and_nothing_is_written(make, formats, options, told, tmp_path):
+    with pytest.raises(ValueError, match=told) as caught:
+        write(make, "classification", tmp_path / "x", formats, **options)
+    assert "\n" not in str(caught.value) and not (tmp_path / "x" / "onnx").exists()
+
+
+def test_a_best_path_and_smaller_products_are_refused_by_name(make, tmp_path):
+    with pytest.raises(ValueError, match=r"--format=onnx: expected saved_model alone .*options\.crf, options\.constrain"):
+        served, config = make("ner", crf=True)
+        export.export(served, config, export.ExportOptions(output=str(tmp_path), batch_sizes=(), formats=("onnx",)))
+    with pytest.raises(ValueError, match="--precision=int8: expected --format=saved_model alone beside it, got litert"):
+        export.export(served, config, export.ExportOptions(output=str(tmp_path), formats=("saved_model", "litert"), precision="int8"))
+    assert not list(pathlib.Path(tmp_path).glob("*/1"))
+
+
+def test_an_operation_that_litert_lacks_is_named_with_its_layer():
+    @tf.function(autograph=False)
+    def incomplete_gamma(x):
+        with tf.name_scope("layer_7/attention"):
+            return {"y": tf.math.igamma(x, x)}
+    spec = tf.TensorSpec([None, 2, 2], tf.float32, "x")
+    function = convert_variables_to_constants_v2(incomplete_gamma.get_concrete_function(x=spec))
+    with pytest.raises(ValueError, match=r"^--format=litert: LiteRT lacks the operation Igamma in layer_7/attention; "):
+        to_litert(Dense(function, {"x": spec}, {"y": spec}), "--format=litert")
+
+
+@pytest.mark.slow
+def test_a_file_that_answers_otherwise_is_refused(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(checking, "BOUND", 0.0)
+    with pytest.raises(ValueError, match=r"--format=onnx: expected the numbers of the SavedModel within 0, got .*; nothing was written"):
+        write(make, "classification", tmp_path, ("onnx",))
+    assert not list(tmp_path.glob("onnx/*"))
