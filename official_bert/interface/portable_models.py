@@ -4,21 +4,21 @@ import dataclasses
 import os
 import types
 
-from official_bert.config import Config, load_config
+from official_bert.config import Config
 from official_bert.copies import local_copy
 from official_bert.files import exists, folder_of, list_versions
 from official_bert.models.encoder import encoder_settings
+from official_bert.models.run_folder import VOCAB_FILE, RunFolder
 from official_bert.serving.formats import description
 from official_bert.serving.formats.engines import as_model, load_engine
 from official_bert.serving.formats.writing import FORMATS
 from official_bert.serving.loading import ModelFunction, function_of
 from official_bert.serving.served_model import make_served_model
 from official_bert.tasks.loading import load_task
-from official_bert.training.checkpointing import CONFIG_FILE, VOCAB_FILE
 
 
 def portable_folder(path: str) -> str | None:
-    """Returns the folder of a model of another runtime that a path means; None if there is none.
+    """Returns the folder of a model of another runtime that a path means; None if there is none, and for a training run's folder.
 
     The path is a version's folder, a file in it, models/NAME/onnx, or models/NAME if that has no SavedModel: then the first format of
     `FORMATS` that is there.
@@ -27,6 +27,8 @@ def portable_folder(path: str) -> str | None:
         return path
     if path.endswith((".onnx", ".tflite")) and exists(os.path.join(folder_of(path), description.FILE)):
         return folder_of(path)
+    if RunFolder(path).has_begun:  # it may have gone on since its model was exported
+        return None
     for folder in (path, *(os.path.join(path, form) for form in FORMATS)):
         if versions := list_versions(folder, [description.FILE]):
             return os.path.join(folder, versions[max(versions)])
@@ -52,6 +54,6 @@ def load_portable(folder: str) -> ModelFunction:
 def portable_config(folder: str) -> Config:
     """Returns the configuration that travels with a model, with the vocabulary beside it."""
     assets = os.path.join(folder, "assets")
-    config = load_config(local_copy(os.path.join(assets, CONFIG_FILE)))
+    config = RunFolder(assets).recorded_config()
     vocabulary = local_copy(os.path.join(assets, VOCAB_FILE))
     return dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary))
