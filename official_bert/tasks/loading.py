@@ -16,6 +16,7 @@ from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import ours
+from official_bert.models.interchange.published import OTHER_READING
 from official_bert.models.interchange.stored_models import StoredModel, require_finite
 from official_bert.models.run_folder import CONFIG_FILE, RunFolder, tuned_for
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
@@ -95,7 +96,8 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
     path = local_checkpoint(best.path if (best := RunFolder(path).best_of_search) else path)
     prefix = checkpoints.checkpoint_at(path)
     if not os.path.exists(path) and prefix is None:
-        raise ValueError(f"{path}: expected the output folder of a training run or a checkpoint, got no such file or folder")
+        raise ValueError(f"{path}: expected the output folder of a training run or a checkpoint, got no such file or folder, "
+                         f"{OTHER_READING}")
     if (run := RunFolder.holding(path)) is None:
         stored = _answering(formats.read(path))
         config = ours.config_of(stored)

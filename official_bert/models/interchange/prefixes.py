@@ -8,6 +8,7 @@ from absl import logging
 
 from official_bert.copies import local_copy
 from official_bert.files import folder_of, is_file, is_folder, is_remote, list_names, normal
+from official_bert.models.interchange import published
 from official_bert.models.run_folder import RunFolder, prefixes_in
 
 PART = re.compile(r"\.(index|data-\d+-of-\d+|meta)$")  # of the files of a checkpoint
@@ -17,10 +18,11 @@ UNREADABLE = (tf.errors.OpError, ValueError, IndexError, RuntimeError)
 def local_checkpoint(path: str) -> str:
     """A path on this machine with the checkpoint at a path, and with the small files beside it that tell of its model.
 
-    These are the files of its folder but other checkpoints, and for `best/` those of the run.
+    These are the files of its folder but other checkpoints, and for `best/` those of the run. The path may also be the name of a published
+    checkpoint, or an archive with one.
     """
     if not is_remote(path):
-        return path
+        return published.local_folder(path)
     folder = normal(path if is_folder(path) else folder_of(path))
     for place in {folder, RunFolder.around(path).path}:
         for name in list_names(place):

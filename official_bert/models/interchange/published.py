@@ -1,0 +1,147 @@
+"""Checkpoints by name or in an archive: repositories of the Hugging Face hub, keras-hub's presets, zip files of 2018.
+
+Each becomes a folder on this machine, which the formats read. `huggingface_hub` fetches, caches, locks and resumes; it alone reads
+`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and sends the token to that host alone. No Python file is ever fetched.
+"""
+
+import atexit
+import functools
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable
+
+from absl import logging
+
+from official_bert.files import exists, is_remote
+
+NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
+PRESET = re.compile(r"bert_[a-z0-9_]+")  # of keras-hub
+# The files of a repository that tell of its model: configurations, tokenizers, the modules of sentence-transformers, a preset's parts.
+SMALL_FILES = re.compile(r"(\w*config|config_\w+|tokenizer|vocab|special_tokens_map|added_tokens|modules|task|metadata)\.json"
+                         r"|vocab\.txt|merges\.txt|[\w.]+\.model|\d_\w+/(config\.json|model\.safetensors)|assets/tokenizer/[\w.]+")
+# Its weights, the first kind that it has: a file that can hold nothing but tensors comes before a pickle.
+WEIGHTS = (re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"), re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
+           re.compile(r"model\.weights\.h5"), re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"))
+# Of a zip file of 2018, wherever in it they lie.
+OF_2018 = re.compile(r"(bert_config\.json|vocab\.txt|[\w-]+\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+))")
+LARGEST = 8 << 30  # bytes: several times BERT-large with its moments
+OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (owner/name, and no folder owner here)"
+
+
+def is_name(path: str) -> bool:
+    """Whether a path that does not exist can be the name of a repository: one slash, no leading dot, and no folder of its first part."""
+    return bool(NAME.fullmatch(path)) and not exists(path) and not os.path.isdir(path.partition("/")[0])
+
+
+def local_folder(path: str) -> str:
+    """Returns the folder on this machine that a name or a zip file stands for; any other path unchanged.
+
+    A path that exists is never a name. Raises ValueError if a repository cannot be fetched, with the way out, or if a zip file is not one
+    of 2018.
+    """
+    if is_remote(path):
+        return path
+    if path.endswith(".zip") and os.path.isfile(path):
+        return _unpacked(path, os.stat(path).st_mtime_ns)
+    if is_name(path):
+        return _fetched(path)
+    return _saved_preset(path) if PRESET.fullmatch(path) and not exists(path) else path
+
+
+@functools.cache
+def _fetched(name: str) -> str:
+    """Returns the folder of a repository in the cache of `huggingface_hub`, and fetches what it lacks."""
+    import huggingface_hub
+    from huggingface_hub import errors
+    parts = NAME.fullmatch(name)
+    assert parts
+    repository, revision = parts["repository"], parts["revision"]
+    try:
+        about = huggingface_hub.HfApi().model_info(repository, revision=revision)  # asks once; the listing of files would try for a minute
+        files = [file.rfilename for file in about.siblings or ()]
+        return huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=wanted_files(files, name))
+    except errors.GatedRepoError:
+        raise ValueError(f"{name}: the Hugging Face hub wants a token of somebody whom its owner admits; HF_TOKEN gives it") from None
+    except errors.RevisionNotFoundError:
+        raise ValueError(f"{name}: the repository has no revision {revision!r}") from None
+    except errors.RepositoryNotFoundError:
+        raise ValueError(f"{name}: no such file or folder, nor a repository of that name on the Hugging Face hub (a private one needs "
+                         "HF_TOKEN)") from None
+    except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.EntryNotFoundError, OSError) as error:
+        config = huggingface_hub.try_to_load_from_cache(repository, "config.json", revision=revision)
+        if not isinstance(config, str):
+            raise ValueError(f"{name}: no such file or folder, and the Hugging Face hub could not be asked ({_line(error)}); fetch it once "
+                             "with a network, or give the path of a folder that has the files") from None
+        folder = os.path.dirname(config)
+        if not any(kind.fullmatch(file) for kind in WEIGHTS for file in os.listdir(folder)):
+            raise ValueError(f"{name}: only a part could be fetched ({_line(error)}); the same command again goes on") from None
+        logging.warning("%s: the Hugging Face hub could not be asked; what was fetched before is used", name)
+        return folder
+
+
+def wanted_files(files: Iterable[str], name: str) -> list[str]:
+    """Returns those files of a repository that are read here. Raises ValueError if it has no weights among them."""
+    files = list(files)
+    weights = next((kept for kind in WEIGHTS if (kept := [file for file in files if kind.fullmatch(file)])), [])
+    if not weights:
+        raise ValueError(f"{name}: expected model.safetensors, pytorch_model.bin, model.weights.h5 or a TensorFlow checkpoint in the "
+                         f"repository, got {', '.join(sorted(files)[:8]) or 'no file'}")
+    return [*(file for file in files if SMALL_FILES.fullmatch(file)), *weights]
+
+
+def _line(error: Exception) -> str:
+    """Returns the message of an error in one short line."""
+    return " ".join(str(error).split())[:160]
+
+
+@functools.cache
+def _unpacked(path: str, _: int) -> str:
+    """Returns a folder, which goes with this process, with the checkpoint of a zip file of 2018."""
+    folder = _own_folder(os.path.basename(path))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {os.path.basename(member.filename): member for member in archive.infolist()
+                       if OF_2018.fullmatch(os.path.basename(member.filename))}
+            if not any(name.endswith(".index") for name in members):
+                raise ValueError(f"{path}: expected a zip file of 2018 with bert_config.json, vocab.txt and a checkpoint, got "
+                                 f"{', '.join(sorted(archive.namelist())[:8]) or 'an empty one'}")
+            if (size := sum(member.file_size for member in members.values())) > LARGEST:
+                raise ValueError(f"{path}: expected at most {LARGEST:,} bytes in it, got {size:,}")
+            for name, member in members.items():
+                with archive.open(member) as source, open(os.path.join(folder, name), "wb") as target:
+                    shutil.copyfileobj(source, target)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:  # also encrypted ones
+        raise ValueError(f"{path}: damaged zip file: {error}") from None
+    return folder
+
+
+@functools.cache
+def _saved_preset(name: str) -> str:
+    """Returns a folder, which goes with this process, with the preset of a name that keras-hub knows; other names unchanged."""
+    import keras_hub  # takes seconds
+    if name not in keras_hub.models.BertBackbone.presets:
+        return name
+    folder = _own_folder(name)
+    for load in _loaders(keras_hub):
+        try:
+            load(name).save_to_preset(folder)
+        except Exception as error:  # whatever its downloader raises
+            raise ValueError(f"{name}: keras-hub could not fetch this preset: {_line(error)}") from None
+    return folder
+
+
+def _loaders(keras_hub) -> tuple[Callable, ...]:
+    """Returns keras-hub's own functions for the two parts of a preset."""
+    return keras_hub.models.BertBackbone.from_preset, keras_hub.tokenizers.BertTokenizer.from_preset
+
+
+def _own_folder(name: str) -> str:
+    """Makes a folder for the files of a name, which goes with this process."""
+    above = tempfile.mkdtemp(prefix="official_bert_")
+    atexit.register(shutil.rmtree, above, ignore_errors=True)
+    folder = os.path.join(above, name)
+    os.mkdir(folder)
+    return folder
