@@ -125,8 +125,7 @@ def _search(config: Config, files, placement, steps, asked: set[str]) -> None:
     print(f"  {best}")
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)
-        trained = RunFolder(best).config()  # with its own values, and the labels that it found
-        assert trained is not None
+        trained = RunFolder(best).require_config()  # with its own values, and the labels that it found
         finetuning.carry_out(trained, files, best, placement, "", only, FLAGS.predict_best, given=asked)
 
 

@@ -134,6 +134,10 @@ class RunFolder:
             raise ValueError(f"{path}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
         return run
 
+    def is_same(self, other: "RunFolder") -> bool:
+        """Whether two paths are those of one folder."""
+        return absolute(self.path) == absolute(other.path)
+
     def file(self, *names: str) -> str:
         """Returns the path of one of the run's files."""
         return os.path.join(self.path, *names)
@@ -176,6 +180,13 @@ class RunFolder:
         vocab_file = self.vocab_file
         own = [f"tokenizer.vocab_file={vocab_file}"] if vocab_file else []
         return load_config(self.file(CONFIG_FILE), flags=flags, overrides=[*own, *overrides])
+
+    def require_config(self) -> Config:
+        """Returns the configuration for use without training. Raises ValueError if no run has begun."""
+        self.require(self.path)
+        config = self.config()
+        assert config is not None
+        return config
 
     @property
     def vocab_file(self) -> str:

@@ -107,9 +107,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
         return dataclasses.replace(config, tokenizer=tokenizer), formats.make_model(stored)
     if prefix is None:
         raise ValueError(f"{path}: no checkpoint found there")
-    begun = run.config()
-    assert begun is not None
-    config = begun
+    config = run.require_config()
     if run.vocab_file or not vocab_file:
         casing.agreed(config.tokenizer.do_lower_case, do_lower_case, run.path)
     else:

@@ -1,0 +1,150 @@
+"""Fine-tunes on questions in SQuAD's format and answers them, with one run or with the mean logits of several."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import keras
+from absl import logging
+
+from official_bert.config import Config, build, merge, nest, parse_override, to_dict
+from official_bert.models.checkpoints import last_weights
+from official_bert.models.run_folder import RunFolder
+from official_bert.tasks.loading import load_task, restore_for_inference
+from official_bert.tasks.squad import languages, metrics, reading
+from official_bert.tasks.squad.task import Questions, Task, average_logits
+from official_bert.training import evaluation, loop, runs
+from official_bert.training.distribution import Placement, is_first_worker
+from official_bert.training.reporting.metric_text import metric_lines
+from official_bert.training.task import DataFiles, Steps
+
+
+def check_task(config: Config) -> None:
+    """Raises ValueError for another task, and for a threshold that no question would meet."""
+    if config.task != "squad":
+        raise ValueError(f"config.task: expected squad, got {config.task!r}")
+    if config.options.get("null_score_diff_threshold") and not config.options.get("version_2_with_negative"):
+        raise ValueError("--null_score_diff_threshold: expected --version_2_with_negative beside it, else every question is answered")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionRun:
+    """A run on questions, and what its user asks of it: the training, answers to a file, a table of several languages."""
+
+    run: RunFolder
+    make_config: Callable[[], Config]  # of a training, or of a fine-tuned checkpoint that is no run; it reads their files
+    files: DataFiles  # `predict_file` is answered, and evaluated if it has gold answers
+    init_checkpoint: str = ""
+    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of 2018, by dotted key
+    overrides: Sequence[str] = ()
+    trains: bool = False
+    answers: bool = False
+    ensemble: Sequence[str] = ()  # runs whose logits are averaged, instead of those of `run`
+    eval_files: Sequence[str] = ()  # in several languages
+
+    @property
+    def asked(self) -> Collection[str]:
+        """The dotted keys that the user gives."""
+        return runs.asked_keys(self.flags, self.overrides)
+
+    def check(self) -> None:
+        """Raises ValueError for steps without their data or their runs, and for files that answers would replace."""
+        if not (self.trains or self.answers or self.eval_files):
+            raise ValueError("expected --do_train, --do_predict or both, got neither")
+        if self.trains and not self.files.train_file:
+            raise ValueError("--do_train: expected --train_file")
+        if self.answers and not self.files.predict_file:
+            raise ValueError("--do_predict: expected --predict_file")
+        if self.answers:
+            dataclasses.replace(self.files, eval_file="").check_not_answers(self.run.path)  # which is the same file
+        if self.ensemble and not self.answers:
+            raise ValueError("--ensemble: expected --do_predict beside it")
+        if self.eval_files and self.ensemble:
+            raise ValueError("--eval_files: expected no --ensemble beside it")
+        for folder in map(RunFolder, self.ensemble):
+            if not (self.trains and folder.is_same(self.run)):
+                RunFolder.require(folder.path)
+
+    def train(self, placement: Placement) -> None:
+        """Fine-tunes into the run's folder, or continues there; first checks what is measured afterwards."""
+        config = self.make_config()
+        runs.check_read(config, self.asked)
+        task = load_task(config)
+        version_2 = task.options.version_2_with_negative
+        languages.check(self.eval_files, version_2)
+        if self.answers:
+            _check_gold_answers(str(self.files.predict_file), version_2)
+        steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
+        begun_with = last_weights(self.run)
+        measured = loop.train(task, self.files, self.run.path, placement, self.init_checkpoint, steps=steps).metrics
+        if is_first_worker(placement):
+            runs.forget_tuned_for(begun_with, measured, self.run)
+
+    def answer(self) -> None:
+        """Answers the questions; writes the answers and, if there are gold answers, the metrics."""
+        first, model = self._trained(self.ensemble[0] if self.ensemble else self.run.path)
+        task = self._as_asked(first)
+        questions: Any = task.resolve(DataFiles(predict_file=self.files.predict_file),
+                                      Steps(train=False, evaluate=False, predict=True), model).tests
+        if questions.have_gold_answers:
+            questions.check_answers()
+        logits: list[list[dict[str, Any]]] = []
+        for folder in self.ensemble or [self.run.path]:
+            trained, model = self._trained(folder) if logits else (first, model)
+            task.check_same_rows(trained, folder)
+            logits.append(evaluation.predict(task, model, questions.source))
+        rows = average_logits(logits)
+        if not questions.have_gold_answers and not self.ensemble:
+            questions = self._with_stored_threshold(questions)
+        print("\n".join(questions.write(rows, self.run.path)))
+        if questions.have_gold_answers:
+            results = questions.evaluate(rows)
+            self.run.write_results(results)
+            if not self.ensemble and self.run.has_begun:  # else the weights lie elsewhere
+                runs.store_tuned(task, results, self.run, self.run.recorded_config().training.answer_with == "best")
+            print(metric_lines(results))
+
+    def measure(self) -> None:
+        """Answers and measures the questions of files in several languages; writes the answers and a table."""
+        trained, model = self._trained(self.run.path)
+        task = self._as_asked(trained)
+        task.check_same_rows(trained, self.run.path)
+        if not self.trains:  # else `train` did
+            languages.check(self.eval_files, task.options.version_2_with_negative)
+        rows = languages.evaluate(task, model, self.eval_files, self.run.path, logging.warning)
+        print(languages.table(rows), end="")
+        print("\n".join(languages.write(rows, self.run.path)))
+
+    def _trained(self, folder: str) -> tuple[Task, keras.Model]:
+        """Returns the task and the model of a run's folder or, as 2018 allows, of a fine-tuned checkpoint of any format."""
+        if RunFolder(folder).has_begun or self.ensemble or self.trains or not self.init_checkpoint:
+            return load_task(RunFolder.require(folder).require_config()), restore_for_inference(folder)[1]  # type: ignore[return-value]
+        task = load_task(self.make_config())
+        model = task.build_model()
+        evaluation.take_all(task, model, self.init_checkpoint)
+        return task, model  # type: ignore[return-value]
+
+    def _as_asked(self, trained: Task) -> Task:
+        """Returns the task of a trained model with the options that the user gives."""
+        config = to_dict(trained.config)
+        flagged = nest({key: value for key, value in self.flags.items() if value != ""})
+        for values in (flagged, *map(parse_override, self.overrides)):
+            config = merge(config, values)
+        asked = build(Config, config)
+        check_task(asked)
+        return load_task(asked)  # type: ignore[return-value]
+
+    def _with_stored_threshold(self, questions: Questions) -> Questions:
+        """Returns unanswered questions, with the threshold that was tuned for the loaded weights unless the user gives one."""
+        stored = runs.tuned_at(self.run.path if self.run.has_begun else self.init_checkpoint)
+        tuned: Any = runs.with_tuned(questions.task, stored, self.asked)
+        if tuned is not questions.task:
+            print(f"null_score_diff_threshold {tuned.options.null_score_diff_threshold:.4f}, tuned in evaluation")
+        return dataclasses.replace(questions, task=tuned)
+
+
+def _check_gold_answers(path: str, version_2: bool) -> None:
+    """Raises ValueError, before training, for gold answers of a file that cannot be measured."""
+    articles = reading.read_squad(path).articles
+    if metrics.has_gold_answers(articles, version_2):
+        metrics.check_answers(articles, version_2, path)
