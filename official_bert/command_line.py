@@ -34,15 +34,17 @@ sys.excepthook = _show
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences its messages about the machine, unless the user has set it
 
 import concurrent.futures
+import dataclasses
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from absl import app, flags, logging
 
 from official_bert.config import STRATEGIES
 from official_bert.copies import original_paths
 
+T = TypeVar("T")
 # The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
 FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
     "train_batch_size": "training.batch_size",
@@ -124,6 +126,11 @@ def refuse_unread(values: Any, needs: Iterable[tuple[Iterable[str], bool, str]])
         for name in names:
             if not are_read and values[name].present:
                 raise ValueError(f"--{name}: is read only beside {wanted}; leave it out")
+
+
+def from_flags(kind: type[T], values: Any) -> T:
+    """Returns a dataclass of settings with the values of the flags that its fields are named after (`values`: absl's `FLAGS`)."""
+    return kind(**{field.name: values[field.name].value for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
 
 def define_configuration() -> None:

@@ -5,9 +5,10 @@
 Several languages: `--input_file=en:english/*.txt,sw:swahili/*.txt`; the sampling is then smoothed (`--smoothing`).
 """
 
-from official_bert.command_line import refuse_unread, run_main
+from official_bert.command_line import from_flags, refuse_unread, run_main
 
 import collections
+import dataclasses
 import itertools
 import os
 from collections.abc import Iterator
@@ -41,6 +42,21 @@ flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat 
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How words are counted and pieces learned: the flags of these names."""
+
+    vocab_size: int
+    do_lower_case: bool
+    num_unused: int
+    min_frequency: int
+    character_coverage: float
+    max_characters: int | None
+    smoothing: float
+    on_bad_text: containers.OnBadText
+    num_workers: int
+
+
 UNKNOWN = "words that become [UNK]: a character outside of the vocabulary, or more than 200 characters"
 CHARACTERS_AT_ONCE = 1 << 21
 
@@ -51,7 +67,7 @@ def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Coun
     return language, vocab_learning.count_words(lines, do_lower_case), vocab_learning.count_characters(lines, do_lower_case)
 
 
-def jobs(files: dict[str, list[str]], bad: containers.BadText) -> Iterator[tuple[str, list[str], bool]]:
+def jobs(files: dict[str, list[str]], bad: containers.BadText, do_lower_case: bool) -> Iterator[tuple[str, list[str], bool]]:
     """Gives the lines of all files, about `CHARACTERS_AT_ONCE` characters at a time."""
     for language, paths in files.items():
         for path in paths:
@@ -62,16 +78,16 @@ def jobs(files: dict[str, list[str]], bad: containers.BadText) -> Iterator[tuple
                 batch.append(line)
                 size += len(line)
                 if size >= CHARACTERS_AT_ONCE:
-                    yield language, batch, FLAGS.do_lower_case
+                    yield language, batch, do_lower_case
                     batch, size = [], 0
-            yield language, batch, FLAGS.do_lower_case
+            yield language, batch, do_lower_case
 
 
-def count_languages(files: dict[str, list[str]], report: YieldReport) -> dict[str, collections.Counter]:
+def count_languages(files: dict[str, list[str]], settings: Settings, report: YieldReport) -> dict[str, collections.Counter]:
     """Returns the words of each language, counted in several processes; `report` counts the omitted text."""
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
-    bad = containers.BadText(FLAGS.on_bad_text, report)
-    with worker_pool(FLAGS.num_workers) as pool:
+    bad = containers.BadText(settings.on_bad_text, report)
+    with worker_pool(settings.num_workers) as pool:
         waiting: collections.deque = collections.deque()
 
         def add_first() -> None:
@@ -83,19 +99,19 @@ def count_languages(files: dict[str, list[str]], report: YieldReport) -> dict[st
             for reason in vocab_learning.DELETED:
                 if characters[reason]:
                     report.drop(reason, characters=characters[reason])
-        for job in tqdm(jobs(files, bad), unit=" x 2 MB", desc="counting words"):
+        for job in tqdm(jobs(files, bad, settings.do_lower_case), unit=" x 2 MB", desc="counting words"):
             waiting.append(pool.submit(count_lines, job))
-            if len(waiting) > 2 * FLAGS.num_workers:
+            if len(waiting) > 2 * settings.num_workers:
                 add_first()
         while waiting:
             add_first()
     return counts
 
 
-def choose_characters(counts: dict[str, collections.Counter], report: YieldReport) -> set[str]:
+def choose_characters(counts: dict[str, collections.Counter], settings: Settings, report: YieldReport) -> set[str]:
     """Returns the characters that cover each language; counts the words that become [UNK] because of the other characters."""
     characters = {char for words in counts.values()
-                  for char in vocab_learning.choose_characters(words, FLAGS.character_coverage, FLAGS.max_characters)}
+                  for char in vocab_learning.choose_characters(words, settings.character_coverage, settings.max_characters)}
     for words in counts.values():
         lost = vocab_learning.unspelled_words(words, characters)
         for word in list(lost)[:EXAMPLES]:
@@ -106,31 +122,32 @@ def choose_characters(counts: dict[str, collections.Counter], report: YieldRepor
     return characters
 
 
-def learn(counts: dict[str, collections.Counter], characters: set[str]) -> list[str]:
+def learn(counts: dict[str, collections.Counter], settings: Settings, characters: set[str]) -> list[str]:
     """Returns the lines of the vocabulary."""
-    size = FLAGS.vocab_size - len(SPECIAL_TOKENS) - FLAGS.num_unused
+    size = settings.vocab_size - len(SPECIAL_TOKENS) - settings.num_unused
     if len(counts) == 1:
-        pieces = vocab_learning.learn_pieces(next(iter(counts.values())), size, FLAGS.min_frequency, characters)
+        pieces = vocab_learning.learn_pieces(next(iter(counts.values())), size, settings.min_frequency, characters)
     else:
         true_counts: collections.Counter = collections.Counter()
         for words in counts.values():
             true_counts.update(words)
-        smoothed = vocab_learning.smooth_languages(counts, FLAGS.smoothing)
-        pieces = vocab_learning.learn_pieces(smoothed, size, FLAGS.min_frequency, characters, true_counts)
-    return vocab_learning.make_vocab(pieces, FLAGS.num_unused)
+        smoothed = vocab_learning.smooth_languages(counts, settings.smoothing)
+        pieces = vocab_learning.learn_pieces(smoothed, size, settings.min_frequency, characters, true_counts)
+    return vocab_learning.make_vocab(pieces, settings.num_unused)
 
 
 def main(_) -> None:
     """Counts, smooths, learns, writes."""
     interruption.end_on_signals()
+    settings = from_flags(Settings, FLAGS)
     report, files = YieldReport(), mixing.split_languages(FLAGS.input_file)
     refuse_unread(FLAGS, [(["smoothing"], len(files) > 1, "several languages in --input_file")])
     preflight.check_outputs([FLAGS.output_file, *filter(None, [FLAGS.report_file])], itertools.chain(*files.values()),
                             mixing.without_languages(FLAGS.input_file))
-    counts = count_languages(files, report)
+    counts = count_languages(files, settings, report)
     if not any(counts.values()):
         raise ValueError(f"{FLAGS.input_file}: no words to learn a vocabulary from")
-    lines = learn(counts, choose_characters(counts, report))
+    lines = learn(counts, settings, choose_characters(counts, settings, report))
     with written_whole(FLAGS.output_file) as file:
         file.write("\n".join(lines) + "\n")
     different = sum(map(len, counts.values()))

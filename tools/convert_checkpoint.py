@@ -7,7 +7,7 @@ The result is loaded back (a preset by keras-hub itself), and both models run on
 appears only if the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import from_flags, run_main
 
 import dataclasses
 import os
@@ -41,29 +41,45 @@ flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input w
 flags.DEFINE_alias("drop", "leave_out")
 
 
-def read_source(formats, stored_models):
-    """Returns the model to convert, changed as the flags say."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The flags of these names."""
+
+    to: str
+    input: str
+    output: str
+    bert_config_file: str
+    vocab_file: str
+    do_lower_case: bool | None
+    head: str
+    hidden_act: str
+    labels: list[str]
+    leave_out: str
+
+
+def read_source(formats, stored_models, settings: Settings, expected: str):
+    """Returns the model to convert, of the format `expected` if it is not "", changed as the settings say."""
     from official_bert.models.interchange import casing
     from official_bert.models.interchange.projects import tf1
-    name, _ = formats.find_format(FLAGS.input)
+    name, _ = formats.find_format(settings.input)
     name = "ours" if name == "keras" else name
-    if FLAGS["from"].value not in ("", name):
-        raise ValueError(f"--input={FLAGS.input}: expected the format {FLAGS['from'].value}, got {name}")
-    model = leave_out(formats.read(FLAGS.input))
-    if FLAGS.bert_config_file or FLAGS.hidden_act:
+    if expected not in ("", name):
+        raise ValueError(f"--input={settings.input}: expected the format {expected}, got {name}")
+    model = leave_out(formats.read(settings.input), settings.leave_out)
+    if settings.bert_config_file or settings.hidden_act:
         model = dataclasses.replace(model, notes=[note for note in model.notes if "gelu" not in note])  # how the files' own was taken
-    if FLAGS.bert_config_file:
+    if settings.bert_config_file:
         own = {key: getattr(model.config, key) for key in tf1.NOT_IN_2018} if model.config else {}  # which the JSON has no place for
-        values = build(ModelConfig, own | read_bert_config(FLAGS.bert_config_file), FLAGS.bert_config_file)
+        values = build(ModelConfig, own | read_bert_config(settings.bert_config_file), settings.bert_config_file)
         model = dataclasses.replace(model, config=values)
-    if FLAGS.hidden_act:
-        model = dataclasses.replace(model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=FLAGS.hidden_act))
-    model = casing.with_vocabulary(model, FLAGS.vocab_file)
-    if FLAGS.head:
-        model = formats.as_head(model, FLAGS.head)
-    if FLAGS.labels:
-        model = with_labels(model, FLAGS.labels)
-    return dataclasses.replace(model, do_lower_case=casing.agreed(casing.is_lower_case(model), FLAGS.do_lower_case, model.origin))
+    if settings.hidden_act:
+        model = dataclasses.replace(model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=settings.hidden_act))
+    model = casing.with_vocabulary(model, settings.vocab_file)
+    if settings.head:
+        model = formats.as_head(model, settings.head)
+    if settings.labels:
+        model = with_labels(model, settings.labels)
+    return dataclasses.replace(model, do_lower_case=casing.agreed(casing.is_lower_case(model), settings.do_lower_case, model.origin))
 
 
 def with_labels(model, labels):
@@ -74,14 +90,14 @@ def with_labels(model, labels):
     return dataclasses.replace(model, labels=labels)
 
 
-def leave_out(model):
+def leave_out(model, names: str):
     """Returns the model without the weights that --leave_out matches, by their names in the file or ours."""
-    if not FLAGS.leave_out:
+    if not names:
         return model
     try:
-        pattern = re.compile(FLAGS.leave_out)
+        pattern = re.compile(names)
     except re.error as error:
-        raise ValueError(f"--leave_out={FLAGS.leave_out}: not a regular expression: {error}") from None
+        raise ValueError(f"--leave_out={names}: not a regular expression: {error}") from None
     weights = {name: weight for name, weight in model.weights.items()
                if not pattern.fullmatch(name) and not pattern.fullmatch(model.table.theirs(name) or name)}
     from official_bert.models import encoder
@@ -109,17 +125,17 @@ def computed(formats, model, name: str, folder: str) -> dict[str, np.ndarray]:
     return {key: value for key, value in found.items() if key not in missing or missing[key] in model.weights}
 
 
-def largest_differences(formats, source, folder: str) -> dict[str, float]:
+def largest_differences(formats, source, settings: Settings, folder: str) -> dict[str, float]:
     """Returns the largest difference of each output between the source and the model written to `folder`."""
     written = formats.read(folder)
     if written.head != source.head:
         written = formats.as_head(written, source.head)
-    before = computed(formats, source, *formats.find_format(FLAGS.input))
-    after = computed(formats, written, FLAGS.to, folder)
+    before = computed(formats, source, *formats.find_format(settings.input))
+    after = computed(formats, written, settings.to, folder)
     return {name: float(np.abs(before[name] - after[name]).max()) for name in before if name in after}
 
 
-def options_of_run(source) -> dict[str, str | int | float]:
+def options_of_run(source, settings: Settings) -> dict[str, str | int | float]:
     """Returns the options by which the run at --input, if it is one, reads texts and chooses answers: those that readers will not guess.
 
     They include what an evaluation tuned for these weights.
@@ -128,16 +144,16 @@ def options_of_run(source) -> dict[str, str | int | float]:
     from official_bert.models.interchange.projects import ours
     from official_bert.models.run_folder import RunFolder, tuned_for
     from official_bert.tasks.loading import MODULES, load_task
-    run = RunFolder.holding(FLAGS.input)
+    run = RunFolder.holding(settings.input)
     config = run.recorded_config() if run else None
     if config is None or config.task not in MODULES or config.task == "pretraining":
         return {}
-    prefix = formats.find_prefix(FLAGS.input)
+    prefix = formats.find_prefix(settings.input)
     options = load_task(config).with_tuned(tuned_for(prefix) if prefix else {}).options
     usual = {field.name: field.default for field in dataclasses.fields(options) if field.name in CHANGE_ANSWERS}
     guessed = ours.config_of(source).options
     usual["max_seq_length"] = guessed["max_seq_length"]
-    if FLAGS.to == "ours" and "scheme" in usual:
+    if settings.to == "ours" and "scheme" in usual:
         usual["scheme"] = guessed.get("scheme", usual["scheme"])  # of the labels; other programs take all tags for IOB
     found = {key: value for key in usual if (value := getattr(options, key)) != usual[key]}
     if found.get("truncate") != "windows" and "truncate" in usual:
@@ -145,33 +161,33 @@ def options_of_run(source) -> dict[str, str | int | float]:
     return found | ({"pairs": "two texts a row (--pairs)"} if getattr(options, "pairs", False) else {})
 
 
-def facts_without_place(formats, source) -> list[tuple[str, str]]:
+def facts_without_place(formats, source, settings: Settings) -> list[tuple[str, str]]:
     """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again."""
     found = []
-    if FLAGS.to == "tf1" and source.labels:
+    if settings.to == "tf1" and source.labels:
         found.append(("names of classes", ", ".join(source.labels)))
-    if FLAGS.to == "tf1" and source.kind == "multi_label":
+    if settings.to == "tf1" and source.kind == "multi_label":
         found.append(("the kind of answer", "several labels (without it the model is taken to give one label)"))
-    if FLAGS.to != "ours" and source.kind == "multi_label" and source.threshold not in (None, 0.5):
+    if settings.to != "ours" and source.kind == "multi_label" and source.threshold not in (None, 0.5):
         found.append(("the threshold of the labels", str(source.threshold)))
-    if FLAGS.to != "ours" and source.sentence_task == "sop":
+    if settings.to != "ours" and source.sentence_task == "sop":
         found.append(("the sentence task", "sop (its head for sentences tells their order)"))
-    if FLAGS.to in ("tf1", "keras_hub") and source.pooling:
+    if settings.to in ("tf1", "keras_hub") and source.pooling:
         found.append(("the pooling of embeddings", f"--pooling={source.pooling}"))
-    if options := options_of_run(source):
+    if options := options_of_run(source, settings):
         found.append(("options of the run that change its answers", ", ".join(f"{key}: {value}" for key, value in options.items())))
-    if FLAGS.to == "tf1" and source.do_lower_case is False and formats.read(FLAGS.output).do_lower_case is None:
+    if settings.to == "tf1" and source.do_lower_case is False and formats.read(settings.output).do_lower_case is None:
         found.append(("the casing", "not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
     return found
 
 
-def refuse_casing_of_name(source) -> None:
+def refuse_casing_of_name(source, output: str) -> None:
     """Raises ValueError if readers of a TF 1 checkpoint at --output would take its text for cased, or for lower-cased, and it is not."""
     from official_bert.models.interchange import casing
-    told = casing.of_folder(os.path.join(FLAGS.output, "bert_model.ckpt"), source.vocab)
+    told = casing.of_folder(os.path.join(output, "bert_model.ckpt"), source.vocab)
     if None not in (told, source.do_lower_case) and told != source.do_lower_case:
         yes, no = ("", "not ") if told else ("not ", "")
-        raise ValueError(f"--output={FLAGS.output}: its name or the vocabulary says that text is {yes}lower-cased, which TF 1 has no other "
+        raise ValueError(f"--output={output}: its name or the vocabulary says that text is {yes}lower-cased, which TF 1 has no other "
                          f"place for, but it is {no}lower-cased for {source.origin}")
 
 
@@ -179,16 +195,17 @@ def main(_) -> None:
     """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
     from official_bert.models.interchange import formats, stored_models
     require_new_folder(FLAGS.output, "--output")
-    source = read_source(formats, stored_models)
+    settings = from_flags(Settings, FLAGS)
+    source = read_source(formats, stored_models, settings, FLAGS["from"].value or "")
     print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes, *source.warnings]))
     stored_models.require_config(source)
     stored_models.check_vocabulary_rows(source)
     if FLAGS.to == "tf1":
-        refuse_casing_of_name(source)
+        refuse_casing_of_name(source, FLAGS.output)
     with written_folder(FLAGS.output) as unchecked:
         formats.make_model(source)
         left_out = formats.write(source, FLAGS.to, unchecked)
-        differences = largest_differences(formats, source, unchecked)
+        differences = largest_differences(formats, source, settings, unchecked)
         for name, value in differences.items():
             print(f"largest difference of {name}: {value:.2e}")
         worst = max(differences.values())
@@ -196,7 +213,7 @@ def main(_) -> None:
             raise ValueError(f"--output={FLAGS.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
     if left_out:
         print(f"left out, because the model's class in this format has no place for it: {', '.join(left_out)}")
-    for what, fact in facts_without_place(formats, source):
+    for what, fact in facts_without_place(formats, source, settings):
         print(f"left out, for this format has no place for {what}: {fact}")
     if source.vocab is None:
         print("no vocabulary was found; --vocab_file gives it")

@@ -6,17 +6,18 @@ It has the flags of 2018's `create_pretraining_data.py`, and gives the same inst
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import from_flags, run_main
 
 import collections
 import contextlib
+import dataclasses
 import itertools
 import os
 import shlex
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from absl import flags
 
@@ -30,7 +31,7 @@ from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.data.raw_text.documents import check_prepared_files
-from official_bert.files import absolute, find_files, is_remote, shard_names
+from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
 
@@ -80,6 +81,41 @@ DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_fa
 Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unknown") of the corpus, and "counts"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The flags of these names."""
+
+    input_file: str
+    output_file: str
+    vocab_file: str
+    do_lower_case: bool
+    do_whole_word_mask: bool
+    max_seq_length: int
+    max_predictions_per_seq: int
+    random_seed: int
+    dupe_factor: int | None
+    masked_lm_prob: float
+    short_seq_prob: float
+    gzip_compress: bool
+    masking: Literal["token", "whole_word", "span", "dynamic"]
+    mask_rate: float
+    keep_rate: float
+    random_rate: float
+    span_p: float
+    span_longest: int
+    sentence_task: Literal["nsp", "sop", "none"]
+    copies_apart: bool | None  # None: whether the text has copies decides, before anything is made
+    order: Literal["2018", "sharded"]
+    engine: str
+    beam_options: str
+    num_workers: int
+    token_store: str
+    work_dir: str
+    on_bad_text: BadText
+    discard: bool
+    report_file: str
+
+
 def output_files(names: str) -> list[str]:
     """Returns the files to write, with name@n expanded."""
     found = [path for name in names.split(",") for path in shard_names(name)]
@@ -88,48 +124,47 @@ def output_files(names: str) -> list[str]:
     return found
 
 
-def refuse_unread_options() -> None:
-    """Raises ValueError for an option on the command line that the chosen mode ignores."""
-    dynamic, beam = FLAGS.masking == "dynamic", FLAGS.engine == "beam"
+def refuse_unread_options(values: Any) -> None:
+    """Raises ValueError for an option on the command line that the chosen mode ignores (`values`: absl's `values`)."""
+    dynamic, beam = values.masking == "dynamic", values.engine == "beam"
     unread = [
         ("masking", dynamic, ["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"]),
-        ("masking", FLAGS.masking != "span", ["span_p", "span_longest"]),
-        ("sentence_task", FLAGS.sentence_task == "none", ["short_seq_prob"]),
-        ("sentence_task", FLAGS.sentence_task != "nsp", ["copies_apart"]),
+        ("masking", values.masking != "span", ["span_p", "span_longest"]),
+        ("sentence_task", values.sentence_task == "none", ["short_seq_prob"]),
+        ("sentence_task", values.sentence_task != "nsp", ["copies_apart"]),
         ("engine", beam, ["token_store", "work_dir", "num_workers", "discard"]),
         ("engine", not beam, ["beam_options"])]
     for mode, is_chosen, names in unread:
         for name in names:
-            if is_chosen and FLAGS[name].present:
-                raise ValueError(f"--{name}: is not read with --{mode}={FLAGS[mode].value}; leave it out")
-    if FLAGS.do_whole_word_mask and FLAGS["masking"].present:
-        raise ValueError(f"--do_whole_word_mask: expected no --masking beside it, got {FLAGS.masking}")
-    if beam and FLAGS["order"].present and FLAGS.order != "sharded":
-        raise ValueError(f"--order: expected sharded with --engine=beam, got {FLAGS.order}")
-    if FLAGS.num_workers < 1:
-        raise ValueError(f"--num_workers: expected at least 1, got {FLAGS.num_workers}")
+            if is_chosen and values[name].present:
+                raise ValueError(f"--{name}: is not read with --{mode}={values[mode].value}; leave it out")
+    if values.do_whole_word_mask and values["masking"].present:
+        raise ValueError(f"--do_whole_word_mask: expected no --masking beside it, got {values.masking}")
+    if beam and values["order"].present and values.order != "sharded":
+        raise ValueError(f"--order: expected sharded with --engine=beam, got {values.order}")
+    if values.num_workers < 1:
+        raise ValueError(f"--num_workers: expected at least 1, got {values.num_workers}")
 
 
-def holds_copies() -> bool:
+def holds_copies(input_file: str) -> bool:
     """Tells whether prepare_corpus has put copies of documents into the text."""
-    return any(record_origins.holds_copies(path) for path in find_files(FLAGS.input_file, "--input_file", repeats=True))
+    return any(record_origins.holds_copies(path) for path in find_files(input_file, "--input_file", repeats=True))
 
 
-def instance_config() -> InstanceConfig:
-    """Returns the configuration of instances from the flags."""
-    dynamic = FLAGS.masking == "dynamic"
-    masking = None if dynamic else MaskingConfig(
-        strategy="whole_word" if FLAGS.do_whole_word_mask else FLAGS.masking, rate=FLAGS.masked_lm_prob,
-        mask_rate=FLAGS.mask_rate, keep_rate=FLAGS.keep_rate, random_rate=FLAGS.random_rate, span_p=FLAGS.span_p,
-        span_longest=FLAGS.span_longest)
-    dupe_factor = FLAGS.dupe_factor if FLAGS.dupe_factor is not None else 1 if dynamic else 10
+def instance_config(settings: Settings) -> InstanceConfig:
+    """Returns the configuration of instances."""
+    masking = None if settings.masking == "dynamic" else MaskingConfig(
+        strategy="whole_word" if settings.do_whole_word_mask else settings.masking, rate=settings.masked_lm_prob,
+        mask_rate=settings.mask_rate, keep_rate=settings.keep_rate, random_rate=settings.random_rate, span_p=settings.span_p,
+        span_longest=settings.span_longest)
+    dupe_factor = settings.dupe_factor if settings.dupe_factor is not None else 1 if masking is None else 10
     return InstanceConfig(
-        max_seq_length=FLAGS.max_seq_length, max_predictions_per_seq=FLAGS.max_predictions_per_seq,
-        dupe_factor=dupe_factor, short_seq_prob=FLAGS.short_seq_prob, sentence_task=FLAGS.sentence_task,
-        copies_apart=FLAGS.copies_apart, masking=masking)
+        max_seq_length=settings.max_seq_length, max_predictions_per_seq=settings.max_predictions_per_seq,
+        dupe_factor=dupe_factor, short_seq_prob=settings.short_seq_prob, sentence_task=settings.sentence_task,
+        copies_apart=bool(settings.copies_apart), masking=masking)
 
 
-def get_store(folder: str, description: dict, reporter: Reporter) -> token_store.TokenStore:
+def get_store(settings: Settings, folder: str, description: dict, reporter: Reporter) -> token_store.TokenStore:
     """Returns the kept store of the described files, or a new one."""
     store = token_store.open_store(folder, description)
     if store is None:
@@ -140,8 +175,8 @@ def get_store(folder: str, description: dict, reporter: Reporter) -> token_store
             done += size
             reporter.show("tokenizing", done / max(1, total))
         reporter.show("tokenizing", 0)
-        tokenizer = FastTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
-        store = token_store.build_store(folder, description, tokenizer, FLAGS.num_workers, add, discard=FLAGS.discard)
+        tokenizer = FastTokenizer(settings.vocab_file, settings.do_lower_case)
+        store = token_store.build_store(folder, description, tokenizer, settings.num_workers, add, discard=settings.discard)
     return store
 
 
@@ -151,90 +186,91 @@ def warn(lines: Iterable[str]) -> None:
         print(f"warning: {line}", file=sys.stderr)
 
 
-def warn_of_unknown_words(unknown: int, tokens: int) -> None:
+def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None:
     """Warns if a large share of the tokens is [UNK]."""
     if unknown <= MOST_LOST * tokens:
         return
     hint = "was it made from text of this language?"
-    if not FLAGS.do_lower_case and not has_capitals(load_vocab(FLAGS.vocab_file)):
+    if not settings.do_lower_case and not has_capitals(load_vocab(settings.vocab_file)):
         hint = "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text"
-    warn([f"{unknown / tokens:.1%} of the tokens are [UNK], words that {FLAGS.vocab_file} cannot spell: {hint}"])
+    warn([f"{unknown / tokens:.1%} of the tokens are [UNK], words that {settings.vocab_file} cannot spell: {hint}"])
 
 
-def create_on_beam(config: InstanceConfig, outputs: list[str]) -> Account:
+def create_on_beam(settings: Settings, config: InstanceConfig, outputs: list[str]) -> Account:
     """Runs the Beam pipeline; returns its counts."""
     try:
         from official_bert.data.pretraining import beam_generation
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
-    inputs, targets = beam_generation.match_files(FLAGS.input_file), [*outputs, *filter(None, [FLAGS.report_file])]
-    if both := sorted({*map(absolute, [*inputs, FLAGS.vocab_file])} & {*map(absolute, targets)}):
+    inputs, targets = beam_generation.match_files(settings.input_file), [*outputs, *filter(None, [settings.report_file])]
+    if both := sorted({*map(absolute, [*inputs, settings.vocab_file])} & {*map(absolute, targets)}):
         raise ValueError(f"{both[0]}: this output is an input too; give another name")
     # Other stores may be known to Beam alone.
-    patterns = ",".join(itertools.filterfalse(is_remote, FLAGS.input_file.split(",")))
+    patterns = ",".join(itertools.filterfalse(is_remote, settings.input_file.split(",")))
     preflight.check_outputs(list(itertools.filterfalse(is_remote, targets)), (), patterns)
     account, poor = beam_generation.generate(
-        inputs, outputs, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.on_bad_text, config, FLAGS.random_seed, FLAGS.gzip_compress,
-        shlex.split(FLAGS.beam_options))
+        inputs, outputs, settings.vocab_file, settings.do_lower_case, settings.on_bad_text, config, settings.random_seed,
+        settings.gzip_compress, shlex.split(settings.beam_options))
     warn(generator.label_warnings(config, poor, len(outputs)))
-    warn_of_unknown_words(account["unknown"], account["tokens"])
+    warn_of_unknown_words(settings, account["unknown"], account["tokens"])
     return account
 
 
-def create_here(config: InstanceConfig, outputs: list[str]) -> Account:
+def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) -> Account:
     """Makes the records on this machine; returns the counts."""
-    facts, inputs = VocabularyFacts.of(load_vocab(FLAGS.vocab_file)), find_files(FLAGS.input_file, "--input_file", repeats=True)
+    facts, inputs = VocabularyFacts.of(load_vocab(settings.vocab_file)), find_files(settings.input_file, "--input_file", repeats=True)
     check_prepared_files(inputs)
     warn(file_sets.doubts(inputs))
-    preflight.check_outputs([*outputs, *filter(None, [FLAGS.report_file])], [*inputs, FLAGS.vocab_file], FLAGS.input_file)
-    work_dir = FLAGS.work_dir or os.path.dirname(work_path(outputs[0])) or "."
+    preflight.check_outputs([*outputs, *filter(None, [settings.report_file])], [*inputs, settings.vocab_file], settings.input_file)
+    work_dir = settings.work_dir or os.path.dirname(work_path(outputs[0])) or "."
     preflight.check_folder(work_dir)
-    preflight.reserve_handles(len(outputs) if FLAGS.order == "2018" else 2 * FLAGS.num_workers)
-    description = token_store.describe(inputs, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.on_bad_text,
-                                       files_end_documents=FLAGS.order == "sharded")
-    if FLAGS.token_store:
-        token_store.check_store_folder(FLAGS.token_store)
-        token_store.open_store(FLAGS.token_store, description)
-    check_disk(config, facts, sum(file["bytes"] for file in description["files"]) // BYTES_A_TOKEN, outputs, work_dir)
+    preflight.reserve_handles(len(outputs) if settings.order == "2018" else 2 * settings.num_workers)
+    description = token_store.describe(inputs, settings.vocab_file, settings.do_lower_case, settings.on_bad_text,
+                                       files_end_documents=settings.order == "sharded")
+    if settings.token_store:
+        token_store.check_store_folder(settings.token_store)
+        token_store.open_store(settings.token_store, description)
+    check_disk(settings, config, facts, sum(file["bytes"] for file in description["files"]) // BYTES_A_TOKEN, outputs, work_dir)
     with contextlib.ExitStack() as stack:
-        work = stack.enter_context(WorkFolder(work_path(outputs[0]), settings(description, outputs), FLAGS.discard))
+        work = stack.enter_context(WorkFolder(work_path(outputs[0]), deciding(settings, description, outputs), settings.discard))
         reporter = stack.enter_context(Reporter())
-        store = get_store(FLAGS.token_store or work.path_of("tokens"), description, reporter)
+        store = get_store(settings, settings.token_store or work.path_of("tokens"), description, reporter)
         if store.accents > MOST_LOST * store.characters:
             warn([f"lower-casing deletes {store.accents / store.characters:.1%} of the text's characters: accents and vowel signs. "
                   "Use --do_lower_case=False, with a vocabulary that was made so"])
-        warn_of_unknown_words(unknown := store.count(facts.unk_id), len(store.tokens))
-        check_disk(config, facts, len(store.tokens), outputs, work_dir)
-        shards = len(outputs) if FLAGS.order == "sharded" else 0
+        warn_of_unknown_words(settings, unknown := store.count(facts.unk_id), len(store.tokens))
+        check_disk(settings, config, facts, len(store.tokens), outputs, work_dir)
+        shards = len(outputs) if settings.order == "sharded" else 0
         kind = generator.poverty(store.num_documents, store.num_sentences)
         poor = generator.poor_shards(store, shards) if shards else {0: kind} if kind else {}
         warn(generator.label_warnings(config, poor, shards))
-        maker = Generator(store, config, facts, FLAGS.random_seed, Scratch(work_dir), reporter.show)
-        counts = maker.write(outputs, FLAGS.order, FLAGS.gzip_compress, FLAGS.num_workers, work)
+        maker = Generator(store, config, facts, settings.random_seed, Scratch(work_dir), reporter.show)
+        counts = maker.write(outputs, settings.order, settings.gzip_compress, settings.num_workers, work)
         return {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
                 "unknown": unknown, "copies": maker.copies, "counts": counts}
 
 
-def settings(description: dict, outputs: Sequence[str]) -> dict[str, Any]:
+def deciding(settings: Settings, description: dict, outputs: Sequence[str]) -> dict[str, Any]:
     """Returns everything that the bytes of the outputs depend on, by option."""
-    return {f"--{name}": FLAGS[name].value for name in DECIDING} | {
+    return {f"--{name}": getattr(settings, name) for name in DECIDING} | {
         "text or vocabulary": description, "--output_file": [absolute(path) for path in outputs]}
 
 
-def check_disk(config: InstanceConfig, facts: VocabularyFacts, tokens: int, outputs: Sequence[str], work_dir: str) -> None:
+def check_disk(settings: Settings, config: InstanceConfig, facts: VocabularyFacts, tokens: int, outputs: Sequence[str],
+               work_dir: str) -> None:
     """Requires disk space for the scratch files and outputs of a corpus of `tokens` tokens."""
     scratch, records = generator.expected_bytes(config, facts, tokens)
-    written = int(records * (GZIP_SHARE if FLAGS.gzip_compress else 1))
-    at_once = min(1, FLAGS.num_workers / len(outputs)) if FLAGS.order == "sharded" else 1
+    written = int(records * (GZIP_SHARE if settings.gzip_compress else 1))
+    at_once = min(1, settings.num_workers / len(outputs)) if settings.order == "sharded" else 1
     needed = collections.Counter({os.path.abspath(work_dir): int(scratch * at_once)})
     needed[os.path.dirname(absolute(work_path(outputs[0])))] += written
     preflight.check_disk(needed, "records and temporary files")
 
 
-def report(account: Account, config: InstanceConfig) -> YieldReport:
+def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldReport:
     """Returns the account of the tokens: in, out, repeated and left out."""
     counts: Counts = account["counts"]
-    words = {index: token for token, index in load_vocab(FLAGS.vocab_file).items()}
+    words = {index: token for token, index in load_vocab(vocab_file).items()}
     found = YieldReport()
     found.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
     found.repeat(f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1))
@@ -252,19 +288,18 @@ def report(account: Account, config: InstanceConfig) -> YieldReport:
     return found
 
 
-def create() -> None:
-    """Turns text into records as the flags say."""
-    refuse_unread_options()
-    check_casing(FLAGS.vocab_file, load_vocab(FLAGS.vocab_file), FLAGS.do_lower_case)
-    if FLAGS.copies_apart is None:
-        FLAGS["copies_apart"].value = FLAGS.sentence_task == "nsp" and holds_copies()
+def create(settings: Settings) -> None:
+    """Turns text into records as the settings say."""
+    check_casing(settings.vocab_file, load_vocab(settings.vocab_file), settings.do_lower_case)
+    if settings.copies_apart is None:
+        settings = dataclasses.replace(settings, copies_apart=settings.sentence_task == "nsp" and holds_copies(settings.input_file))
     begin = time.monotonic()
-    config, outputs = instance_config(), output_files(FLAGS.output_file)
+    config, outputs = instance_config(settings), output_files(settings.output_file)
     warn(config.masking.doubts(config.max_seq_length, config.max_predictions_per_seq) if config.masking else [])
-    account = (create_on_beam if FLAGS.engine == "beam" else create_here)(config, outputs)
+    account = (create_on_beam if settings.engine == "beam" else create_here)(settings, config, outputs)
     counts: Counts = account["counts"]
-    present(report(account, config), FLAGS.report_file, instances=counts.instances, second_labels=counts.second_labels,
-            files=outputs)
+    present(report(account, config, settings.vocab_file), settings.report_file, instances=counts.instances,
+            second_labels=counts.second_labels, files=outputs)
     print("{documents} documents, {sentences} sentences, {tokens} tokens ->".format(**account),
           f"{counts.instances} instances, {counts.second_labels} with label 1, "
           f"in {len(outputs)} files; {time.monotonic() - begin:.1f} s")
@@ -273,7 +308,8 @@ def create() -> None:
 def main(_) -> None:
     """Turns text into records; a stopped run leaves at most its work folder."""
     interruption.end_on_signals()
-    create()
+    refuse_unread_options(FLAGS)
+    create(from_flags(Settings, FLAGS))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ Without a checkpoint, this makes one to pre-train from (`--init_checkpoint=begun
 have a vector begin as these vectors, projected to the model's width.
 """
 
-from official_bert.command_line import refuse_unread, run_main
+from official_bert.command_line import from_flags, refuse_unread, run_main
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ from absl import flags
 
 from official_bert import config as configuration
 from official_bert.data.raw_text.documents import check_prepared_files
-from official_bert.files import find_files, read_json, read_lines, require_new_folder, written_folder
+from official_bert.files import BadText, find_files, read_json, read_lines, require_new_folder, written_folder
 from official_bert.models.interchange import casing
 from official_bert.models.run_folder import CONFIG_FILE, VOCAB_FILE, RunFolder
 from official_bert.text import vocab_learning
@@ -55,10 +55,34 @@ flags.DEFINE_string("output_dir", None, "A new folder for all that is written.",
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
 
 
-def read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The flags of these names; `do_lower_case` is decided once the vocabulary is read."""
+
+    vocab_file: str
+    do_lower_case: bool | None
+    words_file: str
+    input_file: str
+    num_words: int
+    min_frequency: int
+    bert_config_file: str
+    config: str
+    init_checkpoint: str
+    vectors: str
+    random_seed: int
+    output_dir: str
+    on_bad_text: BadText
+
+    @property
+    def begins_model(self) -> bool:
+        """Whether a model is made from word vectors alone."""
+        return bool(self.vectors and not self.init_checkpoint)
+
+
+def read_words(path: str, tokenizer: FullTokenizer, on_bad_text: BadText) -> list[str]:
     """Returns the words of a file as the tokenizer normalises them; raises ValueError for a line that it splits."""
     words = []
-    for number, line in enumerate(read_lines(path, on_bad_text=FLAGS.on_bad_text), 1):
+    for number, line in enumerate(read_lines(path, on_bad_text=on_bad_text), 1):
         split = tokenizer.basic_tokenizer.tokenize(line)
         if len(split) > 1:
             raise ValueError(f"{path}:{number}: expected one word, got {line.strip()!r}, which the tokenizer always "
@@ -67,67 +91,56 @@ def read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
     return words
 
 
-def is_lower_case(vocab: Mapping[str, int]) -> bool:
+def is_lower_case(settings: Settings, vocab: Mapping[str, int]) -> bool:
     """Tells whether text is lower-cased: as --config or --do_lower_case say, or as the vocabulary and its folder's name do.
 
     The flag overrides what --config inherits. Raises ValueError if they contradict each other.
     """
-    both = configuration.inherited_and_own(FLAGS.config) if FLAGS.config else ({}, {})
+    both = configuration.inherited_and_own(settings.config) if settings.config else ({}, {})
     inherited, own = ((values.get("tokenizer") or {}).get("do_lower_case") for values in both)
-    lower_case = casing.agreed(own, FLAGS.do_lower_case, FLAGS.config)
+    lower_case = casing.agreed(own, settings.do_lower_case, settings.config)
     lower_case = inherited if lower_case is None else lower_case
     if lower_case is None:
-        lower_case = casing.of_folder(FLAGS.vocab_file, vocab) is not False
-    check_casing(FLAGS.vocab_file, vocab, lower_case)
+        lower_case = casing.of_folder(settings.vocab_file, vocab) is not False
+    check_casing(settings.vocab_file, vocab, lower_case)
     return lower_case
 
 
-def begins_model() -> bool:
-    """Tells whether a model is made from word vectors alone."""
-    return bool(FLAGS.vectors and not FLAGS.init_checkpoint)
-
-
-def refuse_unread_options() -> None:
-    """Raises ValueError for an option on the command line that would do nothing."""
-    refuse_unread(FLAGS, [(["num_words", "min_frequency"], bool(FLAGS.input_file), "--input_file"),
-                          (["random_seed"], begins_model(), "--vectors, and without --init_checkpoint")])
-
-
-def wanted_words(tokenizer: FullTokenizer) -> list[str]:
+def wanted_words(settings: Settings, tokenizer: FullTokenizer) -> list[str]:
     """Returns the new words; those chosen from text have the best first."""
-    if begins_model() and not (FLAGS.words_file or FLAGS.input_file):
+    if settings.begins_model and not (settings.words_file or settings.input_file):
         return []
-    if bool(FLAGS.words_file) == bool(FLAGS.input_file):
+    if bool(settings.words_file) == bool(settings.input_file):
         raise ValueError("expected one of --words_file and --input_file")
-    if FLAGS.words_file:
-        return read_words(FLAGS.words_file, tokenizer)
-    paths = find_files(FLAGS.input_file, "--input_file")
+    if settings.words_file:
+        return read_words(settings.words_file, tokenizer, settings.on_bad_text)
+    paths = find_files(settings.input_file, "--input_file")
     check_prepared_files(paths)
-    lines = (line for path in paths for line in read_lines(path, on_bad_text=FLAGS.on_bad_text))
-    counts = vocab_learning.count_words(lines, FLAGS.do_lower_case)
-    return vocab_learning.choose_domain_words(counts, tokenizer, FLAGS.num_words, FLAGS.min_frequency)
+    lines = (line for path in paths for line in read_lines(path, on_bad_text=settings.on_bad_text))
+    counts = vocab_learning.count_words(lines, bool(settings.do_lower_case))
+    return vocab_learning.choose_domain_words(counts, tokenizer, settings.num_words, settings.min_frequency)
 
 
-def read_config() -> configuration.ModelConfig | None:
+def read_config(settings: Settings) -> configuration.ModelConfig | None:
     """Returns the configuration of the model; None without a configuration."""
-    if FLAGS.bert_config_file and FLAGS.config:
+    if settings.bert_config_file and settings.config:
         raise ValueError("expected one of --bert_config_file and --config, got both")
-    if not FLAGS.bert_config_file and not FLAGS.config:
+    if not settings.bert_config_file and not settings.config:
         return None
-    return configuration.load_config(FLAGS.config or None, bert_config_file=FLAGS.bert_config_file or None).model
+    return configuration.load_config(settings.config or None, bert_config_file=settings.bert_config_file or None).model
 
 
-def write_config(folder: str, size: int) -> None:
+def write_config(settings: Settings, folder: str, size: int) -> None:
     """Returns the configuration with the new vocabulary, in its original format."""
-    if FLAGS.config:
-        values = configuration.load_config(FLAGS.config)
-        tokenizer = dataclasses.replace(values.tokenizer, vocab_file=os.path.join(FLAGS.output_dir, VOCAB_FILE),
-                                        do_lower_case=FLAGS.do_lower_case)
+    if settings.config:
+        values = configuration.load_config(settings.config)
+        tokenizer = dataclasses.replace(values.tokenizer, vocab_file=os.path.join(settings.output_dir, VOCAB_FILE),
+                                        do_lower_case=bool(settings.do_lower_case))
         values = dataclasses.replace(values, tokenizer=tokenizer,
                                      model=dataclasses.replace(values.model, vocab_size=size))
         configuration.save_config(values, os.path.join(folder, CONFIG_FILE))
-    elif FLAGS.bert_config_file:
-        old = read_json(FLAGS.bert_config_file)
+    elif settings.bert_config_file:
+        old = read_json(settings.bert_config_file)
         with open(os.path.join(folder, "bert_config.json"), "w", encoding="utf-8") as file:
             json.dump(old | {"vocab_size": size}, file, indent=2)
             file.write("\n")
@@ -147,43 +160,44 @@ def projection(model: configuration.ModelConfig, vectors: dict[int, np.ndarray])
     return f"projected from {width} to {model.hidden_size} numbers by a random orthonormal matrix, {scaled}"
 
 
-def vectors_of(entries: list[str]) -> dict[int, np.ndarray] | None:
+def vectors_of(settings: Settings, entries: list[str]) -> dict[int, np.ndarray] | None:
     """Returns the vectors of the entries that are whole words, by id; None without --vectors."""
-    if not FLAGS.vectors:
+    if not settings.vectors:
         return None
     ids = {word: index for index, word in enumerate(entries) if is_word(word)}
-    found = read_vectors(FLAGS.vectors, ids.keys(), FLAGS.do_lower_case, FLAGS.on_bad_text)
+    found = read_vectors(settings.vectors, ids.keys(), bool(settings.do_lower_case), settings.on_bad_text)
     return {ids[word]: vector for word, vector in found.items()}
 
 
-def write_all(folder: str, entries: list[str], model: configuration.ModelConfig | None, pieces: dict[int, list[int]],
-              vectors: dict[int, np.ndarray] | None) -> tuple[int, float]:
+def write_all(settings: Settings, folder: str, entries: list[str], model: configuration.ModelConfig | None,
+              pieces: dict[int, list[int]], vectors: dict[int, np.ndarray] | None) -> tuple[int, float]:
     """Writes vocabulary, configuration and checkpoint; returns the new vocab_size, and how well the vectors could be mapped."""
     vocab_size = model.vocab_size if model else 0
     size, explained = max(len(entries), vocab_size), 0.0
-    if model and vectors is not None and begins_model():
+    if model and vectors is not None and settings.begins_model:
         from official_bert.models.interchange import vocabulary_rows  # imports TensorFlow, which only a checkpoint needs
-        vocabulary_rows.begin_with_vectors(dataclasses.replace(model, vocab_size=size), vectors, FLAGS.random_seed, folder,
-                                           "ours" if FLAGS.config else "tf1")
-    elif FLAGS.init_checkpoint:
+        vocabulary_rows.begin_with_vectors(dataclasses.replace(model, vocab_size=size), vectors, settings.random_seed, folder,
+                                           "ours" if settings.config else "tf1")
+    elif settings.init_checkpoint:
         from official_bert.models.interchange import vocabulary_rows
-        explained = vocabulary_rows.extend_checkpoint(FLAGS.init_checkpoint, folder, vocab_size, pieces, size, vectors)
+        explained = vocabulary_rows.extend_checkpoint(settings.init_checkpoint, folder, vocab_size, pieces, size, vectors)
     with open(os.path.join(folder, VOCAB_FILE), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(entries) + "\n")
-    write_config(folder, size)
+    write_config(settings, folder, size)
     return size, explained
 
 
 def main(_) -> None:
     """Chooses words, gives them ids and rows, and writes all into a folder that appears when it is complete."""
     require_new_folder(FLAGS.output_dir, "--output_dir")
-    refuse_unread_options()
-    model = read_config()
-    FLAGS["do_lower_case"].value = is_lower_case(load_vocab(FLAGS.vocab_file))
-    tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
+    settings = from_flags(Settings, FLAGS)
+    refuse_unread(FLAGS, [(["num_words", "min_frequency"], bool(FLAGS.input_file), "--input_file"),
+                          (["random_seed"], settings.begins_model, "--vectors, and without --init_checkpoint")])
+    model, lower_case = read_config(settings), is_lower_case(settings, load_vocab(FLAGS.vocab_file))
+    settings, tokenizer = dataclasses.replace(settings, do_lower_case=lower_case), FullTokenizer(FLAGS.vocab_file, lower_case)
     if FLAGS.init_checkpoint and model is None:
         raise ValueError("--init_checkpoint needs --bert_config_file or --config, so that both stay together")
-    if begins_model() and model is None:
+    if settings.begins_model and model is None:
         raise ValueError("--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped, or the configuration of a model "
                          "to begin (--bert_config_file, --config)")
     if model is not None:
@@ -194,12 +208,12 @@ def main(_) -> None:
             raise ValueError(f"--bert_config_file={FLAGS.bert_config_file}: cannot hold all that the configuration of {run.path} says; "
                              f"give --config={run.file(CONFIG_FILE)} instead")
         vocabulary_rows.check_vocabulary(FLAGS.init_checkpoint, FLAGS.vocab_file)
-    words = wanted_words(tokenizer)
+    words = wanted_words(settings, tokenizer)
     entries, ids = extend_vocab(tokenizer.vocab, words, FLAGS.grow)
     pieces = {index: tokenizer.convert_tokens_to_ids(tokenizer.split_word(word)) for word, index in ids.items()}
-    vectors = vectors_of(entries)
+    vectors = vectors_of(settings, entries)
     with written_folder(FLAGS.output_dir) as folder:
-        size, explained = write_all(folder, entries, model, pieces, vectors)
+        size, explained = write_all(settings, folder, entries, model, pieces, vectors)
     unknown = [word for word in ids if tokenizer.split_word(word) == ["[UNK]"]]
     if unknown:
         print(f"warning: {len(unknown)} words could not be spelled before and begin as [UNK]: {' '.join(unknown[:5])}",
@@ -207,7 +221,7 @@ def main(_) -> None:
     slots = sum(index < len(tokenizer.vocab) for index in ids.values())
     print(f"{FLAGS.output_dir}: {len(ids)} new words ({slots} in [unusedN] slots, {len(ids) - slots} rows added; "
           f"{len(set(words)) - len(ids)} were there already), vocab_size {size}")
-    if vectors is not None and begins_model():
+    if vectors is not None and settings.begins_model:
         assert model is not None
         total = sum(is_word(entry) for entry in entries)
         print(f"{FLAGS.vectors}: vectors for {len(vectors)} of {total} words of the vocabulary ({len(vectors) / max(total, 1):.1%}); "

@@ -138,11 +138,11 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
     return f"  label {int(values['next_sentence_labels'][0])}: {' '.join(pieces)}"
 
 
-def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int) -> None:
-    """Prints the counts."""
+def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int, every: int) -> None:
+    """Prints the counts of records of which one in `every` was read."""
     for path, count in counts.items():
         made = record_origins.read_origin(path).get("sentence_task")
-        print(f"{path}: {count} records" + f" looked at, one in {FLAGS.every}" * (FLAGS.every > 1)
+        print(f"{path}: {count} records" + f" looked at, one in {every}" * (every > 1)
               + f", made with --sentence_task={made}" * (made is not None))
     packed = f" in {found.rows} rows" if found.rows < found.records else ""
     print(f"{found.records} records{packed} of {found.max_seq_length} tokens; {found.tokens / found.records:.1f} used, "
@@ -167,10 +167,10 @@ def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str]
     print(f"most frequent: {', '.join(words)}")
 
 
-def batches(path: str, features: Sequence[records.Feature]) -> Iterator[tuple[range, Values]]:
-    """Gives (record numbers, values) of each batch of a file, thinned by --every."""
-    for first, values in records.read_batches(path, features, every=FLAGS.every):
-        yield range(first, first + FLAGS.every * len(values["input_ids"]), FLAGS.every), values
+def batches(path: str, features: Sequence[records.Feature], every: int) -> Iterator[tuple[range, Values]]:
+    """Gives (record numbers, values) of each batch of a file, one record in `every`."""
+    for first, values in records.read_batches(path, features, every=every):
+        yield range(first, first + every * len(values["input_ids"]), every), values
 
 
 def share_read(path: str, count: int) -> float:
@@ -181,14 +181,14 @@ def share_read(path: str, count: int) -> float:
     return min(1.0, count * first / size_of(path))
 
 
-def inspect() -> None:
-    """Reads all records, prints their statistics, and fails on bad ones."""
-    paths, vocab = find_files(FLAGS.input_file, "--input_file"), load_vocab(FLAGS.vocab_file)
+def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int = 3, num_words: int = 20) -> None:
+    """Reads all records, or one in `every`, prints their statistics, and fails on bad ones."""
+    paths, vocab = find_files(input_file, "--input_file"), load_vocab(vocab_file)
     facts, tokens = VocabularyFacts.of(vocab), {index: token for token, index in vocab.items()}
     counts = dict.fromkeys(paths, 0)
     filled = [path for path in paths if records.holds_records(path)]  # a shard without documents has no record
     if not filled:
-        raise ValueError(f"{FLAGS.input_file}: no record in these files")
+        raise ValueError(f"{input_file}: no record in these files")
     for path in filled:
         record_origins.check_vocabulary(path, record_origins.read_origin(path), facts.digest)
     features = records.file_features(filled[0])
@@ -201,7 +201,7 @@ def inspect() -> None:
                 raise ValueError(f"{path}: expected records as in {filled[0]}, "
                                  f"{[(feature.name, feature.length) for feature in features]}, "
                                  f"got {[(feature.name, feature.length) for feature in others]}")
-            for numbers, rows in batches(path, features):
+            for numbers, rows in batches(path, features, every):
                 values, of = rows, np.arange(len(numbers))
                 if "instance_ids" in rows:
                     check_packed(path, numbers, rows)
@@ -209,21 +209,21 @@ def inspect() -> None:
                 check(path, [numbers[row] for row in of], values, facts)
                 found.add(values, len(numbers), vocab["[UNK]"])
                 counts[path] += len(numbers)
-                wanted = max(0, FLAGS.num_examples - len(examples))
+                wanted = max(0, num_examples - len(examples))
                 examples += [{name: value[row] for name, value in values.items()} for row in range(min(wanted, len(of)))]
                 reporter.show("reading", min(0.999, (number + share_read(path, numbers.stop)) / len(filled)))
         reporter.show("reading", 1)
-    report(found, counts, tokens, FLAGS.num_words)
+    report(found, counts, tokens, num_words, every)
     for example in examples:
         print(show(example, tokens))
     if found.two_segments and found.label_ones in (0, found.records):
-        raise ValueError(f"{FLAGS.input_file}: every next-sentence label is {int(found.label_ones > 0)}: nothing can be "
+        raise ValueError(f"{input_file}: every next-sentence label is {int(found.label_ones > 0)}: nothing can be "
                          "learned from them (documents of one sentence? see the generator's warning)")
 
 
 def main(_) -> None:
     """The command."""
-    inspect()
+    inspect(FLAGS.input_file, FLAGS.vocab_file, FLAGS.every, FLAGS.num_examples, FLAGS.num_words)
 
 
 if __name__ == "__main__":

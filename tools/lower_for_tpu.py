@@ -25,23 +25,23 @@ flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
 flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step.")
 
 
-def lower(function, arguments) -> str:
+def lower(function, arguments, platform: str) -> str:
     """Returns the HLO of a function of (nested) tensors; raises ValueError with the compiler's reason if it cannot be lowered."""
     import tensorflow as tf
     flat = tf.nest.flatten(arguments)
     compiled = tf.function(lambda *values: function(*tf.nest.pack_sequence_as(arguments, values)), jit_compile=True)
     try:
-        return compiled.experimental_get_compiler_ir(*flat)(stage="hlo", platform_name=FLAGS.platform)
+        return compiled.experimental_get_compiler_ir(*flat)(stage="hlo", platform_name=platform)
     except (ValueError, TypeError, tf.errors.OpError) as error:
-        raise ValueError(f"cannot be lowered for {FLAGS.platform}: {' '.join(str(error).split())[:600]}") from None
+        raise ValueError(f"cannot be lowered for {platform}: {' '.join(str(error).split())[:600]}") from None
 
 
-def report(name: str, hlo: str) -> None:
+def report(name: str, hlo: str, most: int) -> None:
     """Prints the size and the counts of operations; raises ValueError for a shape that is not static."""
     if re.search(r"\[[^\]]*(<=|\?)", hlo):
         raise ValueError(f"{name}: the HLO has a shape that is not static")
     counts = collections.Counter(re.findall(r"^\s+(?:ROOT )?%?\S+ = \S+ ([\w-]+)\(", hlo, re.MULTILINE))
-    listed = ", ".join(f"{count} {operation}" for operation, count in counts.most_common(FLAGS.most))
+    listed = ", ".join(f"{count} {operation}" for operation, count in counts.most_common(most))
     print(f"{name}: {len(hlo):,} bytes of HLO, {sum(counts.values()):,} operations: {listed}")
 
 
@@ -71,13 +71,13 @@ def main(_) -> None:
         state, row = step.train(State(weights, first, second, *scalars), batch, *integers, all_reduce=list)
         return tf.nest.flatten([state.weights, state.first, state.second, state.scale, state.finite_steps, row])
 
-    hlo = lower(train, [weights, weights, weights, scalars, batch, integers])
+    hlo = lower(train, [weights, weights, weights, scalars, batch, integers], FLAGS.platform)
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:
             file.write(hlo)
-    report(f"{config.task} train step", hlo)
+    report(f"{config.task} train step", hlo, FLAGS.most)
     report(f"{config.task} evaluation step", lower(
-        lambda weights, batch: tf.nest.flatten(step.evaluate(weights, batch)), [weights, batch]))
+        lambda weights, batch: tf.nest.flatten(step.evaluate(weights, batch)), [weights, batch], FLAGS.platform), FLAGS.most)
 
 
 if __name__ == "__main__":

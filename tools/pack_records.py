@@ -31,8 +31,8 @@ flags.DEFINE_integer("max_instances_per_row", 8, "The most instances in a row; o
 AT_ONCE = 512  # rows
 
 
-def packing_for(path: str) -> Packing:
-    """Returns the packing of a file's records. Raises ValueError if they cannot be packed."""
+def packing_for(path: str, most: int) -> Packing:
+    """Returns the packing of a file's records, with at most so many in a row. Raises ValueError if they cannot be packed."""
     table = records.file_features(path)
     lengths = {feature.name: feature.length for feature in table}
     if "instance_ids" in lengths:
@@ -40,7 +40,7 @@ def packing_for(path: str) -> Packing:
     if "word_starts" in lengths:
         raise ValueError(f"{path}: its records have no masks yet; set config.options.pack to true, which masks and packs them while they "
                          "are read")
-    return Packing(table, lengths["input_ids"], lengths["masked_lm_ids"], FLAGS.max_instances_per_row)
+    return Packing(table, lengths["input_ids"], lengths["masked_lm_ids"], most)
 
 
 def packed_rows(found: IndexedRecords, packing: Packing, groups: RowGroups) -> Iterator[dict[str, np.ndarray]]:
@@ -57,12 +57,12 @@ def packed_rows(found: IndexedRecords, packing: Packing, groups: RowGroups) -> I
         yield {name: value.numpy() for name, value in packed.items()}
 
 
-def pack_file(path: str, target: str, reporter: Reporter, done: float, share: float) -> tuple[int, int, float]:
+def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float, share: float) -> tuple[int, int, float]:
     """Writes the packed file of a file; returns its instances, its rows, and the share of padding in them."""
     if not records.holds_records(path):  # a shard without documents
         with written_beside(target) as temporary, OutputFile(temporary, target.endswith(".gz")):
             return 0, 0, 0.0
-    packing, found = packing_for(path), IndexedRecords([path])
+    packing, found = packing_for(path, most), IndexedRecords([path])
     groups = packing.groups(found)
     encoder = records.make_example_encoder(packing.row_features)
     written = tokens = 0
@@ -90,7 +90,7 @@ def main(_) -> None:
         if absolute(path) == absolute(target) or targets.count(target) > 1:
             raise ValueError(f"--output_dir={FLAGS.output_dir}: {target} would be written over another file")
         if records.holds_records(path):
-            packing_for(path)
+            packing_for(path, FLAGS.max_instances_per_row)
     if existing := [target for target in targets if exists(target)]:
         raise ValueError(f"--output_dir={FLAGS.output_dir}: {existing[0]} exists; give a new folder")
     make_folder(FLAGS.output_dir)
@@ -98,7 +98,8 @@ def main(_) -> None:
     with Reporter() as reporter:
         reporter.show("packing", 0)
         for number, (path, target) in enumerate(zip(paths, targets)):
-            instances, rows, padding = pack_file(path, target, reporter, number / len(paths), 1 / len(paths))
+            instances, rows, padding = pack_file(path, target, FLAGS.max_instances_per_row, reporter, number / len(paths),
+                                                 1 / len(paths))
             lines.append(f"{target}: {instances} instances in {rows} rows, {padding:.1%} padding")
         reporter.show("packing", 1)
     print("\n".join(lines))

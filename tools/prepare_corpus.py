@@ -15,7 +15,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 from absl import flags
@@ -139,22 +139,44 @@ def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shor
     return document
 
 
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """The languages' shares that --mix or --smoothing ask for. Raises ValueError for both."""
+
+    mix: str
+    smoothing: float | None
+
+    def __post_init__(self):
+        if self.mix and self.smoothing is not None:
+            raise ValueError("--mix: expected no --smoothing beside it")
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether documents are left out or repeated."""
+        return bool(self.mix) or self.smoothing is not None
+
+    def shares(self, sizes: dict[str, int]) -> dict[str, float]:
+        """Returns the share of each language in the output, from the words of each in the input."""
+        return mixing.parse_mix(self.mix, list(sizes)) if self.smoothing is None else mixing.smoothed_shares(sizes, self.smoothing)
+
+
 class Writer:
     """Writes documents to the files in turn and counts them; for a mixture, holds them back until all sizes are known."""
 
-    def __init__(self, files: list[TextIO], held_out: TextIO | None, folder: str, languages: list[str], report: YieldReport):
-        self.files, self.held_out, self.report = files, held_out, report
+    def __init__(self, files: list[TextIO], held_out: TextIO | None, folder: str, languages: list[str], report: YieldReport,
+                 mixture: "Mixture", held_out_share: float):
+        self.files, self.held_out, self.report, self.mixture, self.held_out_share = files, held_out, report, mixture, held_out_share
         self.lines = deduplication.LineCounter(folder)
         self.written, self.number, self.number_held_out, self.holds_copies = 0, 0, 0, False
         self.sizes = dict.fromkeys(languages, 0)
         self.out = dict.fromkeys(languages, 0)
-        self._waiting = {language: os.path.join(folder, f"waiting-{language}") for language in languages} if is_mixed() else {}
+        self._waiting = {language: os.path.join(folder, f"waiting-{language}") for language in languages} if mixture.is_asked else {}
 
     def add(self, document: Cleaned) -> None:
         """Writes a document, or keeps it for the mixture."""
         amounts, self.number = document.total(), self.number + 1
         sentences = [sentence for paragraph in document.paragraphs for sentence in paragraph]
-        if self.held_out and document.fingerprint.document < FLAGS.held_out * 2**64:
+        if self.held_out and document.fingerprint.document < self.held_out_share * 2**64:
             self.held_out.write("\n".join(sentences) + "\n\n")
             self.number_held_out += 1
             self.report.keep(**amounts)
@@ -181,9 +203,7 @@ class Writer:
         """Writes the mixture. Raises ValueError if a document has more copies than there are files."""
         if not self._waiting:
             return
-        shares = (mixing.parse_mix(FLAGS.mix, list(self.sizes)) if FLAGS.mix
-                  else mixing.smoothed_shares(self.sizes, FLAGS.smoothing))
-        factors = mixing.copy_factors(self.sizes, shares)
+        factors = mixing.copy_factors(self.sizes, self.mixture.shares(self.sizes))
         if max(factors.values(), default=0) > len(self.files):
             most = max(factors, key=lambda name: factors[name])
             raise ValueError(f"--output_file: expected at least {math.ceil(factors[most])} files (name@"
@@ -213,13 +233,6 @@ def _read_waiting(path: str) -> Iterator:
         yield from map(json.loads, file)
 
 
-def is_mixed() -> bool:
-    """Tells whether documents are left out or repeated. Raises ValueError if both flags are given."""
-    if FLAGS.mix and FLAGS.smoothing is not None:
-        raise ValueError("--mix: expected no --smoothing beside it")
-    return bool(FLAGS.mix) or FLAGS.smoothing is not None
-
-
 def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplicator, shortest: int, progress: tqdm) -> None:
     """Writes the documents that are no duplicates, in the order of the input."""
     for cleaned, report, read in pieces:
@@ -231,17 +244,17 @@ def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplica
     writer.finish()
 
 
-def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]]) -> None:
+def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]], report_file: str) -> None:
     """Prints the account of the text, and writes it as JSON if a file is given."""
     counts = {name: report.kept.get(name, 0) for name in ("documents", "sentences", "words", "characters")}
-    present(report, FLAGS.report_file, **counts, documents_dropped=report.balance("documents")["dropped"],
+    present(report, report_file, **counts, documents_dropped=report.balance("documents")["dropped"],
             duplicate_lines=duplicate_lines, languages=shares)
     print(f"{duplicate_lines:,} lines had occurred before")
     for name, facts in shares.items() if len(shares) > 1 else ():
         print(f"{name}: {facts['share_in']:.1%} of the words that came in, {facts['share_out']:.1%} of those that went out")
 
 
-def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict) -> Iterator:
+def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict, ahead: int) -> Iterator:
     """Gives the cleaned pieces in order; those that a stopped run had cleaned come from the work folder."""
     journal = Journal(work.path_of(f"cleaned{JOURNAL}"))
     try:
@@ -250,7 +263,7 @@ def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.
             yield cleaned
             done += 1
         left = itertools.islice(pieces, done, None)
-        for cleaned in in_order(pool, clean_piece, left, settings, ahead=2 * FLAGS.num_workers):
+        for cleaned in in_order(pool, clean_piece, left, settings, ahead):
             journal.append(cleaned_documents.to_data(cleaned))
             yield cleaned
     finally:
@@ -295,16 +308,21 @@ def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> Non
             record_origins.forget(path)
 
 
-def made_of(files: dict[str, list[str]]) -> dict[str, Any]:
-    """Returns everything that the outputs depend on, by option."""
+def made_of(files: dict[str, list[str]], deciding: dict[str, Any]) -> dict[str, Any]:
+    """Returns everything that the outputs depend on, by option: the text, and the `deciding` flags."""
     facts = {path: [size_of(path), modified(path)] for path in itertools.chain(*files.values()) if path != containers.STANDARD_INPUT}
-    return {f"--{name}": FLAGS[name].value for name in DECIDING} | {"text": [files, facts]}
+    return {f"--{name}": value for name, value in deciding.items()} | {"text": [files, facts]}
 
 
 def main(_) -> None:
     """Reads and writes in this process and splits in workers, so the order is that of the input for any number of workers."""
     interruption.end_on_signals()
-    refuse_unread_options(files := input_files())
+    files, mixture = input_files(FLAGS.input_file, FLAGS.language, FLAGS.same_language), Mixture(FLAGS.mix, FLAGS.smoothing)
+    refuse_unread(FLAGS, [
+        (["near_similarity"], "near" in FLAGS.drop_duplicates, "--drop_duplicates=near"),
+        (["mix", "smoothing"], len(files) > 1, "several languages in --input_file"),
+        (["text_key"], FLAGS.format in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
+        (["language"], FLAGS.language in files, "files without LANGUAGE: in --input_file")])
     outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
     held_out = [held_out_name(FLAGS.output_file[0])] if FLAGS.held_out else []
     if FLAGS.mix:
@@ -326,46 +344,39 @@ def main(_) -> None:
     preflight.check_disk({place: size // 4}, "the output")
     discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
     reading = {"form": FLAGS.format, "text_key": FLAGS.text_key}
-    with (WorkFolder(work_path(outputs[0]), made_of(files), discard) as work, worker_pool(FLAGS.num_workers) as pool,
+    deciding = made_of(files, {name: FLAGS[name].value for name in DECIDING})
+    with (WorkFolder(work_path(outputs[0]), deciding, discard) as work, worker_pool(FLAGS.num_workers) as pool,
           tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder):
         with (open_outputs(work, outputs + held_out) as opened,
               tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress):
-            pieces = resumed(read_pieces(files, reading, FLAGS.on_bad_text), work, pool, settings)
-            writer = Writer(opened[:len(outputs)], opened[-1] if held_out else None, folder, list(files), YieldReport())
+            pieces = resumed(read_pieces(files, reading, FLAGS.on_bad_text), work, pool, settings, 2 * FLAGS.num_workers)
+            writer = Writer(opened[:len(outputs)], opened[-1] if held_out else None, folder, list(files), YieldReport(), mixture,
+                            FLAGS.held_out)
             seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
             write_corpus(pieces, writer, seen, shortest, progress)
             if writer.number and FLAGS.held_out and not 0 < writer.number_held_out < writer.number:
                 raise ValueError(f"--held_out={FLAGS.held_out:g}: expected a share of the documents for each side, but it takes "
                                  f"{'none' if not writer.number_held_out else 'all'} of the {writer.number} documents")
             if not writer.written:
-                print_report(writer.report, 0, writer.shares())
+                print_report(writer.report, 0, writer.shares(), FLAGS.report_file)
                 raise ValueError(f"{FLAGS.input_file}: no document with {shortest} sentences of running text in "
                                  f"{sum(map(len, files.values()))} files ({writer.report.balance('documents')['dropped']} dropped); "
                                  "see --shortest_document, --keep_everything and --format")
             duplicate_lines = writer.lines.duplicates()
         publish(work, outputs + held_out, outputs if writer.holds_copies else [])
-    print_report(writer.report, duplicate_lines, writer.shares())
+    print_report(writer.report, duplicate_lines, writer.shares(), FLAGS.report_file)
 
 
-def refuse_unread_options(files: Mapping[str, list[str]]) -> None:
-    """Raises ValueError for an option on the command line that would do nothing."""
-    refuse_unread(FLAGS, [
-        (["near_similarity"], "near" in FLAGS.drop_duplicates, "--drop_duplicates=near"),
-        (["mix", "smoothing"], len(files) > 1, "several languages in --input_file"),
-        (["text_key"], FLAGS.format in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
-        (["language"], FLAGS.language in files, "files without LANGUAGE: in --input_file")])
-
-
-def input_files() -> dict[str, list[str]]:
+def input_files(input_file: str, language: str, same_language: bool) -> dict[str, list[str]]:
     """Returns the files to read by language, `-` for standard input. Raises ValueError for an unknown language."""
-    if FLAGS.input_file == containers.STANDARD_INPUT:
-        return {FLAGS.language: [FLAGS.input_file]}
-    files = mixing.split_languages(FLAGS.input_file, FLAGS.language)
-    for language in files:
-        languages.splitting_rule(language)
-        if FLAGS.same_language:
-            language_filter.accepted_labels(language)
-    return {language: containers.without_dataset_files(paths) for language, paths in files.items()}
+    if input_file == containers.STANDARD_INPUT:
+        return {language: [input_file]}
+    files = mixing.split_languages(input_file, language)
+    for code in files:
+        languages.splitting_rule(code)
+        if same_language:
+            language_filter.accepted_labels(code)
+    return {code: containers.without_dataset_files(paths) for code, paths in files.items()}
 
 
 def held_out_name(output: str) -> str:

@@ -349,7 +349,8 @@ def main(_) -> None:
     with locked(work_dir):
         todo = [name for name in names if name not in done]
         stages = Stages(work_dir)
-        corpus, data = sources(stages, any(map(plan.tasks_of, todo)))
+        given = {name: str(FLAGS[name].value) for name in ("corpus", "held_out_corpus", "data")}
+        corpus, data = sources(stages, given, any(map(plan.tasks_of, todo)), FLAGS.scale == "smoke")
         suite = Suite(plan, stages, corpus, data, FLAGS.seeds, FLAGS.num_workers)
         stages.left = len(corpus) + 1 + sum(map(suite.count, todo))
         suite.check_data(todo)
@@ -360,28 +361,30 @@ def main(_) -> None:
             before = results.read_text(encoding="utf-8") if results.exists() else ""
             with written_whole(str(results)) as file:
                 file.write(f"{before}{json.dumps(line)}\n")
-            report(results, work_dir, plan.scale_name)
+            report(results, work_dir, plan.scale_name, FLAGS.suites_file)
     print(f"{len(names)} rows: {results}; table and plots: {work_dir / 'report'}")
 
 
-def sources(stages: Stages, finetunes: bool) -> tuple[dict[str, str], pathlib.Path]:
-    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data; made ones for `smoke`."""
-    if FLAGS.scale == "smoke":
+def sources(stages: Stages, given: Mapping[str, str], finetunes: bool, made_up: bool) -> tuple[dict[str, str], pathlib.Path]:
+    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data, as `given` by
+    flag or `made_up`.
+    """
+    if made_up:
         made = stages.work_dir / "made"
         stages.run("made", "text", [*tool("make_ablation_text"), f"--output_dir={made}"])
         return {part: str(made / f"{part}.txt") for part in ("train", "held_out")}, made
     for name in ("corpus", "held_out_corpus", *(["data"] if finetunes else [])):
-        if not FLAGS[name].value:
+        if not given[name]:
             raise ValueError(f"--{name}: expected a path (with --scale=smoke, all of it is made up)")
     patterns = {part: ",".join(os.path.abspath(one) for one in value.split(","))
-                for part, value in (("train", FLAGS.corpus), ("held_out", FLAGS.held_out_corpus))}
-    return patterns, pathlib.Path(FLAGS.data).resolve()
+                for part, value in (("train", given["corpus"]), ("held_out", given["held_out_corpus"]))}
+    return patterns, pathlib.Path(given["data"]).resolve()
 
 
-def report(results: pathlib.Path, work_dir: pathlib.Path, scale: str) -> None:
+def report(results: pathlib.Path, work_dir: pathlib.Path, scale: str, suites_file: str) -> None:
     """Writes table and plots of the finished rows."""
     command = [*map(str, tool("report_ablations")), f"--results={results}", f"--output_dir={work_dir / 'report'}", f"--scale={scale}",
-               f"--suites_file={FLAGS.suites_file}"]
+               f"--suites_file={suites_file}"]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise ValueError(f"tools/report_ablations.py ended with status {done.returncode}: {(done.stdout.splitlines() or ['nothing'])[-1]}")

@@ -96,7 +96,8 @@ def test_notes_do_not_contradict_the_configuration_that_is_given(tool, google, t
     for more, said in (([], 1), ([f"--bert_config_file={given}"], 0)):
         flags.FLAGS.unparse_flags()
         flags.FLAGS(["convert_checkpoint.py", "--to=ours", f"--input={tmp_path}/theirs", f"--output={tmp_path}/out", *more])
-        assert sum("erf form" in note for note in tool.read_source(formats, stored_models).notes) == said
+        settings = tool.from_flags(tool.Settings, flags.FLAGS)
+        assert sum("erf form" in note for note in tool.read_source(formats, stored_models, settings, "").notes) == said
 
 
 def test_what_the_json_of_2018_has_no_place_for_stays_beside_one(convert, tmp_path):

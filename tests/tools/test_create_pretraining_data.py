@@ -38,7 +38,7 @@ def create(tool):
     def call(*arguments):
         with flagsaver.flagsaver():
             flags.FLAGS([str(COMMAND), *arguments])
-            tool.create()
+            tool.main([])
     return call
 
 

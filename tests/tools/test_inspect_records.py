@@ -35,7 +35,7 @@ def inspect(tool, capsys):
     def call(path, *arguments):
         with flagsaver.flagsaver():
             flags.FLAGS([str(COMMAND), f"--input_file={path}", f"--vocab_file={VOCAB}", *arguments])
-            tool.inspect()
+            tool.main([])
         return capsys.readouterr().out
     return call
 
