@@ -41,7 +41,7 @@ from typing import Any, TypeVar
 
 from absl import app, flags, logging
 
-from official_bert.config import STRATEGIES
+from official_bert.config import STRATEGIES, refuse_unused
 from official_bert.copies import original_paths
 
 T = TypeVar("T")
@@ -118,14 +118,13 @@ def placement_values(values: Any) -> dict[str, Any]:
 
 
 def refuse_unread(values: Any, needs: Iterable[tuple[Iterable[str], bool, str]]) -> None:
-    """Raises ValueError for a flag on the command line that would do nothing (`values`: absl's `FLAGS`).
+    """Raises ValueError for flags with another value than their default that would do nothing (`values`: absl's `FLAGS`).
 
     `needs` are names of flags, whether they are read beside the others, and what they need.
     """
     for names, are_read, wanted in needs:
         for name in names:
-            if not are_read and values[name].present:
-                raise ValueError(f"--{name}: is read only beside {wanted}; leave it out")
+            refuse_unused(f"--{name}", values[name].value, values[name].default, wanted, are_read)
 
 
 def from_flags(kind: type[T], values: Any) -> T:

@@ -29,6 +29,15 @@ def changeable(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"changeable": True})
 
 
+def refuse_unused(name: str, value: Any, default: Any, wanted: str, used: bool) -> None:
+    """Raises ValueError, unless it is `used`, for an option or flag with another value than its default, which would do nothing.
+
+    `wanted` says what gives it a meaning.
+    """
+    if not used and value != default:
+        raise ValueError(f"{name}: expected {wanted} beside it, got {value} without; it would do nothing")
+
+
 def check_used(options: Any, keys: Iterable[str], wanted: str, used: bool) -> None:
     """Raises ValueError, unless they are `used`, for options with another value than their default, which would do nothing.
 
@@ -36,8 +45,7 @@ def check_used(options: Any, keys: Iterable[str], wanted: str, used: bool) -> No
     """
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for key in keys:
-        if not used and (value := getattr(options, key)) != defaults[key]:
-            raise ValueError(f"config.options.{key}: expected {wanted} beside it, got {value} without; it would do nothing")
+        refuse_unused(f"config.options.{key}", getattr(options, key), defaults[key], wanted, used)
 
 
 # The keys that the weights of a checkpoint decide; others, such as dropout, are for the user to choose.
@@ -80,9 +88,9 @@ class OptimizerConfig:
         for key in ("beta_1", "beta_2"):
             if not (0 < getattr(self, key) < 1 or (getattr(self, key) == 0 and self.name == "adamw")):
                 raise ValueError(f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got {getattr(self, key)}")
-        for key, default, schedules in (("power", 1.0, ("polynomial",)), ("end_learning_rate", 0.0, ("linear", "polynomial"))):
-            if getattr(self, key) != default and self.schedule not in schedules:
-                raise ValueError(f"config.optimizer.{key}: expected schedule {' or '.join(schedules)} beside it, got {self.schedule}")
+        for key, default, names in (("power", 1.0, ("polynomial",)), ("end_learning_rate", 0.0, ("linear", "polynomial"))):
+            refuse_unused(f"config.optimizer.{key}", getattr(self, key), default,
+                          f"schedule {' or '.join(names)} (not {self.schedule})", self.schedule in names)
         if not 0 <= self.warmup_proportion <= 1:
             raise ValueError(f"config.optimizer.warmup_proportion: expected a share from 0 to 1, got {self.warmup_proportion}")
         if not 0.0 < self.layer_decay <= 1.0:

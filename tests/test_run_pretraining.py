@@ -190,7 +190,7 @@ def test_flags_that_would_do_nothing_are_refused(files, tmp_path):
     for flags, told in ((["--idle_seconds=3"], "--idle_seconds: expected --mode=eval_continuous beside it"),
                         (["--mode=eval", "--profile_steps=1:2", f"--init_checkpoint={tmp_path}"], "--profile_steps: expected training"),
                         (["--set=optimizer.warmup_steps=3", "--set=optimizer.warmup_proportion=0.1"],
-                         "config.optimizer.warmup_proportion: expected config.optimizer.warmup_steps 0 beside it, got 3, which counts"),
+                         "config.optimizer.warmup_proportion: expected config.optimizer.warmup_steps 0 (not 3) beside it, got 0.1 without"),
                         (["--mode=eval", "--do_train"], "--do_train: expected --mode=train beside it"),
                         ([f"--profile_steps={STEPS}:99"], f"--profile_steps: expected steps of a training of {STEPS}, got {STEPS}:99"),
                         (["--strategy=mirrored", "--num_cpu_devices=-1"], "--num_cpu_devices=-1: -1 is not a non-negative integer"),

@@ -59,9 +59,10 @@ def command(tmp_path_factory, golden):
     (["--vary=training.reinitialize_layers=0,1", "--set=training.freeze=encoder", "--init_checkpoint=HERE/bert.keras"],
      "layer_0 would be made anew and frozen"),
     (["--vary=optimizer.layer_decay=1.0,0.9", "--set=training.freeze=embeddings"], "optimizer.layer_decay: expected 1.0, embeddings and"),
-    (["--vary=optimizer.warmup_proportion=0.1,0.3", "--set=optimizer.warmup_steps=2"], "got 2, which counts; 0.1 would do nothing"),
+    (["--vary=optimizer.warmup_proportion=0.1,0.3", "--set=optimizer.warmup_steps=2"],
+     "expected config.optimizer.warmup_steps 0 (not 2) beside it, got 0.1 without; it would do nothing"),
     (["--vary=training.patience=0,2", "--set=training.eval_epochs=0"], "training.patience: expected 0, got 2: it counts evaluations, and"),
-    (["--vary=training.steps=2,3"], "config.training.epochs: expected config.training.steps 0 beside it, got 2"),
+    (["--vary=training.steps=2,3"], "config.training.epochs: expected config.training.steps 0 (not 2) beside it"),
     (["--set=training.freeze=layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
     (["--set=optimizer.layer_decay=1.5"], "config.optimizer.layer_decay: expected a factor above 0, at most 1, got 1.5")])
 def test_what_cannot_be_is_refused_in_one_line(command, arguments, said):

@@ -6,7 +6,7 @@ It has the flags of 2018's `create_pretraining_data.py`, and gives the same inst
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 """
 
-from official_bert.command_line import from_flags, run_main
+from official_bert.command_line import from_flags, refuse_unread, run_main
 
 import collections
 import contextlib
@@ -127,17 +127,14 @@ def output_files(names: str) -> list[str]:
 def refuse_unread_options(values: Any) -> None:
     """Raises ValueError for an option on the command line that the chosen mode ignores (`values`: absl's `values`)."""
     dynamic, beam = values.masking == "dynamic", values.engine == "beam"
-    unread = [
-        ("masking", dynamic, ["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"]),
-        ("masking", values.masking != "span", ["span_p", "span_longest"]),
-        ("sentence_task", values.sentence_task == "none", ["short_seq_prob"]),
-        ("sentence_task", values.sentence_task != "nsp", ["copies_apart"]),
-        ("engine", beam, ["token_store", "work_dir", "num_workers", "discard"]),
-        ("engine", not beam, ["beam_options"])]
-    for mode, is_chosen, names in unread:
-        for name in names:
-            if is_chosen and values[name].present:
-                raise ValueError(f"--{name}: is not read with --{mode}={values[mode].value}; leave it out")
+    refuse_unread(values, [
+        (["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"], not dynamic,
+         "another --masking than dynamic"),
+        (["span_p", "span_longest"], values.masking == "span", "--masking=span"),
+        (["short_seq_prob"], values.sentence_task != "none", "a --sentence_task"),
+        (["copies_apart"], values.sentence_task == "nsp", "--sentence_task=nsp"),
+        (["token_store", "work_dir", "num_workers", "discard"], not beam, "--engine=local"),
+        (["beam_options"], beam, "--engine=beam")])
     if values.do_whole_word_mask and values["masking"].present:
         raise ValueError(f"--do_whole_word_mask: expected no --masking beside it, got {values.masking}")
     if beam and values["order"].present and values.order != "sharded":

@@ -9,8 +9,6 @@
 
 from official_bert.command_line import given_flags, run_main
 
-from typing import Any
-
 from absl import flags
 
 from official_bert import command_line
@@ -35,68 +33,28 @@ command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_s
 
 
 def main(_) -> None:
-    """Trains, evaluates and predicts as the flags say."""
-    from official_bert.models.checkpoints import trained_weights
+    """Trains, evaluates and predicts as the flags say; flags that are not given have 2018's values."""
+    from official_bert.interface import finetuning
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training import runs
-    from official_bert.training.distribution import Placement, is_first_worker
+    from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
-    placement = Placement(**command_line.placement_values(FLAGS))
-    config, run = _config(dataset), RunFolder(FLAGS.output_dir)
-    task, files = load_task(config if steps.train else runs.with_vocabulary_of(config, run)), DataFiles(
-        data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
-        allow_changed_data=FLAGS.allow_changed_data)
-    best = task.config.training.answer_with == "best"
-    if not steps.train:
-        _tell_changes(task)
-    if steps.train or steps.evaluate:
-        metrics = runs.run(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint,
-                           Steps(train=steps.train, evaluate=steps.evaluate), best, opened=steps)
-        if steps.evaluate and is_first_worker(placement):
-            run.write_results(_results_of_2018(metrics, run, best))
-    if steps.predict and is_first_worker(placement):
-        resolved = runs.resolve_answers(task, files, placement)
-        tests: Any = resolved.tests  # of the task: its `TextSets`
-        rows = runs.predict(resolved, tests.source, trained_weights(run, FLAGS.init_checkpoint, best))
-        for path in tests.write_probabilities(rows, FLAGS.output_dir):
-            print(f"wrote {path}")
-
-
-def _tell_changes(task) -> None:
-    """Prints the options of the task that are other than in the training of the run in --output_dir."""
-    from official_bert.models.run_folder import RunFolder
-    from official_bert.training import checkpointing
-    changed = checkpointing.check_same_run(task.config, RunFolder(FLAGS.output_dir), (), task.Options)
-    if told := [one.describe() for one in changed if one.key.startswith("options.")]:
-        print(f"{FLAGS.output_dir}: other than in training: {'; '.join(told)}")
-
-
-def _config(dataset: str):
-    """Returns the configuration of the flags, with 2018's values for flags that are not given."""
-    from official_bert.training import runs
-    checkpoint = runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "")
-    overrides = ["task=glue", f"options.dataset={dataset}"]
-    overrides += ["options.language=zh"] if dataset == "xnli" else []  # like 2018's XnliProcessor
-    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
-                         overrides=[*overrides, *FLAGS.set], defaults=merge(runs.DEFAULTS, AS_IN_2018), checkpoint=checkpoint, report=print)
-    if FLAGS.do_train:
-        runs.check_read(config, runs.asked_keys(given_flags(FLAGS), FLAGS.set))
-    return config
-
-
-def _results_of_2018(metrics: dict[str, float], run, best: bool) -> dict[str, float | int]:
-    """Returns the metrics and their step, that of the best checkpoint or of the last, under the names of 2018's `eval_results.txt`."""
-    from official_bert.models.checkpoints import trained_weights
-    from official_bert.models.run_folder import step_of
-    results: dict[str, float | int] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
-    if run.has_weights(best):
-        results["global_step"] = step_of(trained_weights(run, best=best))
-    return results | ({"loss": metrics["loss"]} if "loss" in metrics else {})
+    placement, run, given = Placement(**command_line.placement_values(FLAGS)), RunFolder(FLAGS.output_dir), given_flags(FLAGS)
+    named = ["task=glue", f"options.dataset={dataset}", *(["options.language=zh"] if dataset == "xnli" else [])]  # as XnliProcessor of 2018
+    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given, overrides=[*named, *FLAGS.set], report=print,
+                         defaults=merge(runs.DEFAULTS, AS_IN_2018),
+                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
+    if steps.train:
+        runs.check_read(config, runs.asked_keys(given, FLAGS.set))
+    task = load_task(config if steps.train else runs.with_vocabulary_of(config, run))
+    files = DataFiles(data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
+                      allow_changed_data=FLAGS.allow_changed_data)
+    finetuning.classify_as_in_2018(task, files, run, placement, FLAGS.init_checkpoint, steps)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,20 @@ command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "trai
                            "learning_rate", "num_train_epochs", "num_train_steps", "warmup_proportion", "save_checkpoints_steps"])
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchFlags:
+    """The flags of these names, of which a search of several runs is made."""
+
+    grid: bool
+    vary: list[str]
+    random: int
+    folds: int
+    seeds: int
+    output_dir: str
+    init_checkpoint: str
+    predict_best: bool | None
+
+
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
     from official_bert.interface import finetuning
@@ -73,14 +87,14 @@ def main(_) -> None:
                       cache_dir=os.path.expanduser(FLAGS.cache_dir))
     asked = runs.asked_keys(given, FLAGS.set)
     if searching:
-        _search(config, files, placement, steps, asked)
+        _search(command_line.from_flags(SearchFlags, FLAGS), config, files, placement, steps, asked)
         return
     tuned = finetuning.carry_out(config, files, output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best, given=asked)
     print(metric_lines(tuned.metrics))
     print(f"checkpoints, configuration, log and results: {os.path.join(tuned.output_dir, '')}")
 
 
-def _search(config: Config, files, placement, steps, asked: set[str]) -> None:
+def _search(given: SearchFlags, config: Config, files, placement, steps, asked: set[str]) -> None:
     """Trains all settings, seeds and folds, and predicts with the best run if that is asked for; `asked` are the keys that are given."""
     import keras
 
@@ -95,13 +109,13 @@ def _search(config: Config, files, placement, steps, asked: set[str]) -> None:
     if placement.strategy == "multi_worker":  # TensorFlow connects the workers of a process once, for one model
         raise ValueError("--grid, --vary, --random, --folds and --seeds: expected another --strategy than multi_worker, which trains one "
                          "run; give each run a command and an --output_dir of its own")
-    if FLAGS.folds and steps.predict:
+    if given.folds and steps.predict:
         raise ValueError("--folds: expected no --predict_file and no --do_predict beside it, because the model of a fold has not seen all "
                          "rows; train the best setting without --folds to predict with it")
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
         try:
-            return dict(finetuning.carry_out(one, files, folder, placement, FLAGS.init_checkpoint, opened=compared).metrics)
+            return dict(finetuning.carry_out(one, files, folder, placement, given.init_checkpoint, opened=compared).metrics)
         finally:
             keras.backend.clear_session()
             gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
@@ -110,23 +124,23 @@ def _search(config: Config, files, placement, steps, asked: set[str]) -> None:
     if task.constant_answers(files, steps):
         raise ValueError("--grid, --vary, --random, --folds and --seeds: expected a model to train, but this task gives every row the same "
                          "answer")
-    origin = task.data_digests(files) | {"init_checkpoint": FLAGS.init_checkpoint and normal(FLAGS.init_checkpoint)}
+    origin = task.data_digests(files) | {"init_checkpoint": given.init_checkpoint and normal(given.init_checkpoint)}
     if vocab_file := config.tokenizer.vocab_file:
         origin["vocabulary"] = file_digest(vocab_file)
     metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
-    grid: search.Grid = {**(search.PAPER_GRID if FLAGS.grid else {}), **search.parse_vary(FLAGS.vary)}
+    grid: search.Grid = {**(search.PAPER_GRID if given.grid else {}), **search.parse_vary(given.vary)}
     if both := sorted(asked & grid.keys()):
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
-    settings = search.draw_settings(grid, FLAGS.random, config.seed) if FLAGS.random else search.settings_of(grid)
-    finetuning.check_settings(config, settings, asked, placement, FLAGS.init_checkpoint, steps)
-    with contextlib.nullcontext() if is_remote(FLAGS.output_dir) else RunFolder(FLAGS.output_dir).locked():
-        outcomes, best = search.search(config, settings, FLAGS.seeds, FLAGS.output_dir, metric, train_one, origin=origin, folds=FLAGS.folds)
-    print("\n".join(search.describe(outcomes, metric, FLAGS.folds)))
+    settings = search.draw_settings(grid, given.random, config.seed) if given.random else search.settings_of(grid)
+    finetuning.check_settings(config, settings, asked, placement, given.init_checkpoint, steps)
+    with contextlib.nullcontext() if is_remote(given.output_dir) else RunFolder(given.output_dir).locked():
+        outcomes, best = search.search(config, settings, given.seeds, given.output_dir, metric, train_one, origin=origin, folds=given.folds)
+    print("\n".join(search.describe(outcomes, metric, given.folds)))
     print(f"  {best}")
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)
         trained = RunFolder(best).require_config()  # with its own values, and the labels that it found
-        finetuning.carry_out(trained, files, best, placement, "", only, FLAGS.predict_best, given=asked)
+        finetuning.carry_out(trained, files, best, placement, "", only, given.predict_best, given=asked)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
     predictor = Predictor(FLAGS.model, options, FLAGS.vocab_file, FLAGS.do_lower_case)
     if wanted and not class_that_gives(predictor.outputs, wanted):
         raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(predictor.outputs)}")
-    _check_dataset(predictor.config)
+    _check_dataset(predictor.config, FLAGS.task, FLAGS.model)
     if FLAGS.input_file and arguments[1:]:
         raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
     one_of_two = bool(published and pairs is None and class_that_gives(predictor.outputs, served_classes("classification")))
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> None:
     if FLAGS.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
         logging.warning("%s of the rows: left out of --output_file, where an answer has its own", ", ".join(replaced))
     with written_whole(FLAGS.output_file) if FLAGS.output_file else contextlib.nullcontext() as output:
-        _answer(predictor, rows, output)
+        _answer(predictor, rows, output, FLAGS.batch_size, FLAGS.keep_columns)
 
 
 def _is_published(model: str) -> bool:
@@ -93,30 +93,30 @@ def _is_run(model: str) -> bool:
     return RunFolder.holding(model) is not None or RunFolder(model).search is not None
 
 
-def _check_dataset(config) -> None:
-    """Raises ValueError if --task names a data set of GLUE, but the model was trained on another one, or on a user's own data.
+def _check_dataset(config, task: str, model: str) -> None:
+    """Raises ValueError if a task's name is that of a data set of GLUE, but the model was trained on another one, or on a user's own data.
 
     A published checkpoint does not say on which; `config` is that of the model, None if it is not known.
     """
     from official_bert.tasks.texts.glue_files import dataset_name
-    named = dataset_name(FLAGS.task)
+    named = dataset_name(task)
     if not (named and config):
         return
     trained = config.options.get("dataset") if config.task == "glue" else config.task
-    if trained != named and (config.task == "glue" or _is_run(FLAGS.model)):
-        raise ValueError(f"--task={FLAGS.task}: expected --task={trained}, for which {FLAGS.model} was trained")
+    if trained != named and (config.task == "glue" or _is_run(model)):
+        raise ValueError(f"--task={task}: expected --task={trained}, for which {model} was trained")
 
 
-def _answer(predictor, rows, output) -> None:
-    """Answers all rows, into a file or on the screen."""
+def _answer(predictor, rows, output, batch_size: int, columns: list[str]) -> None:
+    """Answers all rows, into a file or on the screen, there with some columns of each."""
     for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
         part = rows[start:start + TEXTS_AT_ONCE]
-        answers = predictor.answer(part, FLAGS.batch_size)
+        answers = predictor.answer(part, batch_size)
         for row, answer in zip(part, answers):
             if output:
                 output.write(json.dumps({**row, **predictor.unpadded(answer)}, ensure_ascii=False) + "\n")
             else:
-                names = (*FLAGS.keep_columns, *predictor.inputs)
+                names = (*columns, *predictor.inputs)
                 print("\t".join(str(row[name]) for name in names), *predictor.describe(row, answer), sep="\n")
 
 

@@ -52,11 +52,10 @@ def main(_) -> None:
     placement = Placement(**command_line.placement_values(FLAGS))
     called_as_in_2018 = FLAGS.bert_config_file and not FLAGS.config
     do_train = not FLAGS.do_eval if FLAGS.do_train is None else FLAGS.do_train
-    for name, used, wanted in (("profile_steps", FLAGS.mode == "train" and do_train, "training (--mode=train)"),
-                               ("do_train", FLAGS.mode == "train" or not FLAGS.do_train, "--mode=train"),
-                               ("idle_seconds", FLAGS.mode == "eval_continuous", "--mode=eval_continuous")):
-        if FLAGS[name].present and not used:
-            raise ValueError(f"--{name}: expected {wanted} beside it, without which it would do nothing")
+    command_line.refuse_unread(FLAGS, [
+        (["profile_steps"], FLAGS.mode == "train" and do_train, "training (--mode=train)"),
+        (["do_train"], FLAGS.mode == "train" or not FLAGS.do_train, "--mode=train"),
+        (["idle_seconds"], FLAGS.mode == "eval_continuous", "--mode=eval_continuous")])
     checkpoint = runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "", pretraining=True)
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
                          checkpoint=checkpoint, report=print,

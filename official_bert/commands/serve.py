@@ -7,11 +7,12 @@ The paths in deploy/models.config are those of its container. Flags with TF Serv
 interface, its limits and its statuses.
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import refuse_unread, run_main
 
 import asyncio
 import dataclasses
 import logging
+from typing import Any
 
 from absl import flags
 
@@ -71,50 +72,43 @@ flags.DEFINE_list("text_inputs", ["text", "text_pair", "question", "context", "c
                   "Inputs that must be UTF-8; other string inputs may have any bytes.")
 
 
-# Flags that do something only if others have a certain value: whether they have, and what is wanted.
-NEEDS = (
-    (("model_name",), lambda: FLAGS.model_base_path or not FLAGS.model_config_file,
-     "--model_base_path (--model_config_file has the names of its models)"),
-    (("batching_parameters_file", "enable_per_model_batching_parameters", "run_cost"), lambda: FLAGS.enable_batching, "--enable_batching"),
-    (("monitoring_config_file", "rest_api_timeout_in_ms", "body_seconds", "allowed_hosts", "allowed_origins", "default_model"),
-     lambda: FLAGS.rest_api_port >= 0, "REST (a --rest_api_port from 0)"))
-
-
 def main(_) -> None:
     """Reads the configuration, then serves until SIGINT or SIGTERM."""
     logging.getLogger("official_bert.server").setLevel(logging.INFO)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides the warning that the session loader, which TF Serving uses too, is old
-    _check_flags()
-    models = _models()
+    check_flags(FLAGS)
+    models = read_served(FLAGS.model_name, FLAGS.model_base_path, FLAGS.model_config_file)
     from official_bert.server.server import Server
     _register_text_ops()
-    server = Server(_options(models))
+    server = Server(read_options(models, FLAGS))
     asyncio.run(server.run(lambda started: print(f"Serving {', '.join(model.name for model in models)}. "
                                                  f"{started.addresses()}", flush=True)))
 
 
-def _check_flags() -> None:
-    """Raises ValueError for flags that would do nothing beside the others."""
-    if max(FLAGS.rest_api_port, FLAGS.port) < 0:
+def check_flags(values: Any) -> None:
+    """Raises ValueError for flags that would do nothing beside the others (`values`: absl's `FLAGS`)."""
+    if max(values.rest_api_port, values.port) < 0:
         raise ValueError("--rest_api_port, --port: expected a port from 0 for REST, gRPC or both, got -1 twice")
-    for names, works, wanted in NEEDS:
-        for name in names:
-            if FLAGS[name].value != FLAGS[name].default and not works():
-                raise ValueError(f"--{name}: expected {wanted} beside it, without which it would do nothing")
+    refuse_unread(values, [
+        (["model_name"], bool(values.model_base_path or not values.model_config_file),
+         "--model_base_path (--model_config_file has the names of its models)"),
+        (["batching_parameters_file", "enable_per_model_batching_parameters", "run_cost"], values.enable_batching, "--enable_batching"),
+        (["monitoring_config_file", "rest_api_timeout_in_ms", "body_seconds", "allowed_hosts", "allowed_origins", "default_model"],
+         values.rest_api_port >= 0, "REST (a --rest_api_port from 0)")])
 
 
-def _models():
-    """Reads the models to serve from the flags."""
+def read_served(model_name: str, model_base_path: str, model_config_file: str):
+    """Returns the models to serve: one, or those of a file."""
     from official_bert.server.server_config import ServedModelConfig, read_models
     from official_bert.server.version_folders import model_versions, why_no_versions
-    if bool(FLAGS.model_base_path) == bool(FLAGS.model_config_file):
+    if bool(model_base_path) == bool(model_config_file):
         raise ValueError("expected either --model_base_path or --model_config_file")
-    if FLAGS.model_config_file and not exists(FLAGS.model_config_file):
-        raise ValueError(f"--model_config_file={FLAGS.model_config_file}: no such file")
-    if not FLAGS.model_config_file and (not FLAGS.model_name or set("/:") & set(FLAGS.model_name)):
-        raise ValueError(f"--model_name: expected a name without / and :, which addresses of REST have around it, got {FLAGS.model_name!r}")
-    models = read_models(FLAGS.model_config_file) if FLAGS.model_config_file else [
-        ServedModelConfig(name=FLAGS.model_name, base_path=FLAGS.model_base_path)]
+    if model_config_file and not exists(model_config_file):
+        raise ValueError(f"--model_config_file={model_config_file}: no such file")
+    if not model_config_file and (not model_name or set("/:") & set(model_name)):
+        raise ValueError(f"--model_name: expected a name without / and :, which addresses of REST have around it, got {model_name!r}")
+    models = read_models(model_config_file) if model_config_file else [
+        ServedModelConfig(name=model_name, base_path=model_base_path)]
     for model in models:  # checked now, before the seconds that TensorFlow takes to start
         if not model_versions(model.base_path):
             raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")
@@ -123,33 +117,33 @@ def _models():
     return models
 
 
-def _options(models):
-    """Reads the server's options from the flags and the files that they name."""
+def read_options(models, values: Any):
+    """Reads the server's options from the flags and the files that they name (`values`: absl's `FLAGS`)."""
     from official_bert.server.access import AccessRules, read_tokens
     from official_bert.server.batch_queue import DEFAULT_PARAMETERS
     from official_bert.server.request_checks import Limits
     from official_bert.server.server import ServerOptions
     from official_bert.server.server_config import METRICS_PATH, read_batching, read_metrics_path
     batching = None
-    if FLAGS.enable_batching:
-        file = FLAGS.batching_parameters_file
+    if values.enable_batching:
+        file = values.batching_parameters_file
         batching = read_batching(file) if file else dataclasses.replace(
-            DEFAULT_PARAMETERS, max_batch_size=max(DEFAULT_PARAMETERS.largest, FLAGS.max_request_rows))
-    tokens = read_tokens(FLAGS.api_token_file) if FLAGS.api_token_file else ()
+            DEFAULT_PARAMETERS, max_batch_size=max(DEFAULT_PARAMETERS.largest, values.max_request_rows))
+    tokens = read_tokens(values.api_token_file) if values.api_token_file else ()
     return ServerOptions(
-        models=models, host=FLAGS.host, batching=batching, per_model_batching=FLAGS.enable_per_model_batching_parameters,
-        run_cost=FLAGS.run_cost, default_model=FLAGS.default_model,
-        access=AccessRules.for_server(FLAGS.host, hosts=FLAGS.allowed_hosts, origins=FLAGS.allowed_origins, tokens=tokens),
-        tls_certificate_file=FLAGS.tls_certificate_file, tls_key_file=FLAGS.tls_key_file, access_log=FLAGS.access_log,
-        max_run_seconds=FLAGS.max_run_seconds,
-        rest_port=None if FLAGS.rest_api_port < 0 else FLAGS.rest_api_port,
-        grpc_port=None if FLAGS.port < 0 else FLAGS.port,
-        metrics_path=read_metrics_path(FLAGS.monitoring_config_file) if FLAGS.monitoring_config_file else METRICS_PATH,
-        poll_seconds=FLAGS.file_system_poll_wait_seconds, timeout_seconds=FLAGS.rest_api_timeout_in_ms / 1000,
-        drain_seconds=FLAGS.drain_seconds, enable_warmup=FLAGS.enable_model_warmup,
-        intra_op_threads=FLAGS.tensorflow_intra_op_parallelism, inter_op_threads=FLAGS.tensorflow_inter_op_parallelism,
-        limits=Limits(text_inputs=tuple(FLAGS.text_inputs), **{
-            field.name: FLAGS[field.name].value for field in dataclasses.fields(Limits) if field.name != "text_inputs"}))
+        models=models, host=values.host, batching=batching, per_model_batching=values.enable_per_model_batching_parameters,
+        run_cost=values.run_cost, default_model=values.default_model,
+        access=AccessRules.for_server(values.host, hosts=values.allowed_hosts, origins=values.allowed_origins, tokens=tokens),
+        tls_certificate_file=values.tls_certificate_file, tls_key_file=values.tls_key_file, access_log=values.access_log,
+        max_run_seconds=values.max_run_seconds,
+        rest_port=None if values.rest_api_port < 0 else values.rest_api_port,
+        grpc_port=None if values.port < 0 else values.port,
+        metrics_path=read_metrics_path(values.monitoring_config_file) if values.monitoring_config_file else METRICS_PATH,
+        poll_seconds=values.file_system_poll_wait_seconds, timeout_seconds=values.rest_api_timeout_in_ms / 1000,
+        drain_seconds=values.drain_seconds, enable_warmup=values.enable_model_warmup,
+        intra_op_threads=values.tensorflow_intra_op_parallelism, inter_op_threads=values.tensorflow_inter_op_parallelism,
+        limits=Limits(text_inputs=tuple(values.text_inputs), **{
+            field.name: values[field.name].value for field in dataclasses.fields(Limits) if field.name != "text_inputs"}))
 
 
 def _register_text_ops() -> None:

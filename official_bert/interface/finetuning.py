@@ -30,14 +30,15 @@ from official_bert.config import (
 from official_bert.data.tables import Rows, Source, check_names_once
 from official_bert.files import exists
 from official_bert.interface.predictor import Predictor
+from official_bert.models.checkpoints import trained_weights
 from official_bert.models.interchange import casing
-from official_bert.models.run_folder import RunFolder
+from official_bert.models.run_folder import RunFolder, step_of
 from official_bert.tasks.loading import load_task, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text.vocab import load_vocab
-from official_bert.training import guards, runs, search
-from official_bert.training.distribution import Placement, check_backend, make_strategy
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
+from official_bert.training import checkpointing, guards, runs, search
+from official_bert.training.distribution import Placement, check_backend, is_first_worker, make_strategy
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
 
 SECTIONS = {"model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
 
@@ -156,6 +157,31 @@ def carry_out(config: Config, files: DataFiles, output_dir: str, placement: Plac
     """Trains, evaluates and predicts as `runs.run` does."""
     metrics = runs.run(load_task(config), files, output_dir, placement, init_checkpoint, steps, best, report, opened, given)
     return FineTuned(metrics, output_dir)
+
+
+def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placement: Placement, init_checkpoint: str, steps: Steps) -> None:
+    """Trains, evaluates and predicts as `runs.run` does, with the output files of 2018's `run_classifier.py`: the names in
+    `eval_results.txt`, and the probabilities of the labels.
+    """
+    best = task.config.training.answer_with == "best"
+    if not steps.train:
+        changed = checkpointing.check_same_run(task.config, run, (), task.Options)
+        if told := [change.describe() for change in changed if change.key.startswith("options.")]:
+            print(f"{run.path}: other than in training: {'; '.join(told)}")
+    if steps.train or steps.evaluate:
+        metrics = runs.run(task, files, run.path, placement, init_checkpoint, Steps(train=steps.train, evaluate=steps.evaluate), best,
+                           opened=steps)
+        if steps.evaluate and is_first_worker(placement):
+            results: dict[str, float] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
+            if run.has_weights(best):
+                results["global_step"] = step_of(trained_weights(run, best=best))
+            run.write_results(results | ({"loss": metrics["loss"]} if "loss" in metrics else {}))
+    if steps.predict and is_first_worker(placement):
+        resolved = runs.resolve_answers(task, files, placement)
+        tests: Any = resolved.tests  # of the task: its `TextSets`
+        rows = runs.predict(resolved, tests.source, trained_weights(run, init_checkpoint, best))
+        for path in tests.write_probabilities(rows, run.path):
+            print(f"wrote {path}")
 
 
 def _named(task: str) -> list[str]:

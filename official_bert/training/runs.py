@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorflow.python.framework import ops
 
-from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, merge, to_dict
+from official_bert.config import FINE_TUNING, CheckpointValues, Config, differences, merge, refuse_unused, to_dict
 from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource
 from official_bert.files import exists
@@ -135,8 +135,8 @@ def check_read(config: Config, given: Iterable[str]) -> None:
     """Raises ValueError for a key that is `given` by a flag or --set, and does nothing because another one of the configuration counts."""
     for unread, counts in UNREAD_BESIDE:
         value, other = (getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts)))
-        if unread in given and value and other:
-            raise ValueError(f"config.{unread}: expected config.{counts} 0 beside it, got {other}, which counts; {value} would do nothing")
+        if unread in given:
+            refuse_unused(f"config.{unread}", value, 0, f"config.{counts} 0 (not {other})", not other)
 
 
 def require_vocabulary(config: Config) -> None:

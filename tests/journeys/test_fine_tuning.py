@@ -170,7 +170,7 @@ def test_a_search_predicts_evaluates_and_exports_with_its_best_run(tuner):
     done = tuner.types(line, status=1, messages=("error: .*",))
     assert "search.json: its results are those of another eval; give another --output_dir" in done.err
     for wrong, told in (("--vary=seed=1,2", "expected --seeds"), ("--vary=optimizer.beta_1=0.9,0.90", "beta_1-0.9 several times"),
-                        ("--grid --set=training.steps=5", "config.training.epochs: expected config.training.steps 0 beside it, got 5")):
+                        ("--grid --set=training.steps=5", "config.training.epochs: expected config.training.steps 0 (not 5) beside it")):
         done = tuner.types(f"{line.replace('search', 'other')} {wrong}", status=1, messages=("error: .*",))
         assert told in done.err
 

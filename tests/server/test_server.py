@@ -130,7 +130,7 @@ def test_flags_that_would_do_nothing_are_refused(given, message):
     refused = pytest.raises(ValueError, match=f"^{message}") if message else contextlib.nullcontext()
     with imported_tool("serve", "official_bert/commands") as serve, flagsaver.flagsaver(), refused:
         flags.FLAGS(["serve", *given.split()])
-        serve._check_flags()
+        serve.check_flags(flags.FLAGS)
 
 
 def test_it_listens_on_this_machine_only_unless_told():

@@ -210,7 +210,7 @@ def test_what_was_tuned_beside_the_converted_weights_is_told(convert, tmp_path, 
 def test_tuned_thresholds_of_labels_are_told(convert, tmp_path):
     stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label", threshold="tuned_per_label")
     formats.write(stored, "ours", str(tmp_path / "run"))
-    (tmp_path / "run/tuned.json").write_text('{"threshold": [0.3, 0.5, 0.6]}')
+    (tmp_path / "run/tuned.json").write_text('{"steps": {"1": {"threshold": [0.3, 0.5, 0.6]}}}')
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
     assert "no place for the threshold of the labels: [0.3, 0.5, 0.6]\n" in said
     assert "left out" not in convert(to="ours", input=tmp_path / "run", output=tmp_path / "again")

@@ -111,8 +111,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
             ((f"--words_file={tmp_path}/many.txt", checkpoint, f"--bert_config_file={tmp_path}/other.json"),
              "expected at most model.vocab_size = 2900 entries, got 3000"),
             ((f"--input_file={tmp_path}/wiki_00",), "wiki_00: expected text with a sentence on each line, got WikiExtractor's output"),
-            ((f"--words_file={tmp_path}/many.txt", "--num_words=9"), "--num_words: is read only beside --input_file"),
-            ((f"--words_file={tmp_path}/many.txt", "--random_seed=2"), "--random_seed: is read only beside --vectors, and without"),
+            ((f"--words_file={tmp_path}/many.txt", "--num_words=9"), "--num_words: expected --input_file beside it"),
+            ((f"--words_file={tmp_path}/many.txt", "--random_seed=2"), "--random_seed: expected --vectors, and without"),
             ((f"--words_file={tmp_path}/many.txt", f"--config={tmp_path}/none.yaml"), "no such configuration file")):
         done = extend(root, f"--vocab_file={vocab}", f"--output_dir={tmp_path}/out", *arguments)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr

@@ -32,7 +32,7 @@ def caller(name, own_main):
     return call
 
 
-pack, inspect = caller("pack_records", "main"), caller("inspect_records", "inspect")
+pack, inspect = caller("pack_records", "main"), caller("inspect_records", "main")
 
 
 def rows_of(path):
