@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+Activation = Literal["gelu", "gelu_erf", "relu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
+
 
 def check_rate(rate: float, where: str) -> None:
     """Raises ValueError, naming `where`, for a rate of dropout that is not from 0 to below 1."""
@@ -19,21 +21,33 @@ class ModelConfig:
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: Literal["gelu", "gelu_erf", "relu", "tanh", "linear"] = "gelu"  # gelu: the tanh form, as in 2018
+    hidden_act: Activation = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
-    type_vocab_size: int = 2
+    type_vocab_size: int = 2  # 0: the encoder does not tell the texts of a pair apart
     initializer_range: float = 0.02
     layer_norm_epsilon: float = 1e-12
     attention: Literal["bidirectional", "left_to_right"] = "bidirectional"  # left_to_right: a token sees itself and the tokens before it
     bilstm_layers: int = 0  # BiLSTMs between the encoder and the heads, each as wide as the encoder (paper 5.1: on top of left-to-right)
+    # What distinguishes the relatives of BERT; docs/family.md has the values of each.
+    embedding_size: int = 0  # width of the tables, if a product brings it to hidden_size (ALBERT, ELECTRA); 0: no such product
+    first_position: int = 0  # row of a text's first token; if it is not 0, the row before it is the padding's, and the padding's id (RoBERTa)
+    task_type_vocab_size: int = 0  # rows of a table of tasks, of which row 0 is taken unless the inputs say another (ERNIE)
+    layer_groups: int = 0  # so many groups of neighbouring layers share their weights (ALBERT); 0: each layer has its own
+    layers_in_group: int = 1  # layers of a group before the first is used again
+    relative_buckets: int = 0  # rows of a table of distances, added to the scores of attention in all layers (MPNet); 0: none
+    pooler_act: Activation = "tanh"
+    masked_lm_act: Literal["", Activation] = ""  # of the head for words; "": hidden_act
 
     def __post_init__(self):
         for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-                    "max_position_embeddings", "type_vocab_size"):
+                    "max_position_embeddings", "layers_in_group"):
             if getattr(self, key) < 1:
                 raise ValueError(f"model.{key}: expected at least 1, got {getattr(self, key)}")
+        for key in ("type_vocab_size", "embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "relative_buckets"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"model.{key}: expected at least 0, got {getattr(self, key)}")
         for key in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             check_rate(getattr(self, key), f"model.{key}")
         if self.hidden_size % self.num_attention_heads:
@@ -42,6 +56,37 @@ class ModelConfig:
         if self.bilstm_layers < 0 or (self.bilstm_layers and self.hidden_size % 2):
             raise ValueError(f"model.bilstm_layers: expected at least 0, and an even hidden_size (half of it for each direction), "
                              f"got {self.bilstm_layers} and {self.hidden_size}")
+        if self.longest_row < 1:
+            raise ValueError(f"model.first_position: expected less than max_position_embeddings ({self.max_position_embeddings}), "
+                             f"got {self.first_position}")
+        if self.num_hidden_layers % ((self.layer_groups or 1) * self.layers_in_group) or (self.layers_in_group > 1 and not self.layer_groups):
+            raise ValueError(f"model.layer_groups: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of layer_groups times "
+                             f"layers_in_group, got {self.layer_groups} and {self.layers_in_group}")
+        if self.relative_buckets and (self.relative_buckets < 4 or self.relative_buckets % 4):
+            raise ValueError(f"model.relative_buckets: expected 0 or a multiple of 4, got {self.relative_buckets}")
+
+    @property
+    def longest_row(self) -> int:
+        """The tokens for which there are positions."""
+        return self.max_position_embeddings - self.first_position
+
+    @property
+    def table_width(self) -> int:
+        """The width of the embedding tables and of the rows that the head for words compares with them."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def own_layers(self) -> int:
+        """The layers with weights of their own."""
+        return self.layer_groups * self.layers_in_group or self.num_hidden_layers
+
+    def weights_of_layer(self, index: int) -> int:
+        """Returns the number of the layer whose weights layer `index` uses."""
+        if not self.layer_groups:
+            return index
+        uses = self.num_hidden_layers // self.own_layers  # of each group in a row
+        group, place = divmod(index, uses * self.layers_in_group)
+        return group * self.layers_in_group + place % self.layers_in_group
 
 
 BERT_BASE = ModelConfig()  # the default sizes of layers and models

@@ -85,12 +85,16 @@ class SelfAttention(keras.layers.Layer):
         self.merge_heads.build((None, None, *self.value.compute_output_shape(input_shape)[2:]))
         self.built = True
 
-    def call(self, x, attention_mask, queries=None, training=None):
-        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D]."""
+    def call(self, x, attention_mask, queries=None, bias=None, training=None):
+        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D].
+
+        `bias` [B or 1,N,Q,S] is added to the scores.
+        """
         q, k = self._queries_and_keys(x, queries)                                     # [B,N,Q,H], [B,N,S,H]
         v = self._by_head(self.value(x))                                              # [B,N,S,H]
         recomputes = self.settings["recompute"] and training and queries is None
-        context = (self._attend_in_blocks if recomputes else self._attend)(q, k, v, attention_mask, training)  # [B,N,Q,H]
+        context = (self._attend_in_blocks if recomputes else self._attend)(
+            q, k, v, attention_mask, bias, training)                                  # [B,N,Q,H]
         return self.merge_heads(ops.transpose(context, (0, 2, 1, 3)))                 # [B,Q,D]
 
     def scores(self, x, queries=None):
@@ -111,26 +115,29 @@ class SelfAttention(keras.layers.Layer):
         """[B,N,Q,H], [B,N,S,H] -> [B,N,Q,S]."""
         return ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))
 
-    def _attend(self, q, k, v, mask, training):
+    def _attend(self, q, k, v, mask, bias, training):
         """q [B,N,Q,H], k and v [B,N,S,H] -> what each head attends to, [B,N,Q,H]."""
         scores = self._products(q, k)                                                 # [B,N,Q,S]
+        scores = scores if bias is None else scores + bias
         if training and fused.pays(scores):
             weights = fused.attention_weights(scores, mask, self.dropout, self.compute_dtype)
         else:
             weights = ops.cast(self.dropout(visible_softmax(scores, mask), training=training), self.compute_dtype)
         return ops.matmul(weights, v)
 
-    def _attend_in_blocks(self, q, k, v, mask, training):
+    def _attend_in_blocks(self, q, k, v, mask, bias, training):
         """`_attend` for a few rows of the batch at a time, of which queries, keys and values are kept for the backward pass."""
         batch, heads, length, _ = q.shape
         rows = batch if None in (batch, length) else max(1, BLOCK // (heads * length * length))
         sites = [self.dropout.seed_generator.state] if self.settings["dropout"] else []
 
-        def attend(q, k, v, mask):
-            return recomputed(lambda *block: self._attend(*block, mask, training), (), sites, q, k, v)
+        def attend(mask, *parts):  # numbers are arguments of the recomputed function, because gradients flow to arguments alone
+            return recomputed(lambda q, k, v, *bias: self._attend(q, k, v, mask, *(bias or (None,)), training), (), sites, *parts)
+        parts = (mask, q, k, v) if bias is None else (mask, q, k, v, bias)
         if rows is None or rows >= batch:
-            return attend(q, k, v, mask)
-        return ops.concatenate([attend(*(part[first:first + rows] for part in (q, k, v, mask))) for first in range(0, batch, rows)])
+            return attend(*parts)
+        return ops.concatenate([attend(*(part if part.shape[0] == 1 else part[first:first + rows] for part in parts))
+                                for first in range(0, batch, rows)])
 
     def compute_output_shape(self, x_shape, attention_mask_shape=None, queries_shape=None):
         """[B,Q,D]."""

@@ -11,53 +11,77 @@ from official_bert.model_config import BERT_BASE
 
 @keras.saving.register_keras_serializable("official_bert")
 class Embeddings(keras.layers.Layer):
-    """Word + segment + position embeddings, layer norm, dropout. B batch, S sequence, D hidden size, V words."""
+    """Word + segment + position embeddings, layer norm, dropout. B batch, S sequence, D hidden size, V words.
+
+    With `embedding_size`, the tables are so wide, and a product with bias brings their sum to D after the layer norm. Positions count
+    from `first_position`; if that is not 0, tokens of the id before it are padding, which is not counted and has that row (RoBERTa).
+    """
 
     def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size,
                  max_position_embeddings=BERT_BASE.max_position_embeddings, type_vocab_size=BERT_BASE.type_vocab_size,
                  dropout=BERT_BASE.hidden_dropout_prob, initializer_range=BERT_BASE.initializer_range,
-                 layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, **kwargs):
+                 layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0, first_position=0, task_type_vocab_size=0, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size,
                          "max_position_embeddings": max_position_embeddings, "type_vocab_size": type_vocab_size,
                          "dropout": dropout, "initializer_range": initializer_range,
-                         "layer_norm_epsilon": layer_norm_epsilon}
+                         "layer_norm_epsilon": layer_norm_epsilon, "embedding_size": embedding_size,
+                         "first_position": first_position, "task_type_vocab_size": task_type_vocab_size}
         self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
         self.dropout = Dropout(dropout, dtype=self.dtype_policy)
-        # One each: tables that share an initializer begin with the same rows.
-        self.word_embeddings_initializer, self.token_type_embeddings_initializer, self.position_embeddings_initializer = (
-            truncated_normal(initializer_range) for _ in range(3))
+        self.projection = keras.layers.Dense(hidden_size, kernel_initializer=truncated_normal(initializer_range), name="projection",
+                                             dtype=self.dtype_policy) if embedding_size else None
+        self.tables = {name: rows for name, rows in (
+            ("word_embeddings", vocab_size), ("token_type_embeddings", type_vocab_size),
+            ("position_embeddings", max_position_embeddings), ("task_type_embeddings", task_type_vocab_size)) if rows}
+        for name in self.tables:  # an initializer each: tables that share one begin with the same rows
+            setattr(self, f"{name}_initializer", truncated_normal(initializer_range))
 
     def build(self, *_):
-        """Makes the three tables."""
-        width = self.settings["hidden_size"]
-        self.word_embeddings, self.token_type_embeddings, self.position_embeddings = (
-            self.add_weight(shape=(self.settings[rows], width), initializer=getattr(self, f"{name}_initializer"), name=name,
-                            autocast=False)  # rows are cast, not tables
-            for name, rows in (("word_embeddings", "vocab_size"), ("token_type_embeddings", "type_vocab_size"),
-                               ("position_embeddings", "max_position_embeddings")))
+        """Makes the tables."""
+        width = self.settings["embedding_size"] or self.settings["hidden_size"]
+        for name, rows in self.tables.items():
+            setattr(self, name, self.add_weight(shape=(rows, width), initializer=getattr(self, f"{name}_initializer"), name=name,
+                                                autocast=False))  # rows are cast, not tables
         self.layer_norm.build((None, None, width))
+        if self.projection is not None:
+            self.projection.build((None, None, width))
         self.built = True
 
-    def call(self, input_ids, segment_ids, position_ids=None, training=None):
-        """input_ids, segment_ids, position_ids [B,S] (None: 0 to S-1) -> [B,S,D].
+    def call(self, input_ids, segment_ids, position_ids=None, task_type_ids=None, training=None):
+        """input_ids, segment_ids, position_ids, task_type_ids [B,S] (positions None: 0 to S-1; tasks None: 0) -> [B,S,D].
 
         Raises ValueError for a sequence longer than the position table.
         """
-        length = input_ids.shape[1]
-        if position_ids is None and length is not None and length > self.settings["max_position_embeddings"]:
-            raise ValueError(f"sequence of {length} tokens is longer than the model's "
-                             f"{self.settings['max_position_embeddings']} positions (max_position_embeddings)")
         words = ops.take(self.word_embeddings, input_ids, axis=0)                     # [B,S,D]
-        if position_ids is None:
-            positions = self.position_embeddings[:ops.shape(input_ids)[1]][None]      # [1,S,D]
-        else:
-            positions = ops.take(self.position_embeddings, position_ids, axis=0)      # [B,S,D]
-        segments = ops.take(self.token_type_embeddings, segment_ids, axis=0)          # [B,S,D]
+        parts = [words, self._positions(input_ids, position_ids)]
+        if self.settings["type_vocab_size"]:
+            parts.append(ops.take(self.token_type_embeddings, segment_ids, axis=0))   # [B,S,D]
+        if self.settings["task_type_vocab_size"]:
+            tasks = self.task_type_embeddings[:1][None]                               # [1,1,D]
+            parts.append(tasks if task_type_ids is None else ops.take(self.task_type_embeddings, task_type_ids, axis=0))
         # Rows are added in float32 under every precision policy; the tables of an export may be of bfloat16.
-        words, segments, positions = (ops.cast(rows, "float32") for rows in (words, segments, positions))
-        summed = ops.cast(words + segments + positions, self.compute_dtype)
-        return self.dropout(self.layer_norm(summed), training=training)
+        words, positions, *others = (ops.cast(rows, "float32") for rows in parts)
+        summed = words
+        for rows in (*others, positions):
+            summed = summed + rows
+        rows = self.layer_norm(ops.cast(summed, self.compute_dtype))
+        rows = self.dropout(rows, training=training)
+        return rows if self.projection is None else self.projection(rows)
+
+    def _positions(self, input_ids, position_ids):
+        """The rows [1 or B,S,D] of positions."""
+        length, first = input_ids.shape[1], self.settings["first_position"]
+        longest = self.settings["max_position_embeddings"] - first
+        if position_ids is None and length is not None and length > longest:
+            raise ValueError(f"sequence of {length} tokens is longer than the model's {longest} positions (max_position_embeddings"
+                             f"{' - first_position' if first else ''})")
+        if position_ids is None and not first:
+            return self.position_embeddings[:ops.shape(input_ids)[1]][None]           # [1,S,D]
+        if position_ids is None:
+            real = ops.cast(input_ids != first - 1, "int32")
+            position_ids = ops.cumsum(real, axis=1) * real - 1                        # [B,S]; padding: -1
+        return ops.take(self.position_embeddings, position_ids + first, axis=0)       # [B,S,D]
 
     def compute_output_shape(self, input_ids_shape, *_):
         """[B,S,D]."""

@@ -14,28 +14,30 @@ from official_bert.model_config import BERT_BASE
 class MaskedLMHead(keras.layers.Layer):
     """Logits over the vocabulary, by the word embeddings and an output bias (2018 `get_masked_lm_output`).
 
-    B batch, P predictions, D hidden size, V words.
+    With `embedding_size`, word embeddings are so wide, and the transform narrows the rows to them.
+    B batch, P predictions, D hidden size, E embedding size or D, V words.
     """
 
     def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size, hidden_act=BERT_BASE.hidden_act,
-                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, **kwargs):
+                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size, "hidden_act": hidden_act,
-                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon}
+                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,
+                         "embedding_size": embedding_size}
         get_activation(hidden_act)  # refuses an unknown name
-        self.transform = keras.layers.Dense(hidden_size, kernel_initializer=truncated_normal(initializer_range),
+        self.transform = keras.layers.Dense(embedding_size or hidden_size, kernel_initializer=truncated_normal(initializer_range),
                                             name="transform", dtype=self.dtype_policy)
         self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
 
     def build(self, input_shape, *_):
         """Makes the transform and the output bias."""
         self.transform.build(input_shape)
-        self.layer_norm.build(input_shape)
+        self.layer_norm.build((None, None, self.transform.units))
         self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias")
         self.built = True
 
     def call(self, rows, word_embeddings, training=None):
-        """rows [B,P,D], word_embeddings [V,D] -> logits [B,P,V] in float32."""
+        """rows [B,P,D], word_embeddings [V,E] -> logits [B,P,V] in float32."""
         batch, predictions, width = ops.shape(rows)
         # As a matrix, because TensorFlow adds a bias to a product of matrices in the same operation.
         rows = ops.reshape(rows, (-1, width))                                         # [B*P,D]

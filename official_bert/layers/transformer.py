@@ -78,10 +78,13 @@ class TransformerLayer(keras.layers.Layer):
         self.output_layer_norm.build(width)
         self.built = True
 
-    def call(self, x, attention_mask, queries=None, training=None):
-        """x [B,S,D], attention_mask [B,1,1 or Q,S], queries [B,Q,D] (the wanted rows of x) or None for x -> [B,Q,D]."""
+    def call(self, x, attention_mask, queries=None, bias=None, training=None):
+        """x [B,S,D], attention_mask [B,1,1 or Q,S], queries [B,Q,D] (the wanted rows of x) or None for x -> [B,Q,D].
+
+        `bias` [B or 1,N,Q,S] is added to the scores of attention.
+        """
         rows = x if queries is None else queries
-        attended = self.attention(x, attention_mask, queries=queries, training=training)
+        attended = self.attention(x, attention_mask, queries=queries, bias=bias, training=training)
         rows = self._add(rows, attended, self.attention_dropout, self.attention_layer_norm, training)
         # As a matrix: TensorFlow fuses product, bias and activation into one operation for matrices, but not for rank 3.
         expanded = self.intermediate(ops.reshape(rows, (-1, self.settings["hidden_size"])))  # [B*Q,4D]

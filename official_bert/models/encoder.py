@@ -6,16 +6,16 @@ from typing import Any, ClassVar, Self
 import keras
 from keras import ops
 
-from official_bert.config import ModelConfig
 from official_bert.layers.attention import make_attention_mask, truncated_normal
 from official_bert.layers.bilstm import last_states, make_bilstm, run_bilstm
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.recomputation import recomputed
-from official_bert.layers.transformer import TransformerLayer
-from official_bert.model_config import BERT_BASE
+from official_bert.layers.relative_positions import RelativePositions
+from official_bert.layers.transformer import TransformerLayer, get_activation
+from official_bert.model_config import ModelConfig
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/")  # of the names of its weights
+ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_positions/")  # of the names of its weights
 
 
 def gather_rows(x, positions):
@@ -31,9 +31,9 @@ def last_real_places(input_mask):
 
 @keras.saving.register_keras_serializable("official_bert")
 class BertEncoder(keras.Model):
-    """BERT's encoder. B batch, S sequence, P wanted rows, D hidden size, L layers.
+    """The encoder of BERT and its relatives. B batch, S sequence, P wanted rows, D hidden size, L layers.
 
-    Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S], `instance_ids` [B,S] (packed
+    `settings` are the fields of `ModelConfig`, which say what is computed. Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S] (from 0), `task_type_ids` [B,S], `instance_ids` [B,S] (packed
     rows: tokens attend within their instance only), `cls_positions` [B,K] (the rows to pool: of packed instances) and
     `output_positions` [B,P] (only these rows are returned; the last layer computes only them and the pooled ones). Outputs, a dict:
     `sequence_output` [B,S or P,D], `pooled_output` [B,D], or [B,K,D] for `cls_positions`, `embedding_output` [B,S,D] and, with
@@ -46,38 +46,35 @@ class BertEncoder(keras.Model):
     Raises ValueError for a sequence longer than the position table, and for packed rows under a BiLSTM.
     """
 
-    def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size,
-                 num_hidden_layers=BERT_BASE.num_hidden_layers, num_attention_heads=BERT_BASE.num_attention_heads,
-                 intermediate_size=BERT_BASE.intermediate_size, hidden_act=BERT_BASE.hidden_act,
-                 hidden_dropout_prob=BERT_BASE.hidden_dropout_prob,
-                 attention_probs_dropout_prob=BERT_BASE.attention_probs_dropout_prob,
-                 max_position_embeddings=BERT_BASE.max_position_embeddings, type_vocab_size=BERT_BASE.type_vocab_size,
-                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon,
-                 attention=BERT_BASE.attention, bilstm_layers=BERT_BASE.bilstm_layers, return_layers=False, recompute=False, **kwargs):
-        super().__init__(**kwargs)
-        self.settings = {
-            "vocab_size": vocab_size, "hidden_size": hidden_size, "num_hidden_layers": num_hidden_layers,
-            "num_attention_heads": num_attention_heads, "intermediate_size": intermediate_size, "hidden_act": hidden_act,
-            "hidden_dropout_prob": hidden_dropout_prob, "attention_probs_dropout_prob": attention_probs_dropout_prob,
-            "max_position_embeddings": max_position_embeddings, "type_vocab_size": type_vocab_size,
-            "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,
-            "attention": attention, "bilstm_layers": bilstm_layers, "return_layers": return_layers, "recompute": recompute}
+    def __init__(self, return_layers=False, recompute=False, **settings):
+        fields = ModelConfig.__dataclass_fields__
+        super().__init__(**{key: value for key, value in settings.items() if key not in fields})
+        config = ModelConfig(**{key: value for key, value in settings.items() if key in fields})
+        self.config = config
+        self.settings = encoder_settings(config) | {"return_layers": return_layers, "recompute": recompute}
         policy = self.dtype_policy
-        self.embeddings = Embeddings(vocab_size, hidden_size, max_position_embeddings, type_vocab_size,
-                                     hidden_dropout_prob, initializer_range, layer_norm_epsilon, name="embeddings",
+        self.embeddings = Embeddings(config.vocab_size, config.hidden_size, config.max_position_embeddings, config.type_vocab_size,
+                                     config.hidden_dropout_prob, config.initializer_range, config.layer_norm_epsilon,
+                                     config.embedding_size, config.first_position, config.task_type_vocab_size, name="embeddings",
                                      dtype=policy)
+        self.relative_positions = RelativePositions(
+            config.relative_buckets, config.num_attention_heads, config.longest_row, config.initializer_range,
+            name="relative_positions", dtype=policy) if config.relative_buckets else None
         self.transformer_layers = [
-            TransformerLayer(num_attention_heads, hidden_size, intermediate_size, hidden_act, hidden_dropout_prob,
-                             attention_probs_dropout_prob, initializer_range, layer_norm_epsilon, recompute == "attention",
-                             name=f"layer_{index}", dtype=policy) for index in range(num_hidden_layers)]
-        self.bilstms = [make_bilstm(hidden_size, f"bilstm_{index}", policy) for index in range(bilstm_layers)]
-        self.pooler = keras.layers.Dense(hidden_size, "tanh", kernel_initializer=truncated_normal(initializer_range),
-                                         name="pooler", dtype=policy)
+            TransformerLayer(config.num_attention_heads, config.hidden_size, config.intermediate_size, config.hidden_act,
+                             config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.initializer_range,
+                             config.layer_norm_epsilon, recompute == "attention",
+                             name=f"layer_{index}", dtype=policy) for index in range(config.own_layers)]
+        self.bilstms = [make_bilstm(config.hidden_size, f"bilstm_{index}", policy) for index in range(config.bilstm_layers)]
+        self.pooler = keras.layers.Dense(config.hidden_size, get_activation(config.pooler_act),
+                                         kernel_initializer=truncated_normal(config.initializer_range), name="pooler", dtype=policy)
         self.built = False
 
     def build(self, *_):
         width = self.settings["hidden_size"]
         self.embeddings.build(None)
+        if self.relative_positions is not None:
+            self.relative_positions.build()
         for layer in (*self.transformer_layers, *self.bilstms):
             layer.build((None, None, width))
         self.pooler.build((None, width))
@@ -90,13 +87,15 @@ class BertEncoder(keras.Model):
         if self.bilstms and ("instance_ids" in inputs or cls_positions is not None):
             raise ValueError("instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
         x = embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
-                                       training=training)                             # [B,S,D]
-        layer_outputs, prunes = [], positions is not None and not self.bilstms and bool(self.transformer_layers)
-        for index, layer in enumerate(self.transformer_layers):
-            if prunes and index == len(self.transformer_layers) - 1:
+                                       inputs.get("task_type_ids"), training=training)  # [B,S,D]
+        layer_outputs, prunes, count = [], positions is not None and not self.bilstms, self.config.num_hidden_layers
+        layers = [self.transformer_layers[self.config.weights_of_layer(index)] for index in range(count)]
+        bias = self._bias(x)
+        for index, layer in enumerate(layers):
+            if prunes and index == count - 1:
                 x = self._last_rows(layer, x, mask, ops.concatenate([pooled_places, ops.cast(positions, "int32")], axis=1), training)
             else:
-                x = self._run(layer, x, mask, training)                               # [B,S,D]
+                x = self._run(layer, x, mask, bias, training)                         # [B,S,D]
             layer_outputs.append(x)
         if self.bilstms:
             x, pooled = self._run_bilstms(x, inputs["input_mask"], positions, training)
@@ -125,19 +124,26 @@ class BertEncoder(keras.Model):
             x = run_bilstm(bilstm, x, ops.cast(input_mask, "bool"), training)         # [B,S,D]
         return x if positions is None else gather_rows(x, positions), last_states(x, last_real_places(input_mask))
 
-    def _run(self, layer, x, mask, training):
+    def _bias(self, x, places=None):
+        """What the distances of rows of x [B,S,D] add to scores of attention: [B or 1,N,Q,S], of the queries at `places` [B,Q] or of all."""
+        if self.relative_positions is None:
+            return None
+        keys = ops.arange(ops.shape(x)[1], dtype="int32")
+        return self.relative_positions(ops.expand_dims(keys, 0) if places is None else places, keys)
+
+    def _run(self, layer, x, mask, bias, training):
         """Runs a whole layer; with `recompute=True`, the backward pass computes its activations again."""
         if self.settings["recompute"] is True and training:
             sites = [variable for variable in layer.variables if variable.name == "seed_generator_state"]
-            return recomputed(lambda rows: layer(rows, mask, training=True), layer.weights, sites, x)
-        return layer(x, mask, training=training)
+            return recomputed(lambda rows, *bias: layer(rows, mask, bias=bias[0] if bias else None, training=True), layer.weights, sites,
+                              x, *(() if bias is None else (bias,)))
+        return layer(x, mask, bias=bias, training=training)
 
-    @staticmethod
-    def _last_rows(layer, x, mask, wanted, training):
+    def _last_rows(self, layer, x, mask, wanted, training):
         """Runs the last layer for the rows `wanted` [B,1+P] only -> [B,1+P,D]; keys and values come from all rows."""
         if mask.shape[2] != 1:
             mask = ops.take_along_axis(mask, ops.expand_dims(wanted, (1, 3)), axis=2)  # [B,1,1+P,S]
-        return layer(x, mask, queries=gather_rows(x, wanted), training=training)
+        return layer(x, mask, queries=gather_rows(x, wanted), bias=self._bias(x, wanted), training=training)
 
     def get_config(self):
         return super().get_config() | self.settings
@@ -192,7 +198,7 @@ def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def encoder_settings(config: ModelConfig) -> dict:
-    """The arguments of `BertEncoder` for a ModelConfig: the only place that unpacks it."""
+    """The arguments of `BertEncoder` for a ModelConfig."""
     return {name: getattr(config, name) for name in ModelConfig.__dataclass_fields__}
 
 

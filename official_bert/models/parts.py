@@ -18,15 +18,17 @@ PARTS = ("embeddings", "pooler", "encoder")  # besides layers
 def part_of(name: str) -> str:
     """The part of a weight by its name in `weights_by_name`: `embeddings`, `layer_3`, `pooler`, `head`."""
     first = name.partition("/")[0]
+    if first == "relative_positions":
+        return "embeddings"
     return first if first in PARTS or LAYER.match(name) else "head"
 
 
 def layers_of(model: keras.Model) -> int:
-    """The number of layers of a model's encoder. Raises ValueError for a model without one."""
-    settings = getattr(getattr(model, "encoder", model), "settings", {})
-    if "num_hidden_layers" not in settings:
+    """The number of layers with weights of their own in a model's encoder. Raises ValueError for a model without one."""
+    config = getattr(getattr(model, "encoder", model), "config", None)
+    if config is None:
         raise ValueError(f"expected a model with a BertEncoder as its encoder, whose parts have names, got {type(model).__name__}")
-    return int(settings["num_hidden_layers"])
+    return config.own_layers
 
 
 def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:

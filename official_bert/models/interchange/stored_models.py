@@ -32,6 +32,7 @@ class StoredModel:
     weights: Mapping[str, np.ndarray]
     table: NameTable  # of their names, for messages
     config: ModelConfig | None = None
+    model_type: str = ""  # Hugging Face's name of the member of the family; "" if the files do not say
     head: Head = ""
     vocab: Sequence[str] | None = None
     do_lower_case: bool | None = None

@@ -1,0 +1,53 @@
+"""What the distance of two tokens adds to the scores of attention: a table of buckets (Raffel et al. 2020, 2.1; MPNet)."""
+
+import functools
+
+import keras
+import numpy as np
+from keras import ops
+
+from official_bert.layers.attention import truncated_normal
+from official_bert.model_config import BERT_BASE
+
+FARTHEST = 128  # distances from here on share the last bucket
+
+
+@functools.cache
+def buckets_of_distances(buckets: int, longest: int) -> np.ndarray:
+    """Returns the bucket of each distance -(longest - 1), ..., longest - 1 of a key from its query.
+
+    Half of the buckets are for keys behind the query; of each half, half for single distances, half for ranges that grow by a factor.
+    """
+    distances = np.arange(1 - longest, longest)
+    half, exact = buckets // 2, buckets // 4
+    far = np.maximum(np.abs(distances), 1).astype(np.float32)  # in float32, as PyTorch computes it: borders of ranges depend on it
+    steps = np.log(far / np.float32(exact)) / np.float32(np.log(FARTHEST / exact)) * np.float32(half - exact)
+    ranges = np.minimum(exact + steps.astype(np.int32), half - 1)
+    return np.where(distances > 0, half, 0) + np.where(np.abs(distances) < exact, np.abs(distances), ranges)
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class RelativePositions(keras.layers.Layer):
+    """A number for each head and bucket of distances. B batch, Q query rows, S sequence, N heads."""
+
+    def __init__(self, buckets=32, num_heads=BERT_BASE.num_attention_heads, longest=BERT_BASE.longest_row,
+                 initializer_range=BERT_BASE.initializer_range, **kwargs):
+        super().__init__(**kwargs)
+        self.settings = {"buckets": buckets, "num_heads": num_heads, "longest": longest, "initializer_range": initializer_range}
+        self.table_initializer = truncated_normal(initializer_range)
+
+    def build(self, *_):
+        """Makes the table."""
+        self.table = self.add_weight(shape=(self.settings["buckets"], self.settings["num_heads"]), initializer=self.table_initializer,
+                                     name="table", autocast=False)
+        self.built = True
+
+    def call(self, query_places, key_places):
+        """Places of queries [B or 1,Q] and of keys [S] in their row -> what is added to scores of attention, [B or 1,N,Q,S]."""
+        longest = self.settings["longest"]
+        of_distance = ops.take(self.table, buckets_of_distances(self.settings["buckets"], longest), axis=0)   # [2*longest-1,N]
+        distances = ops.expand_dims(ops.expand_dims(key_places, 0), 0) - ops.expand_dims(query_places, 2)     # [B or 1,Q,S]
+        return ops.transpose(ops.take(ops.cast(of_distance, self.compute_dtype), distances + longest - 1, axis=0), (0, 3, 1, 2))
+
+    def get_config(self):
+        return super().get_config() | self.settings

@@ -1,0 +1,38 @@
+"""All members whose checkpoints are computed here."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from official_bert.model_config import ModelConfig
+from official_bert.models.interchange.members.bert import BERT
+from official_bert.models.interchange.members.member import Member
+from official_bert.models.interchange.members.roberta import ROBERTA
+
+FAMILY = (BERT, ROBERTA)
+
+
+def member_of(values: Mapping[str, Any], path: str) -> tuple[Member, str]:
+    """Returns the member of a `config.json` and its `model_type`. Raises ValueError, with those that are computed, for another."""
+    named = values.get("architectures") or []
+    kind = values.get("model_type", "bert")
+    for member in FAMILY:
+        if kind in member.stems:
+            return member, kind
+    computed = ", ".join(name for member in FAMILY for name in member.stems)
+    raise ValueError(f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r} "
+                     f"({', '.join(named) or 'no architectures'})")
+
+
+def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
+    """Returns the member that computes what a configuration says, and its `model_type`; the given one if it fits.
+
+    Raises ValueError, naming the fields, if none does.
+    """
+    given = [member for member in FAMILY if model_type in member.stems]
+    differing = [(member, member.differences(config)) for member in (*given, *FAMILY)]
+    for member, fields in differing:
+        if not fields:
+            return member, model_type if model_type in member.stems else next(iter(member.stems))
+    nearest, fields = min(differing, key=lambda pair: len(pair[1]))
+    told = ", ".join(f"model.{name} {getattr(config, name)!r}" for name in fields)
+    raise ValueError(f"no model of Hugging Face's has {told}; the nearest is {nearest.title}; only --to=ours can hold it")

@@ -1,0 +1,161 @@
+"""What a table of a member holds, and how it translates names of weights and `config.json` both ways (Hugging Face's side)."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from official_bert.model_config import ModelConfig
+from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
+from official_bert.models.interchange.stored_models import HEAD_PREFIXES, Head
+
+LINEAR = ("weight", "bias")
+Rows = Iterable[tuple[str, str]]
+ACTS = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu",
+        "relu": "relu", "tanh": "tanh", "linear": "linear"}
+OUR_ACTS = {"gelu_erf": "gelu", "gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+ACT_FIELDS = ("hidden_act", "pooler_act", "masked_lm_act")
+# The keys of `config.json` that most members share, by our fields.
+SIZES = {name: name for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                                 "max_position_embeddings", "type_vocab_size", "initializer_range")}
+USUAL_KEYS = SIZES | {name: name for name in ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")} | {
+    "layer_norm_epsilon": "layer_norm_eps"}
+# Switches that change the computation of every member, with the values that are computed.
+SWITCHES: Mapping[str, tuple] = {
+    "position_embedding_type": ("absolute", None), "is_decoder": (False, None), "add_cross_attention": (False, None),
+    "pruned_heads": ({}, None), "quantization_config": (None,)}
+# Keys that change the computation of some members. To a member that has no use for one, only these values say the same as its absence.
+OF_OTHERS = (
+    "num_hidden_groups", "inner_group_num", "use_task_id", "relative_attention", "relative_attention_num_buckets", "position_buckets",
+    "pos_att_type", "share_att_key", "norm_rel_ebd", "conv_kernel_size", "rope_parameters", "rope_scaling", "rope_theta",
+    "global_rope_theta", "local_rope_theta", "layer_types", "local_attention", "global_attn_every_n_layers", "sliding_window",
+    "attention_window", "attention_type", "rescale_embeddings", "trigram_input", "intra_bottleneck_size", "use_bottleneck",
+    "num_feedforward_networks", "normalization_type", "is_encoder_decoder", "embedding_size", "norm_bias", "mlp_bias", "attention_bias")
+NEUTRAL = (None, False, 0, -1, "", "none", [], {})
+
+
+def bert_layers(ours: str, theirs: str) -> list[tuple[str, str]]:
+    """The rows of a layer under BERT's names."""
+    return [
+        *rows(ours + "attention/query/", theirs + "attention.self.query.", DENSE, LINEAR),
+        *rows(ours + "attention/key/", theirs + "attention.self.key.", DENSE, LINEAR),
+        *rows(ours + "attention/value/", theirs + "attention.self.value.", DENSE, LINEAR),
+        *rows(ours + "attention/output/", theirs + "attention.output.dense.", DENSE, LINEAR),
+        *rows(ours + "attention_LayerNorm/", theirs + "attention.output.LayerNorm.", NORM, LINEAR),
+        *rows(ours + "intermediate/", theirs + "intermediate.dense.", DENSE, LINEAR),
+        *rows(ours + "output/", theirs + "output.dense.", DENSE, LINEAR),
+        *rows(ours + "output_LayerNorm/", theirs + "output.LayerNorm.", NORM, LINEAR)]
+
+
+def tables(prefix: str, names: Iterable[str] = ("word_embeddings", "token_type_embeddings", "position_embeddings")) -> list[tuple[str, str]]:
+    """The rows of embedding tables and their layer norm under BERT's names."""
+    return [*((f"embeddings/{name}", f"{prefix}embeddings.{name}.weight") for name in names),
+            *rows("embeddings/LayerNorm/", f"{prefix}embeddings.LayerNorm.", NORM, LINEAR)]
+
+
+def dense(ours: str, theirs: str) -> list[tuple[str, str]]:
+    """The rows of a product with a bias."""
+    return rows(ours, theirs, DENSE, LINEAR)
+
+
+def output(ours: str, theirs: str) -> list[tuple[str, str]]:
+    """The rows of an output layer."""
+    return rows(ours, theirs, ("output_weights", "output_bias"), LINEAR)
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A class of a member: its head, and the names of the weights that it has beside the encoder's."""
+
+    head: Head
+    rows: tuple[tuple[str, str], ...]
+
+    def __init__(self, head: Head, *rows: Rows):
+        object.__setattr__(self, "head", head)
+        object.__setattr__(self, "rows", tuple(row for part in rows for row in part))
+
+
+def _nothing(_: Any) -> dict[str, Any]:
+    return {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Member:
+    """A member of the family: its classes, names and keys. Names of classes begin with a stem and end with a key of `forms`."""
+
+    stems: Mapping[str, str]  # by model_type; the first is written unless the model says another
+    prefix: str  # of the encoder's tensors in classes with heads
+    encoder: Rows
+    forms: Mapping[str, Form]
+    keys: Mapping[str, str] = dataclasses.field(default_factory=lambda: USUAL_KEYS)  # by our fields: keys with the same meaning
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # our fields that have this value in every model
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of their keys, if a file leaves them out
+    switches: Mapping[str, tuple] = dataclasses.field(default_factory=dict)  # more keys, with the values that are computed
+    used: tuple[str, ...] = ()  # more keys that `fields` reads or that are known to change nothing
+    fields: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing  # of their values: our fields that are no copies
+    values: Callable[[ModelConfig], dict[str, Any]] = _nothing  # the reverse of `fields`
+    tied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # second names of weights; files of some versions have both
+    buffers: tuple[str, ...] = ()  # tensors that are not weights, beside the usual ones
+
+    @property
+    def title(self) -> str:
+        """The stem of the classes that are written unless the model says another."""
+        return next(iter(self.stems.values()))
+
+    def classes(self, model_type: str) -> dict[str, Form]:
+        """The forms by the names of their classes."""
+        return {self.stems[model_type] + suffix: form for suffix, form in self.forms.items()}
+
+    def table(self, form: Form | None = None) -> NameTable:
+        """The names of a class; those of other classes follow if they name other weights, because files hold more than their class."""
+        named: dict[str, str] = {}
+        taken: set[str] = set()
+        for ours, theirs in [*self.encoder, *(form.rows if form else ()), *(row for other in self.forms.values() for row in other.rows)]:
+            if ours not in named and theirs not in taken:
+                named[ours] = theirs
+                taken.add(theirs)
+        return NameTable(named.items())
+
+    def form_of(self, head: Head, names: Iterable[str]) -> tuple[str, Form]:
+        """Returns suffix and form of the class with a head and its weights. Raises ValueError if there is none."""
+        of_heads = {name for name in names if name.startswith(tuple(HEAD_PREFIXES))}
+        forms = {suffix: form for suffix, form in self.forms.items() if form.head == head}
+        for suffix, form in forms.items():
+            if of_heads == {ours for ours, _ in form.rows if ours.startswith(tuple(HEAD_PREFIXES))}:
+                return suffix, form
+        having = {ours for form in forms.values() for ours, _ in form.rows}
+        raise ValueError(f"no class of Hugging Face's {self.title} has the model's head: {', '.join(sorted(of_heads - having or of_heads)[:3])}")
+
+    def read_config(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Translates a `config.json` to the keys of ModelConfig. Raises ValueError for what is not computed here."""
+        values = {**self.defaults, **values}
+        for key, usual in {**SWITCHES, **self.switches}.items():
+            if values.get(key) not in usual:
+                raise ValueError(f"{path}: {key}: {values[key]!r} is not computed here; expected {usual[0]!r}")
+        for key in set(OF_OTHERS) - {*self.keys.values(), *self.switches, *self.used}:
+            if values.get(key) not in NEUTRAL and not (key == "embedding_size" and values[key] == values.get("hidden_size")):
+                raise ValueError(f"{path}: {key}: {values[key]!r} is not computed here in a model of this type; expected none")
+        fields = {ours: values[theirs] for ours, theirs in self.keys.items() if theirs in values}
+        for ours in ACT_FIELDS:
+            if ours in self.keys and (act := fields.get(ours, "gelu")) not in ACTS:
+                raise ValueError(f"{path}: {self.keys[ours]}: expected one of {sorted(ACTS)}, got {act!r}")
+            if ours in self.keys:
+                fields[ours] = ACTS[fields.get(ours, "gelu")]
+        try:
+            return fields | self.fixed | self.fields(values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    def write_config(self, config: ModelConfig) -> dict[str, Any]:
+        """Translates a configuration to the keys of `config.json`."""
+        copied = {theirs: getattr(config, ours) for ours, theirs in self.keys.items()}
+        acts = {self.keys[ours]: OUR_ACTS[getattr(config, ours)] for ours in ACT_FIELDS if ours in self.keys}
+        return copied | acts | self.values(config)
+
+    def differences(self, config: ModelConfig) -> list[str]:
+        """Returns the fields of a configuration that this member does not have, or has with another value."""
+        try:
+            again = ModelConfig(**self.read_config(self.write_config(config), ""))
+        except (KeyError, TypeError, ValueError):
+            return list(ModelConfig.__dataclass_fields__)
+        again, config = (dataclasses.replace(one, masked_lm_act=one.masked_lm_act or one.hidden_act) for one in (again, config))
+        return [name for name in ModelConfig.__dataclass_fields__ if getattr(again, name) != getattr(config, name)]
