@@ -18,7 +18,7 @@ from typing import Any, Literal
 import yaml
 
 from official_bert.files import exists, folder_of, is_remote, normal, read_json, read_text, written_whole
-from official_bert.model_config import ModelConfig
+from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.typed_values import build, read_yaml, read_yaml_value
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
@@ -51,7 +51,7 @@ def check_used(options: Any, keys: Iterable[str], wanted: str, used: bool) -> No
 # The keys that the weights of a checkpoint decide; others, such as dropout, are for the user to choose.
 FIXED_BY_CHECKPOINT = ("model.vocab_size", "model.hidden_size", "model.num_hidden_layers", "model.num_attention_heads",
                        "model.intermediate_size", "model.max_position_embeddings", "model.type_vocab_size",
-                       "model.attention", "tokenizer.do_lower_case")
+                       "model.attention", *(f"model.{key}" for key in OF_RELATIVES), "tokenizer.do_lower_case")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -323,10 +323,11 @@ def _contradictions(stored: Mapping, asked: Mapping) -> list["Difference"]:
 
 def check_length(length: int, model: ModelConfig, where: str = "config.options.max_seq_length", least: int = 0) -> None:
     """Raises ValueError, naming `where`, for rows of more tokens than the model has positions, or of fewer than `least`."""
-    most = model.max_position_embeddings
+    most = model.longest_row
     if not least <= length <= most:
         wanted = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
-        raise ValueError(f"{where}: expected {wanted}{', ' if least else ''}model.max_position_embeddings), got {length}")
+        key = "model.max_position_embeddings" + (" - model.first_position" if model.first_position else "")
+        raise ValueError(f"{where}: expected {wanted}{', ' if least else ''}{key}), got {length}")
 
 
 def to_dict(config: Any) -> dict:

@@ -32,7 +32,7 @@ class ModelConfig:
     bilstm_layers: int = 0  # BiLSTMs between the encoder and the heads, each as wide as the encoder (paper 5.1: on top of left-to-right)
     # What distinguishes the relatives of BERT; docs/family.md has the values of each.
     embedding_size: int = 0  # width of the tables, if a product brings it to hidden_size (ALBERT, ELECTRA); 0: no such product
-    first_position: int = 0  # row of a text's first token; if it is not 0, the row before it is the padding's, and the padding's id (RoBERTa)
+    first_position: int = 0  # row of a text's first token; above 0, the row before it, and the id of that number, is padding's (RoBERTa)
     task_type_vocab_size: int = 0  # rows of a table of tasks, of which row 0 is taken unless the inputs say another (ERNIE)
     layer_groups: int = 0  # so many groups of neighbouring layers share their weights (ALBERT); 0: each layer has its own
     layers_in_group: int = 1  # layers of a group before the first is used again
@@ -59,9 +59,11 @@ class ModelConfig:
         if self.longest_row < 1:
             raise ValueError(f"model.first_position: expected less than max_position_embeddings ({self.max_position_embeddings}), "
                              f"got {self.first_position}")
-        if self.num_hidden_layers % ((self.layer_groups or 1) * self.layers_in_group) or (self.layers_in_group > 1 and not self.layer_groups):
-            raise ValueError(f"model.layer_groups: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of layer_groups times "
-                             f"layers_in_group, got {self.layer_groups} and {self.layers_in_group}")
+        if self.layers_in_group > 1 and not self.layer_groups:
+            raise ValueError(f"model.layers_in_group: expected 1 without layer_groups, got {self.layers_in_group}")
+        if self.num_hidden_layers % self.own_layers:
+            raise ValueError(f"model.layer_groups: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of layer_groups "
+                             f"times layers_in_group, got {self.layer_groups} and {self.layers_in_group}")
         if self.relative_buckets and (self.relative_buckets < 4 or self.relative_buckets % 4):
             raise ValueError(f"model.relative_buckets: expected 0 or a multiple of 4, got {self.relative_buckets}")
 
@@ -89,4 +91,9 @@ class ModelConfig:
         return group * self.layers_in_group + place % self.layers_in_group
 
 
+OF_2018 = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+           "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
+           "initializer_range")  # keys of bert_config.json
+OF_RELATIVES = ("embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "layers_in_group", "relative_buckets",
+                "pooler_act", "masked_lm_act")
 BERT_BASE = ModelConfig()  # the default sizes of layers and models

@@ -19,7 +19,8 @@ class MaskedLMHead(keras.layers.Layer):
     """
 
     def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size, hidden_act=BERT_BASE.hidden_act,
-                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0, **kwargs):
+                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0,
+                 **kwargs):
         super().__init__(**kwargs)
         self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size, "hidden_act": hidden_act,
                          "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,

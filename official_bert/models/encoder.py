@@ -33,11 +33,13 @@ def last_real_places(input_mask):
 class BertEncoder(keras.Model):
     """The encoder of BERT and its relatives. B batch, S sequence, P wanted rows, D hidden size, L layers.
 
-    `settings` are the fields of `ModelConfig`, which say what is computed. Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S] (from 0), `task_type_ids` [B,S], `instance_ids` [B,S] (packed
-    rows: tokens attend within their instance only), `cls_positions` [B,K] (the rows to pool: of packed instances) and
-    `output_positions` [B,P] (only these rows are returned; the last layer computes only them and the pooled ones). Outputs, a dict:
-    `sequence_output` [B,S or P,D], `pooled_output` [B,D], or [B,K,D] for `cls_positions`, `embedding_output` [B,S,D] and, with
-    `return_layers`, `layer_outputs`: L times [B,S,D]; the last is `sequence_output`.
+    `settings` are the fields of `ModelConfig`, which say what is computed.
+
+    Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S] (from 0), `task_type_ids` [B,S],
+    `instance_ids` [B,S] (packed rows: tokens attend within their instance only), `cls_positions` [B,K] (the rows to pool: of packed
+    instances) and `output_positions` [B,P] (only these rows are returned; the last layer computes only them and the pooled ones).
+    Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D], or [B,K,D] for `cls_positions`, `embedding_output` [B,S,D]
+    and, with `return_layers`, `layer_outputs`: L times [B,S,D]; the last is `sequence_output`.
 
     Without `cls_positions`, the pooler reads row 0, [CLS]; with `attention="left_to_right"` the last real row, which alone has seen the
     others. With `bilstm_layers`, `sequence_output` is that of the last BiLSTM, `layer_outputs` are those of the transformer, and the
@@ -125,7 +127,7 @@ class BertEncoder(keras.Model):
         return x if positions is None else gather_rows(x, positions), last_states(x, last_real_places(input_mask))
 
     def _bias(self, x, places=None):
-        """What the distances of rows of x [B,S,D] add to scores of attention: [B or 1,N,Q,S], of the queries at `places` [B,Q] or of all."""
+        """What distances of rows of x [B,S,D] add to scores of attention, [B or 1,N,Q,S]: of queries at `places` [B,Q] or of all."""
         if self.relative_positions is None:
             return None
         keys = ops.arange(ops.shape(x)[1], dtype="int32")

@@ -9,6 +9,7 @@ import zlib
 import keras
 import numpy as np
 
+from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.encoder import weights_by_name
 
 NEIGHBOURS = (1, -1, 2, -2)  # where the heads of a first layer look, in tokens
@@ -40,6 +41,9 @@ def begin_with_neighbours(model: keras.Model, seed: int) -> None:
     were; the head of masked words begins by answering with the word that it is given. All else stays.
     """
     encoder = model.encoder
+    if differing := [key for key in OF_RELATIVES if getattr(encoder.config, key) != getattr(BERT_BASE, key)]:
+        raise ValueError(f"a first layer that looks at neighbours: expected an encoder of BERT's parts, got model.{differing[0]} "
+                         f"{getattr(encoder.config, differing[0])!r}")
     settings, attention = encoder.settings, encoder.transformer_layers[0].attention
     positions, width = settings["max_position_embeddings"], settings["hidden_size"]
     query, key = (np.array(layer.kernel) for layer in (attention.query, attention.key))   # [D,N,H]

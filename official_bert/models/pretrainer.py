@@ -22,7 +22,8 @@ class Pretrainer(EncoderWithHeads):
         settings = encoder.settings
         shared = {"initializer_range": settings["initializer_range"], "dtype": self.dtype_policy}
         self.masked_lm = MaskedLMHead(settings["vocab_size"], settings["hidden_size"],
-                                      settings["masked_lm_act"] or settings["hidden_act"], layer_norm_epsilon=settings["layer_norm_epsilon"],
+                                      settings["masked_lm_act"] or settings["hidden_act"],
+                                      layer_norm_epsilon=settings["layer_norm_epsilon"],
                                       embedding_size=settings["embedding_size"], name="masked_lm", **shared)
         self.next_sentence = OutputLayer(2, name="next_sentence", **shared) if next_sentence else None
 

@@ -149,7 +149,7 @@ class ServedModel(tf.Module, abc.ABC):
         """Returns what must hold of the inputs of `ids_inputs`, as `bounds.require` takes it."""
         shapes = {name: tf.shape(inputs[name]) for name in ID_INPUTS}
         sizes = self.encoder.settings
-        below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"]}
+        below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"] or 2}
         return [in_range("input_ids: expected rows of", shapes["input_ids"][-1], 1, self.max_seq_length, "tokens"),
                 *((tf.reduce_all(tf.equal(shape, shapes["input_ids"])), f"{name}: expected the shape of input_ids", [shape])
                   for name, shape in shapes.items() if name != "input_ids"),
@@ -265,7 +265,7 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
 
 def _max_seq_length(task: TaskBase, options: ServingOptions) -> int:
     """Returns the longest row that is served: the longest of training, unless another is asked for."""
-    most = task.config.model.max_position_embeddings
+    most = task.config.model.longest_row
     trained = [phase.options.get("max_seq_length", task.options.max_seq_length) for phase in task.config.phases]
     length = options.max_seq_length or min(max(trained, default=task.options.max_seq_length), most)
     check_length(length, task.config.model, "--max_seq_length", least=3)

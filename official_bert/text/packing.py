@@ -50,8 +50,8 @@ def pack_pair(ids_a: Sequence[int], ids_b: Sequence[int] | None, cls_id: int, se
 
 
 def check_segments(type_vocab_size: int, where: str) -> None:
-    """Raises ValueError, naming `where`, for rows of two texts if the model has no second segment."""
-    if type_vocab_size < 2:
+    """Raises ValueError, naming `where`, for rows of two texts if the model has one segment; 0 is a model that reads none."""
+    if type_vocab_size == 1:
         raise ValueError(f"{where}: expected a model.type_vocab_size of at least 2 for two texts in a row (segments 0 and 1), "
                          f"got {type_vocab_size}")
 

@@ -220,7 +220,7 @@ class TaskBase(abc.ABC):
         if steps.train:
             check_batch("batch_size", settings.batch_size, strategy, settings.accumulation_steps)
             parts.check_parts(self.frozen, settings.reinitialize_layers, self.config.optimizer.layer_decay,
-                              self.config.model.num_hidden_layers)
+                              self.config.model.own_layers)
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:
@@ -231,7 +231,7 @@ class TaskBase(abc.ABC):
         """
         self.check(steps)
         resolved = self.read(files, steps, model)
-        if self.config.model.type_vocab_size < 2 and _has_pairs(resolved):
+        if self.config.model.type_vocab_size == 1 and _has_pairs(resolved):
             check_segments(self.config.model.type_vocab_size, f"task {self.config.task}")
         if steps.evaluate and (steps.compared or not steps.train) and resolved.held_out is None:
             raise ValueError(f"task {self.config.task}: no evaluation data given")

@@ -10,6 +10,7 @@ import numpy as np
 
 from official_bert import files
 from official_bert.config import ModelConfig, build, read_bert_config
+from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.run_folder import VOCAB_FILE
 from official_bert.text.vocab import read_entries
@@ -141,7 +142,11 @@ def refuse_architecture(config: ModelConfig, what: str) -> None:
 
 
 def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
-    """Raises ValueError for an activation or epsilon that another implementation lacks."""
+    """Raises ValueError for an activation, an epsilon or a part of a relative of BERT that another implementation lacks."""
+    if parts := [f"{key} {getattr(config, key)!r}" for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]:
+        raise ValueError(f"{what} computes BERT alone, the model has {', '.join(parts)}: only --to=ours or --to=hugging_face can hold it")
+    if not config.type_vocab_size:
+        raise ValueError(f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it")
     if config.hidden_act not in hidden_acts:
         raise ValueError(f"{what} has no hidden_act {config.hidden_act!r} (only {', '.join(hidden_acts)}); --hidden_act says "
                          "that the file's origin is mistaken, as for Google's models in Hugging Face's form")

@@ -262,7 +262,7 @@ class Task(TaskBase):
         checked = refuse_rows(batch, indices, {
             f"token id beyond the vocabulary of {words} (model.vocab_size)": ~(known[0] & known[1]),
             f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
-                tf.reduce_any((segments < 0) | (segments >= self.config.model.type_vocab_size), axis=1),
+                tf.reduce_any((segments < 0) | (segments >= (self.config.model.type_vocab_size or 2)), axis=1),
             "no token at all (input_mask is 0)": tf.reduce_all(tf.equal(batch["input_mask"], 0), axis=1),
             "masked position outside the sequence":
                 tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),

@@ -136,7 +136,7 @@ def memory_of(config: Config, parameters: int, rows: int, length: int) -> Mappin
 
     The backward pass holds gradients of some activations, and the gradient of the word table twice, once from each of its uses.
     """
-    activations, table = activation_bytes(config, rows, length), config.model.vocab_size * config.model.hidden_size * FLOAT32
+    activations, table = activation_bytes(config, rows, length), config.model.vocab_size * config.model.table_width * FLOAT32
     return {"weights": parameters * FLOAT32, "moments": 2 * parameters * FLOAT32, "gradients": parameters * FLOAT32,
             "activations": activations, "backward pass": int(BACKWARD * activations) + table}
 

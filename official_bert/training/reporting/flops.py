@@ -19,8 +19,8 @@ def training_flops(model: ModelConfig, batch: Batch) -> tf.Tensor:
     length, rows = shape[-1], tf.reduce_prod(shape[:-1])
     width, inner = model.hidden_size, model.intermediate_size
     a_token = 2.0 * (4 * width * width + 2 * width * inner) + 4.0 * width * length
-    forward = model.num_hidden_layers * a_token * length + 2.0 * width * width
+    forward = model.num_hidden_layers * a_token * length + 2.0 * width * width + 2.0 * model.embedding_size * width * length
     if "masked_lm_positions" in batch:
         predictions = tf.cast(tf.shape(batch["masked_lm_positions"])[-1], tf.float32)
-        forward += predictions * 2.0 * width * (width + model.vocab_size)
+        forward += predictions * 2.0 * model.table_width * (width + model.vocab_size)
     return 3.0 * rows * forward

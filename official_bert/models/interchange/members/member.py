@@ -30,7 +30,7 @@ OF_OTHERS = (
     "global_rope_theta", "local_rope_theta", "layer_types", "local_attention", "global_attn_every_n_layers", "sliding_window",
     "attention_window", "attention_type", "rescale_embeddings", "trigram_input", "intra_bottleneck_size", "use_bottleneck",
     "num_feedforward_networks", "normalization_type", "is_encoder_decoder", "embedding_size", "norm_bias", "mlp_bias", "attention_bias")
-NEUTRAL = (None, False, 0, -1, "", "none", [], {})
+NEUTRAL: tuple[Any, ...] = (None, False, 0, -1, "", "none", [], {})
 
 
 def bert_layers(ours: str, theirs: str) -> list[tuple[str, str]]:
@@ -46,7 +46,7 @@ def bert_layers(ours: str, theirs: str) -> list[tuple[str, str]]:
         *rows(ours + "output_LayerNorm/", theirs + "output.LayerNorm.", NORM, LINEAR)]
 
 
-def tables(prefix: str, names: Iterable[str] = ("word_embeddings", "token_type_embeddings", "position_embeddings")) -> list[tuple[str, str]]:
+def tables(prefix: str, names: Iterable[str] = ("word_embeddings", "token_type_embeddings", "position_embeddings")) -> list:
     """The rows of embedding tables and their layer norm under BERT's names."""
     return [*((f"embeddings/{name}", f"{prefix}embeddings.{name}.weight") for name in names),
             *rows("embeddings/LayerNorm/", f"{prefix}embeddings.LayerNorm.", NORM, LINEAR)]
@@ -123,7 +123,8 @@ class Member:
             if of_heads == {ours for ours, _ in form.rows if ours.startswith(tuple(HEAD_PREFIXES))}:
                 return suffix, form
         having = {ours for form in forms.values() for ours, _ in form.rows}
-        raise ValueError(f"no class of Hugging Face's {self.title} has the model's head: {', '.join(sorted(of_heads - having or of_heads)[:3])}")
+        lacking = ", ".join(sorted(of_heads - having or of_heads)[:3])
+        raise ValueError(f"no class of Hugging Face's {self.title} has the model's head: {lacking}")
 
     def read_config(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
         """Translates a `config.json` to the keys of ModelConfig. Raises ValueError for what is not computed here."""
@@ -141,7 +142,7 @@ class Member:
             if ours in self.keys:
                 fields[ours] = ACTS[fields.get(ours, "gelu")]
         try:
-            return fields | self.fixed | self.fields(values)
+            return {**fields, **self.fixed, **self.fields(values)}
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from official_bert.config import ModelConfig, build
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
-from official_bert.models.interchange.members.member import Form, Member
+from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
 from official_bert.models.interchange.projects import sentence_transformers, torch_pickle
@@ -128,7 +128,7 @@ def _usual_name(name: str, member: Member) -> str:
 
 
 def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder: str) -> dict[str, np.ndarray]:
-    """Gives the encoder's tensors their usual prefix, `bert.` say, whatever a class of one's own calls it, such as `model.encoder.` or `module.bert.`.
+    """Gives the encoder's tensors their usual prefix, whatever a class of one's own calls it, such as `model.encoder.` or `module.bert.`.
 
     Raises ValueError for several encoders.
     """
@@ -145,7 +145,8 @@ def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder
 
 def _unusable_heads(named: Mapping[str, np.ndarray], member: Member, hidden_size: int) -> list[str]:
     """Returns the names of the head's tensors, in a class of one's own, that are not all of one head for the encoder's vectors."""
-    table, heads = member.table(), {}
+    heads: dict[str, dict[str, str]] = {}
+    table = member.table()
     for ours, theirs in table.all_ours(named)[0].items():
         if prefix := next((prefix for prefix in stored_models.HEAD_PREFIXES if ours.startswith(prefix)), None):
             heads.setdefault(prefix, {})[ours] = theirs

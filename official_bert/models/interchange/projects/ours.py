@@ -137,7 +137,7 @@ def config_of(stored: StoredModel) -> Config:
     Texts may be as long as the model allows; tasks that cut them into windows have their usual ones.
     """
     model = stored_models.require_config(stored)
-    longest = model.max_position_embeddings
+    longest = model.longest_row
     options = class_options(stored) | {"max_seq_length": min(WINDOWS.get(stored.head, longest), longest)}
     tokenizer = TokenizerConfig(do_lower_case=casing.is_lower_case(stored) is not False)
     makes_vectors = not stored.head and stored.pooling in ("cls", "mean")

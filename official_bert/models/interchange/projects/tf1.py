@@ -3,7 +3,6 @@
 Attention kernels are matrices there and [D,N,H] here: the same numbers in the same order.
 """
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from official_bert.config import ModelConfig
+from official_bert.model_config import OF_2018
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
 from official_bert.models.interchange.stored_models import StoredModel
@@ -40,8 +39,6 @@ TABLE = NameTable([
 ])
 # Variables of a training run: moments of Adam and LAMB under their 2018 and Keras names, counters.
 NO_WEIGHTS = re.compile(r"(.*/)?((adam|lamb)_[mv]|Adam(_1)?|global_step|beta[12]_power)")
-NOT_IN_2018 = ("layer_norm_epsilon", "attention", "bilstm_layers")
-CONFIG_KEYS = [field.name for field in dataclasses.fields(ModelConfig) if field.name not in NOT_IN_2018]
 
 
 def usual_name(name: str) -> str:
@@ -87,7 +84,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     named = {theirs: as_matrix(ours, stored.weights[ours])
              for ours, theirs in TABLE.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
     write_checkpoint(named, folder)
-    stored_models.write_mapping({key: getattr(config, key) for key in CONFIG_KEYS}, os.path.join(folder, stored_models.BERT_CONFIG_FILE))
+    stored_models.write_mapping({key: getattr(config, key) for key in OF_2018}, os.path.join(folder, stored_models.BERT_CONFIG_FILE))
     stored_models.write_vocab(stored, folder)
     return []
 
