@@ -18,6 +18,7 @@ from absl import flags
 
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.files import require_new_folder, written_folder
+from official_bert.model_config import OF_2018
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 # Options of runs that no format has a place for: how texts are read, and which answer is given.
@@ -60,7 +61,6 @@ class Settings:
 def read_source(formats, stored_models, settings: Settings, expected: str):
     """Returns the model to convert, of the format `expected` if it is not "", changed as the settings say."""
     from official_bert.models.interchange import casing
-    from official_bert.models.interchange.projects import tf1
     name, _ = formats.find_format(settings.input)
     name = "ours" if name == "keras" else name
     if expected not in ("", name):
@@ -69,7 +69,8 @@ def read_source(formats, stored_models, settings: Settings, expected: str):
     if settings.bert_config_file or settings.hidden_act:
         model = dataclasses.replace(model, notes=[note for note in model.notes if "gelu" not in note])  # how the files' own was taken
     if settings.bert_config_file:
-        own = {key: getattr(model.config, key) for key in tf1.NOT_IN_2018} if model.config else {}  # which the JSON has no place for
+        own = dataclasses.asdict(model.config) if model.config else {}  # of which the JSON has no place for some
+        own = {key: value for key, value in own.items() if key not in OF_2018}
         values = build(ModelConfig, own | read_bert_config(settings.bert_config_file), settings.bert_config_file)
         model = dataclasses.replace(model, config=values)
     if settings.hidden_act:

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from official_bert import config
+from official_bert.model_config import OF_RELATIVES
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import classes, formats
 from official_bert.models.interchange.classes import Classes
@@ -113,5 +114,6 @@ def _differences(model: keras.Model, found: StoredModel) -> tuple[config.Differe
     settings = getattr(model, "encoder", model).settings
     if found.config is None:
         return ()
-    return tuple(config.Difference(key, getattr(found.config, key), settings[key]) for key in ("hidden_act", "layer_norm_epsilon")
+    return tuple(config.Difference(key, getattr(found.config, key), settings[key])
+                 for key in ("hidden_act", "layer_norm_epsilon", *OF_RELATIVES)
                  if getattr(found.config, key) != settings[key])

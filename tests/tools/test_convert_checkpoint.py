@@ -14,8 +14,8 @@ from commands import imported_tool, run_here
 from made_checkpoints import SMALL, stored_small
 
 from official_bert.config import Config, load_config, save_config
+from official_bert.model_config import OF_2018
 from official_bert.models.interchange import formats, stored_models
-from official_bert.models.interchange.projects import tf1
 from official_bert.training import runs
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -104,7 +104,7 @@ def test_what_the_json_of_2018_has_no_place_for_stays_beside_one(convert, tmp_pa
     stored = stored_small("", attention="left_to_right", layer_norm_epsilon=1e-5)
     formats.write(stored, "ours", str(tmp_path / "run"))
     given = tmp_path / "own.json"
-    given.write_text(json.dumps({key: getattr(SMALL, key) for key in tf1.CONFIG_KEYS}))
+    given.write_text(json.dumps({key: getattr(SMALL, key) for key in OF_2018}))
     with pytest.raises(ValueError, match="Hugging Face's BERT attends in both directions, the model left_to_right"):
         convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "theirs", bert_config_file=given)
 
