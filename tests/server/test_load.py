@@ -1,7 +1,6 @@
 """Half an hour of requests, right and wrong, small and large: the server goes on answering, and its memory does not grow."""
 
 import os
-import pathlib
 import re
 import signal
 import statistics
@@ -10,6 +9,7 @@ import sys
 import time
 
 import pytest
+from memory import anonymous_memory
 
 from official_bert.config import Config, TokenizerConfig
 from official_bert.serving import export
@@ -19,14 +19,6 @@ MINUTES = float(os.environ.get("LOAD_TEST_MINUTES", "30"))
 WARM_UP = 0.15  # of the time: thread pools, arenas and caches come to their size
 MOST_GROWTH = 0.02
 SAMPLE_SECONDS = 2.0
-
-
-def anonymous_memory(pid):
-    """RssAnon of a process and its children, in kB."""
-    with open(f"/proc/{pid}/status", encoding="ascii") as file:
-        own = int(re.search(r"RssAnon:\s+(\d+) kB", file.read())[1])
-    started = [path.read_text(encoding="ascii").split() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children")]
-    return own + sum(anonymous_memory(child) for children in started for child in children)
 
 
 @pytest.mark.slow

@@ -1,19 +1,16 @@
 """Writes a dense pass as an ONNX file (tf2onnx) or a LiteRT file (TensorFlow's own converter, builtin operations only)."""
 
-import contextlib
 import dataclasses
 import json
-import logging
-import os
 import re
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from official_bert.serving.formats.dense import Dense, layer_of
+from official_bert.serving.formats.quiet import hidden_output
 
 OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime reads
 DIMENSIONS = {"input_ids": ("batch", "length"), "input_mask": ("batch", "length"), "segment_ids": ("batch", "length"),
@@ -40,8 +37,7 @@ def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file
         raise ValueError(f"--opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
     function = dense.function
     names = {tensor.name: name for tensor, name in zip([*function.inputs, *function.outputs], [*dense.inputs, *dense.outputs])}
-    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # it tells each optimisation; what it lacks is told below
-    with _hidden_output():
+    with hidden_output():
         model, _ = tf2onnx.convert.from_graph_def(
             function.graph.as_graph_def(), name="official_bert", opset=opset, input_names=[tensor.name for tensor in function.inputs],
             output_names=[tensor.name for tensor in function.outputs], tensors_to_rename=names)
@@ -66,7 +62,7 @@ def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32)
 
     Raises ValueError, naming `where`, for an operation that is not built in, with its layer.
     """
-    with tempfile.TemporaryDirectory() as folder, _hidden_output() as told:
+    with tempfile.TemporaryDirectory() as folder, hidden_output() as told:
         dense.save(folder)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
@@ -88,23 +84,6 @@ def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32)
 
 def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:
     return ValueError(f"{where}: {runtime} lacks the operation {operation}{layer_of(node)}; --format=saved_model has it")
-
-
-@contextlib.contextmanager
-def _hidden_output() -> Iterator[IO[str]]:
-    """Gives a file that gets what converters print, from C++ too, in place of standard output and error."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        kept = {number: os.dup(number) for number in (1, 2)}
-        try:
-            for number in kept:
-                os.dup2(file.fileno(), number)
-            yield file
-        finally:
-            for number, copy in kept.items():
-                os.dup2(copy, number)
-                os.close(copy)
 
 
 def _read(path: str) -> str:

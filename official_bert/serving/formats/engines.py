@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from official_bert.copies import local_copy
 from official_bert.serving.formats.description import FILE
+from official_bert.serving.formats.quiet import hidden_output
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -61,7 +62,8 @@ class LiteRTModel(PortableModel):
 
     def __init__(self, path: str):
         from ai_edge_litert.interpreter import Interpreter
-        self._interpreter = Interpreter(model_path=path, num_threads=os.cpu_count())
+        with hidden_output():  # it tells which kernels it has
+            self._interpreter = Interpreter(model_path=path, num_threads=os.cpu_count())
         self._signature = self._interpreter.get_signature_runner()
         self._lock = threading.Lock()
 

@@ -1,0 +1,33 @@
+"""Keeps what converters and runtimes print, from Python and C++, from the person who exports a model."""
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+LOGGERS = ("tensorflow", "tf2onnx")  # of deprecations within converters, and of each optimisation
+
+
+@contextlib.contextmanager
+def hidden_output() -> Iterator[IO[str]]:
+    """Gives a file that gets what is printed, in place of standard output and error."""
+    loggers = {name: logging.getLogger(name).level for name in LOGGERS}
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        kept = {number: os.dup(number) for number in (1, 2)}
+        try:
+            for number in kept:
+                os.dup2(file.fileno(), number)
+            for name in loggers:
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+            yield file
+        finally:
+            for name, level in loggers.items():
+                logging.getLogger(name).setLevel(level)
+            for number, copy in kept.items():
+                os.dup2(copy, number)
+                os.close(copy)
