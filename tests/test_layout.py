@@ -1,9 +1,13 @@
 """Rules checked in the sources: one direction of imports, and files and folders of a readable size."""
 
 import ast
+import importlib
+import importlib.util
 import pathlib
 
 import pytest
+
+from official_bert.models import run_folder
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
@@ -95,7 +99,7 @@ def test_environment_is_read_in_one_place(path):
             assert not named, f"{path}:{node.lineno}: reads the environment"
 
 
-@pytest.mark.parametrize("path", SOURCES + sorted(ROOT.glob("benchmarks/*.py")),
+@pytest.mark.parametrize("path", SOURCES + sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("tests/**/*.py")]),
                          ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_file_is_longer_than_400_lines(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
@@ -116,3 +120,42 @@ def test_the_rules_catch_what_they_forbid(tmp_path):
 def test_no_folder_has_more_than_18_modules():
     for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
         assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 18, folder
+
+
+def functions(path: pathlib.Path) -> list[ast.FunctionDef]:
+    """Returns the functions and methods of a file, nested ones too."""
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)]
+
+
+def reads_flags(node: ast.AST) -> bool:
+    """Whether code reads a command's `FLAGS`."""
+    return any(isinstance(part, ast.Name) and part.id == "FLAGS" for part in ast.walk(node))
+
+
+def test_flags_are_read_in_main_alone():
+    reading = [f"{path}:{node.lineno}: {node.name}" for path in SOURCES for node in functions(path)
+               if node.name != "main" and reads_flags(node)]
+    lambdas = [f"{path}:{node.lineno}" for path in SOURCES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+               if isinstance(node, ast.Lambda) and reads_flags(node)]
+    assert not reading + lambdas
+
+
+def test_few_functions_take_the_path_of_a_run():
+    taking = [f"{path}:{node.lineno}: {node.name}" for path in SOURCES for node in functions(path)
+              if "output_dir" in {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}]
+    assert len(taking) <= 25, taking  # the others take a RunFolder
+
+
+def test_the_names_of_a_runs_files_are_written_once():
+    names = {value for name, value in vars(run_folder).items() if name.endswith("_FILE") and value not in ("checkpoint", ".lock")}
+    again = [f"{path}:{node.lineno}: {node.value}" for path in SOURCES if path != PACKAGE / "models" / "run_folder.py"
+             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant) and node.value in names]
+    assert "config.yaml" in names and not again
+
+
+def test_tools_and_configurations_are_part_of_the_package():
+    tools, configs = (importlib.import_module(f"official_bert.{name}") for name in ("tools", "configs"))
+    for module, own in ((tools, "tools/create_pretraining_data.py"), (configs, "configs/model/base.yaml")):
+        installed = pathlib.Path(module.__file__).parent.parent / own  # one copy: that of the checkout, which names it so
+        assert installed.is_file()
+    assert importlib.util.find_spec("official_bert.tools.create_pretraining_data") is not None

@@ -64,6 +64,7 @@ def main(_) -> None:
     from official_bert.tasks.loading import restore_for_inference
     from official_bert.training.distribution import check_backend
     check_backend()
+    command_line.refuse_unread(FLAGS, [(["check_label", "check_loss"], bool(FLAGS.check_file), "--check_file")])
     sizes = FLAGS.warmup_batch_sizes
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(sizes)!r}")
@@ -76,26 +77,25 @@ def main(_) -> None:
     with policy_of(FLAGS.precision):
         task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)
+    texts = _check_texts(served, task.config, FLAGS.check_file, FLAGS.check_label, FLAGS.check_loss)
     for line in export(served, task.config, ExportOptions(
             output=FLAGS.output, version=FLAGS.version, batch_sizes=[int(size) for size in sizes], precision=FLAGS.precision,
-            formats=FLAGS.format, other_formats=FormatOptions(opset=FLAGS.opset, texts=_check_texts(served, task.config)))):
+            formats=FLAGS.format, other_formats=FormatOptions(opset=FLAGS.opset, texts=texts))):
         print(line)
 
 
-def _check_texts(served, config):
-    """Reads --check_file; None without it. Raises ValueError for flags that would do nothing without it."""
+def _check_texts(served, config, check_file: str, check_label: str, check_loss: float):
+    """Reads --check_file; None without it."""
     from official_bert.interface.input_files import read_file
     from official_bert.serving.formats.checking import CheckTexts
-    if not FLAGS.check_file:
-        if FLAGS.check_label or FLAGS["check_loss"].present:
-            raise ValueError("--check_label, --check_loss: expected --check_file beside them")
+    if not check_file:
         return None
-    if not exists(FLAGS.check_file):
-        raise ValueError(f"--check_file={FLAGS.check_file}: no such file")
-    rows = read_file(FLAGS.check_file, list(served.text_inputs), config, keep=[FLAGS.check_label] if FLAGS.check_label else [])
+    if not exists(check_file):
+        raise ValueError(f"--check_file={check_file}: no such file")
+    rows = read_file(check_file, list(served.text_inputs), config, keep=[check_label] if check_label else [])
     if not rows:
-        raise ValueError(f"--check_file={FLAGS.check_file}: expected texts, got none")
-    return CheckTexts(rows, [str(row[FLAGS.check_label]) for row in rows] if FLAGS.check_label else None, FLAGS.check_loss)
+        raise ValueError(f"--check_file={check_file}: expected texts, got none")
+    return CheckTexts(rows, [str(row[check_label]) for row in rows] if check_label else None, check_loss)
 
 
 if __name__ == "__main__":

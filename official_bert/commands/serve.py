@@ -77,7 +77,7 @@ def main(_) -> None:
     logging.getLogger("official_bert.server").setLevel(logging.INFO)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides the warning that the session loader, which TF Serving uses too, is old
     check_flags(FLAGS)
-    models = read_served(FLAGS.model_name, FLAGS.model_base_path, FLAGS.model_config_file)
+    models = read_served(FLAGS.model_name, FLAGS.model_base_path, FLAGS.model_config_file, FLAGS.default_model)
     from official_bert.server.server import Server
     _register_text_ops()
     server = Server(read_options(models, FLAGS))
@@ -97,7 +97,7 @@ def check_flags(values: Any) -> None:
          values.rest_api_port >= 0, "REST (a --rest_api_port from 0)")])
 
 
-def read_served(model_name: str, model_base_path: str, model_config_file: str):
+def read_served(model_name: str, model_base_path: str, model_config_file: str, default_model: str = ""):
     """Returns the models to serve: one, or those of a file."""
     from official_bert.server.server_config import ServedModelConfig, read_models
     from official_bert.server.version_folders import model_versions, why_no_versions
@@ -112,8 +112,8 @@ def read_served(model_name: str, model_base_path: str, model_config_file: str):
     for model in models:  # checked now, before the seconds that TensorFlow takes to start
         if not model_versions(model.base_path):
             raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")
-    if FLAGS.default_model and FLAGS.default_model not in (names := [model.name for model in models]):
-        raise ValueError(f"--default_model: expected one of {', '.join(names)}, got {FLAGS.default_model!r}")
+    if default_model and default_model not in (names := [model.name for model in models]):
+        raise ValueError(f"--default_model: expected one of {', '.join(names)}, got {default_model!r}")
     return models
 
 

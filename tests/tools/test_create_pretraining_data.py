@@ -3,13 +3,9 @@
 import functools
 import hashlib
 import json
-import os
-import pathlib
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -17,12 +13,10 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 from commands import imported_tool, limited
+from made_generation import COMMAND, GOLDEN, run, small, start
 
 from official_bert.data import record_origins, records
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
-GOLDEN = ROOT / "tests" / "golden"
-COMMAND = ROOT / "tools" / "create_pretraining_data.py"
 RUNS = ["base", "wwm", "two_files_cased", "short", "long"]
 
 
@@ -42,33 +36,12 @@ def create(tool):
     return call
 
 
-def start(*arguments, limits=(), **kwargs):
-    return subprocess.Popen([*limits, sys.executable, str(COMMAND), *arguments], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, cwd=ROOT, env=dict(os.environ, PYTHONPATH=str(ROOT)), **kwargs)
-
-
-def run(*arguments, **kwargs):
-    process = start(*arguments, **kwargs)
-    output, errors = process.communicate(timeout=120)
-    return process.returncode, output, errors
-
-
 def flags_of(name):
     meta = json.loads((GOLDEN / f"generator_{name}.json").read_text())
     files = ",".join(str(GOLDEN / file) for file in meta["input_files"])
     vocab = GOLDEN / f"vocab_{meta['vocab']}.txt"
     return [f"--input_file={files}", f"--vocab_file={vocab}",
             *(f"--{flag}={value}" for flag, value in meta["flags"].items())]
-
-
-def small(tmp_path, *extra, text=None, name="out"):
-    """Flags of a quick run over `text` or a golden one."""
-    path = GOLDEN / "text_a.txt"
-    if text is not None:
-        path = tmp_path / "text.txt"
-        path.write_bytes(text)
-    return [f"--input_file={path}", f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}",
-            f"--output_file={tmp_path / name}", "--dupe_factor=2", "--max_seq_length=64", *extra]
 
 
 def digest(path):
@@ -317,15 +290,6 @@ def test_the_account_of_the_tokens_is_printed_and_written(create, tmp_path, caps
 
 
 @pytest.mark.slow
-def test_more_outputs_than_file_handles_work_or_are_refused_at_once(tmp_path):
-    code, _, errors = run(*small(tmp_path, name="out@1100"), limits=limited(nofile="256:1024"))
-    assert code == 1 and errors.startswith("error: 1100 files have to be open at once, this process may open 1024")
-    assert not list(tmp_path.iterdir())
-    code, _, _ = run(*small(tmp_path, name="out@1100"), limits=limited(nofile="256:4096"))
-    assert code == 0 and len(list(tmp_path.glob("out-*"))) == 1100
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("order", ["2018", "sharded"])
 def test_a_killed_run_goes_on_and_gives_the_same_bytes(create, tmp_path, order):
     text = tmp_path / "text.txt"
@@ -351,28 +315,6 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(create, tmp_path, order):
         path.name for path in (tmp_path / "whole").iterdir())
     for path in (tmp_path / "whole").iterdir():
         assert digest(path) == digest(tmp_path / "killed" / path.name)
-
-
-def peak_of_anonymous_memory(*arguments):
-    """RssAnon in kB at its highest; the command starts no process of its own."""
-    process, peak = start(*arguments), 0
-    while process.poll() is None:
-        found = re.search(r"RssAnon:\s+(\d+) kB", pathlib.Path(f"/proc/{process.pid}/status").read_text())
-        peak = max(peak, int(found[1]) if found else 0)
-        time.sleep(0.01)
-    assert process.returncode == 0, process.stderr.read()
-    return peak
-
-
-@pytest.mark.slow
-def test_anonymous_memory_does_not_grow_with_the_corpus(tmp_path):
-    text = b"\n".join((GOLDEN / f"text_{name}.txt").read_bytes() for name in "ab") * 50
-    peaks = []
-    for copies in (10, 60):  # 11 and 65 MB
-        (tmp_path / "text.txt").write_bytes(text * copies)
-        peaks.append(peak_of_anonymous_memory(*small(tmp_path), f"--input_file={tmp_path / 'text.txt'}",
-                                              "--num_workers=2", "--max_seq_length=128"))
-    assert peaks[1] < 1.1 * peaks[0] and peaks[1] < 400_000
 
 
 def test_lower_casing_that_deletes_vowel_signs_is_a_warning_with_a_kept_store_too(create, tmp_path, capsys):
