@@ -269,7 +269,7 @@ def test_options_that_are_not_for_reading_are_refused(tmp_path, override):
     (tmp_path / "a.csv").write_text("text;review\ngood;bad\n")
     needed = ["options.text_column=text", "options.delimiter=;"]
     assert read_file(str(tmp_path / "a.csv"), ("text",), REVIEWS, [*needed, "options.file_format=auto"]) == [{"text": "good"}]
-    known = "options.text_column, options.file_format, options.delimiter"
+    known = "options.file_format, options.delimiter, options.header, options.encoding, options.text_column"
     with pytest.raises(ValueError, match=rf"--set {re.escape(override)}: expected an option for reading --input_file \({known}\)"):
         read_file(str(tmp_path / "a.csv"), ("text",), REVIEWS, [*needed, override])
     swag = ["options.choice_columns=[x,y]", "options.choices_column="]  # neither changes anything without the other

@@ -27,6 +27,7 @@ flags.DEFINE_string("data_dir", "", "A folder in the task's published layout.")
 flags.DEFINE_string("train_file", "", "Training data, instead of the file in --data_dir.")
 flags.DEFINE_string("eval_file", "", "Evaluation data, instead of the file in --data_dir.")
 flags.DEFINE_string("predict_file", "", "Data to predict, instead of the file in --data_dir.")
+flags.DEFINE_string("encoding", "", "The encoding of tables of text, such as cp1252 or utf-16; by default UTF-8.")
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration, logs, results and predictions.", required=True)
 flags.DEFINE_string("init_checkpoint", "", "Weights to begin with: a TF 1 checkpoint, a Hugging Face folder, one of ours.")
 flags.DEFINE_bool("do_train", True, "Train.")
@@ -80,6 +81,8 @@ def main(_) -> None:
     output_dir = kept.path if kept else FLAGS.output_dir
     # The best run of a search keeps what was varied, even if the command line is that of the search.
     given = {key: value for key, value in given_flags(FLAGS).items() if output_dir == FLAGS.output_dir or may_change(key)}
+    if FLAGS.encoding:
+        given["options.encoding"] = FLAGS.encoding
     config = finetuning.make_config(FLAGS.task or "", FLAGS.config, FLAGS.init_checkpoint, output_dir, steps.train,
                                     overrides=FLAGS.set, bert_config_file=FLAGS.bert_config_file, flags=given)
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,

@@ -28,6 +28,7 @@ flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it is 
 flags.DEFINE_bool("do_lower_case", None, "Whether a checkpoint's text is lower-cased; by default as its files say.")
 flags.DEFINE_bool("pairs", None, "A checkpoint's classifier reads two texts; not needed for a training run.")
 flags.DEFINE_string("input_file", "", "Texts; - or nothing (and no arguments) reads standard input.")
+flags.DEFINE_string("encoding", "", "The encoding of --input_file, if it is a table of text, such as cp1252; by default as in training.")
 flags.DEFINE_list("keep_columns", [], "Columns of --input_file that are copied into the answers, such as an id.")
 flags.DEFINE_multi_string("set", [], "Options for reading --input_file, if training had others: --set options.text_column=review.")
 flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines, instead of printing them.")
@@ -65,7 +66,8 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
     one_of_two = bool(published and pairs is None and class_that_gives(predictor.outputs, served_classes("classification")))
     if FLAGS.input_file not in ("", "-"):
-        rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, FLAGS.set, FLAGS.keep_columns,
+        overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]
+        rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, overrides, FLAGS.keep_columns,
                          tagger="entities" in predictor.outputs, may_be_pairs=one_of_two)
     elif FLAGS.keep_columns or FLAGS.set:
         raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")

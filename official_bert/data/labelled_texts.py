@@ -12,6 +12,7 @@ import numpy as np
 
 from official_bert.data.tables import Table
 
+GOLD = "gold_label"
 SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip"]
@@ -96,6 +97,21 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
     warn(f"{first}; {'left out' if empty == 'skip' else 'kept'}, as are {len(found) - 1} more")
     bad = {row for row, _ in found}
     return table.rows(row for row in range(len(table)) if row not in bad) if empty == "skip" else table
+
+
+def without_agreement(table: Table, known: Sequence[str], warn: Callable[[str], None]) -> Table:
+    """Leaves out the rows whose label in the column gold_label is `-` (SNLI, MultiNLI: people did not agree), with a warning.
+
+    Raises ValueError if all are. A `-` among the `known` labels is one, as in every other column.
+    """
+    bad = [row for row, value in enumerate(table.columns[GOLD]) if "-" not in known and value == "-"]
+    if not bad:
+        return table
+    if len(bad) == len(table):
+        raise ValueError(f"{table.path}: no row with a label in column {GOLD!r}, only '-'")
+    warn(f"{table.place(bad[0])}: column {GOLD!r}: '-', on which people did not agree; left out, as are {len(bad) - 1} more")
+    left_out = {*bad}
+    return table.rows(row for row in range(len(table)) if row not in left_out)
 
 
 def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel, warn: Callable[[str], None],

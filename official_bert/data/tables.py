@@ -8,17 +8,30 @@ import csv
 import dataclasses
 import itertools
 import json
-import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_bert.data.cache import file_digest, text_digest
-from official_bert.files import folder_of, is_file, is_folder, list_names, read_lines
+from official_bert.data.table_files import (
+    FASTTEXT,
+    check_names_once,
+    column_numbers,
+    fasttext_rows,
+    kind_by_content,
+    parquet_objects,
+    sheet_cells,
+    suffix_of,
+    text_lines,
+    texts_and_labels,
+    two_files,
+)
+from official_bert.files import folder_of, is_file, is_folder, list_names
 
-Format = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
+Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
                               ".parquet": "parquet"}
+OBJECTS = ("jsonl", "parquet")  # forms whose rows have keys
+HEADLESS = " (a file without a line of names is read with options.header=false, its columns are c1, c2, ...)"
 ROWS = (".jsonl", ".json", ".parquet")  # ends of the names of files whose rows have keys
 JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
@@ -74,44 +87,89 @@ class Table:
                      [self.lines[row] for row in chosen], self.broken)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How the files of a task are read."""
+
+    file_format: Format = "auto"  # by the file's content and suffix
+    delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
+    header: bool = True  # the first line names the columns; without it they are c1, c2, ...
+    encoding: str = ""  # of text; "": UTF-8
+
+    def read_table(self, path: Source, wanted: Sequence[str], optional: Sequence[str] = ()) -> "Table":
+        """Reads columns of a file as the function `read_table` does."""
+        return read_table(path, wanted, optional, form=self.file_format, delimiter=self.delimiter, header=self.header,
+                          encoding=self.encoding)
+
+
 def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
-               delimiter: str = "", skip_broken: bool = False) -> Table:
+               delimiter: str = "", skip_broken: bool = False, header: bool = True, encoding: str = "") -> Table:
     """Reads the columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
 
-    `path` may be rows in memory, whose keys are the columns. `names` are the columns of a file without such a line. Quotes mean
-    nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A blank line is a row with an empty text if there is a single column, except
-    at the end of the file; else it is no row. A row with another number of columns is an error; with `skip_broken` it is left out and
-    listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or not UTF-8, a missing or doubled
-    column, a broken row, broken JSON, a delimiter that cannot be one.
+    `path` may be rows in memory, whose keys are the columns; `labels.label` is a key within another. `names` are the columns of a file
+    without such a line; without `header` they are c1, c2, ... Content decides what is JSON, Parquet, a workbook (.xlsx), packed, or
+    fastText's; texts in NAME_text.txt have their labels in NAME_labels.txt (TweetEval): these two have the first and the last of the
+    columns `wanted`. Quotes mean nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A blank line is a row with an empty text if
+    there is a single column, except at the end of the file; else it is no row. A row with another number of columns is an error; with
+    `skip_broken` it is left out and listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or
+    in another encoding, a missing or doubled column, a broken row, broken JSON, a delimiter that cannot be one.
     """
     table = Table(path, {name: [] for name in wanted}, [], [])
     if isinstance(path, Rows):
         _fill_from_objects(table, enumerate(path.values), optional)
     elif not is_file(path):
         raise ValueError(f"{path}: no such file" + _neighbours(path))
-    elif (kind := _format(path) if form == "auto" else form) in ("jsonl", "parquet"):
-        source, objects = _objects(path, kind)
+    elif (kind := format_of(path, wanted, delimiter, encoding, bool(names) or not header) if form == "auto" else form) in OBJECTS:
+        source, objects = _objects(path, kind, encoding)
         table = dataclasses.replace(table, path=source)
         _fill_from_objects(table, objects, optional)
     else:
-        _fill_from_cells(table, _cells(path, kind, delimiter, names), optional, skip_broken)
+        rows = _cells(path, kind, delimiter, names, header, encoding, wanted)
+        _fill_from_cells(table, rows, optional, skip_broken, header and not names and kind in ("tsv", "csv"))
     if not table.lines:
         raise ValueError(f"{path}: no row in {'it' if isinstance(path, Rows) else 'this file'}")
     return table
 
 
-def check_names_once(source: Source, names: Sequence[str]) -> None:
-    """Raises ValueError for two columns of one name, of which one would count without a word."""
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise ValueError(f"{source}: column {name!r} stands there {count} times")
-
-
-def column_names(path: str, form: Format, delimiter: str = "") -> list[str]:
+def column_names(path: str, form: Format, delimiter: str = "", header: bool = True, encoding: str = "") -> list[str]:
     """Returns the cells of a file's first line, or the keys of its first object; none of an empty file."""
-    if form in ("jsonl", "parquet"):
-        return list(next(_objects(path, form)[1], (0, {}))[1])
-    return list(next(_cells(path, form, delimiter, ()), (0, ()))[1])
+    if form in OBJECTS:
+        return list(next(_objects(path, form, encoding)[1], (0, {}))[1])
+    return list(next(_cells(path, form, delimiter, (), header, encoding), (0, ()))[1])
+
+
+def format_of(path: str, wanted: Sequence[str], delimiter: str = "", encoding: str = "", headless: bool = False) -> Format:
+    """Returns the form of a file that should have columns `wanted`: by its content or, between TSV and CSV, its name.
+
+    A table whose first line names the columns is one, whatever else it looks like. Raises ValueError for an unknown name.
+    """
+    suffix = suffix_of(path)
+    known, content = SUFFIXES.get(suffix), kind_by_content(path)
+    if known in OBJECTS or content == "parquet" or (content == "xlsx" and suffix == ".xlsx"):
+        return known if known in OBJECTS else content  # type: ignore[return-value]
+    if known is None:
+        if content == "json":
+            return "jsonl"
+        raise ValueError(f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, or the format to be given")
+    if headless and content != "json":
+        return known
+    line = next(text_lines(path, encoding), "").rstrip("\r\n")
+    if {*wanted} <= {*map(str.strip, line.replace('"', "").split(spelled(delimiter) or ("," if known == "csv" else "\t")))}:
+        return known
+    if content == "json" and _is_json_start(line):
+        return "jsonl"
+    if suffix == ".txt" and two_files(path):
+        return "two_files"
+    return "fasttext" if line.startswith(FASTTEXT) else known
+
+
+def _is_json_start(line: str) -> bool:
+    """Whether a first line is a JSON value, or the beginning of one."""
+    try:
+        _begun(line, "")
+    except ValueError:
+        return False
+    return True
 
 
 def rows_of(source: Source, suffixes: Sequence[str] = ROWS) -> Source:
@@ -128,13 +186,15 @@ def rows_of(source: Source, suffixes: Sequence[str] = ROWS) -> Source:
     return Rows(source, [row for _, row in found], () if isinstance(named, Rows) else [line for line, _ in found])
 
 
-def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool) -> None:
+def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool,
+                     may_be_headless: bool = False) -> None:
     """Fills the table from rows, the first of which has the names of the columns."""
     header = list(next(rows, (0, ()))[1])
     check_names_once(table.path, [name for name in header if name in table.columns or name in optional])
     for name in table.columns:
         if name not in header:
-            raise ValueError(f"{table.path}: expected a column {name!r}, found {shown(header)}")
+            hint = HEADLESS if may_be_headless and header else ""
+            raise ValueError(f"{table.path}: expected a column {name!r}, found {shown(header)}{hint}")
     table.columns.update({name: [] for name in optional if name in header})
     columns = [(values, header.index(name)) for name, values in table.columns.items()]
     for line, cells in rows:
@@ -153,19 +213,27 @@ def _fill_from_objects(table: Table, objects: Iterable[tuple[int, Mapping]], opt
     """Fills the table from JSON objects; an optional column counts if the first object has it."""
     for line, values in objects:
         if not table.lines:
-            table.columns.update({name: [] for name in optional if name in values})
+            table.columns.update({name: [] for name in optional if has_key(values, name)})
         for name, column in table.columns.items():
-            if name not in values:
+            if not has_key(values, name):
                 raise ValueError(f"{place(table.path, line)}: expected a key {name!r}, found {shown(list(values))}")
-            column.append(values[name])
+            column.append(_at_key(values, name))
         table.lines.append(line)
 
 
-def _format(path: str) -> Format:
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix not in SUFFIXES:
-        raise ValueError(f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, or the format to be given")
-    return SUFFIXES[suffix]
+def has_key(values: Any, name: str) -> bool:
+    """Whether an object has a key, or one within others: `labels.label`."""
+    if not isinstance(values, Mapping) or name in values:
+        return isinstance(values, Mapping)
+    first, dot, rest = name.partition(".")
+    return bool(dot) and first in values and has_key(values[first], rest)
+
+
+def _at_key(values: Mapping[str, Any], name: str) -> Any:
+    if name in values:
+        return values[name]
+    first, _, rest = name.partition(".")
+    return _at_key(values[first], rest)
 
 
 def _neighbours(path: str) -> str:
@@ -196,13 +264,20 @@ def checked_delimiter(delimiter: str, kind: Format = "tsv") -> str:
     return delimiter
 
 
-def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
+def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str], header: bool = True, encoding: str = "",
+           wanted: Sequence[str] = ()) -> Iterator[tuple[int, Sequence[str]]]:
     """Yields (line, cells) of each row, the names of the columns first."""
+    rows = _lines(path, kind, checked_delimiter(delimiter, kind), encoding)
+    if kind in ("two_files", "fasttext"):
+        names = [wanted[0], wanted[-1]] if len(wanted) > 1 else [*wanted, "label"]
+    elif not header and not names:
+        first = next(rows, (1, []))
+        names, rows = column_numbers(len(first[1])), itertools.chain([first], rows)
     width = len(names)
     blank: list[int] = []
     if names:
         yield 0, names
-    for line, cells in _lines(path, kind, checked_delimiter(delimiter, kind)):
+    for line, cells in rows:
         if not cells:
             blank.append(line)
             continue
@@ -212,15 +287,19 @@ def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str]) -> Ite
         yield line, cells
 
 
-def _lines(path: str, kind: Format, delimiter: str) -> Iterator[tuple[int, Sequence[str]]]:
+def _lines(path: str, kind: Format, delimiter: str, encoding: str = "") -> Iterator[tuple[int, Sequence[str]]]:
     """Yields (line, cells) of each row; a blank line has no cells."""
+    if kind in ("xlsx", "two_files", "fasttext"):
+        yield from (sheet_cells(path) if kind == "xlsx" else texts_and_labels(path, two_files(path), encoding) if kind == "two_files"
+                    else fasttext_rows(enumerate(text_lines(path, encoding), 1), path))
+        return
     if kind == "tsv":
-        for number, line in enumerate(read_lines(path, keep_ends=True), 1):
+        for number, line in enumerate(text_lines(path, encoding), 1):
             text = line.rstrip("\r\n")
             yield number, text.split(delimiter or "\t") if text else []
         return
     csv.field_size_limit(LARGEST_CELL)
-    reader = csv.reader(read_lines(path, keep_ends=True), delimiter=delimiter or ",", strict=True)
+    reader = csv.reader(text_lines(path, encoding), delimiter=delimiter or ",", strict=True)
     begins = 1
     try:
         for cells in reader:
@@ -230,17 +309,17 @@ def _lines(path: str, kind: Format, delimiter: str) -> Iterator[tuple[int, Seque
         raise ValueError(f"{path}:{begins}: not valid CSV: {error}") from None
 
 
-def _objects(path: str, form: Format) -> tuple[Source, Iterator[tuple[int, dict]]]:
+def _objects(path: str, form: Format, encoding: str = "") -> tuple[Source, Iterator[tuple[int, dict]]]:
     """Returns (line, object) of each row of a file, and how messages name the file: `Rows` for a list, whose numbers count from 0."""
     if form == "parquet":
-        return path, _parquet_objects(path)
-    source, values = json_values(path)
+        return path, parquet_objects(path)
+    source, values = json_values(path, encoding)
     return source, ((line, _checked_object(value, place(source, line), JSON_ROWS)) for line, value in values)
 
 
-def json_values(path: str) -> tuple[Source, Iterator[tuple[int, Any]]]:
+def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[int, Any]]]:
     """Returns (line, value) of each row of a JSON file, not yet checked; JSON lines are parsed one at a time."""
-    lines = enumerate(read_lines(path, keep_ends=True), 1)
+    lines = enumerate(text_lines(path, encoding), 1)
     number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
     if not first:
         return path, iter(())
@@ -319,19 +398,3 @@ def _checked_object(value: Any, where: str, wanted: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {wanted}")
     return value
-
-
-def _parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
-    """Yields (number of the row, from 1; the row)."""
-    import pyarrow.lib
-    import pyarrow.parquet
-    number = 0
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            check_names_once(path, file.schema_arrow.names)
-            for batch in file.iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except (pyarrow.lib.ArrowException, OSError) as error:
-        raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None

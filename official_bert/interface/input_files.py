@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import datetime
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,13 +12,26 @@ import numpy as np
 from absl import logging
 
 from official_bert.config import Config, merge, parse_override
-from official_bert.data.tables import SUFFIXES, Rows, Table, column_names, json_object, place, read_table, rows_of, shown
+from official_bert.data.table_files import is_packed, suffix_of
+from official_bert.data.tables import (
+    SUFFIXES,
+    Format,
+    Rows,
+    Table,
+    column_names,
+    format_of,
+    json_object,
+    place,
+    read_table,
+    rows_of,
+    shown,
+)
 from official_bert.files import exists, read_lines
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
 
 Columns = Mapping[str, tuple[str, ...]]  # by input of a model; choices are made of a beginning and their endings
-FORM = ("file_format", "delimiter")  # options of tasks that read tables
+FORM = ("file_format", "delimiter", "header", "encoding")  # options of tasks that read tables
 MAY_BE_NULL = {"text", "text_pair"}  # inputs of models that read null as an empty text, as classification does; others refuse it
 SECOND_TEXT = "text_pair"
 IGNORED = f"'{SECOND_TEXT}', but the model reads one text; --pairs reads both"
@@ -44,19 +56,25 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     if tagger:
         _check_not_tagged(path, config)
     options, columns = _asked(config, inputs, overrides)
+    header, encoding = options.get("header", True), options.get("encoding", "")
     wanted = {name: columns.get(name) or (name,) for name in inputs}
     same = {name: (name,) for name in inputs}
     form, delimiter = options.get("file_format", "auto"), options.get("delimiter", "")
     suffix = _suffix(path)
-    kind = SUFFIXES.get(suffix) if form == "auto" else form
-    found = column_names(path, kind, delimiter) if kind else []
+    known = SUFFIXES.get(suffix)
+    kind: Format | None = form
+    if form == "auto":  # a file of plain lines may hold anything
+        kind = known if known == "tsv" and header and not is_packed(path) else format_of(
+            path, _names(wanted), delimiter, encoding, not header) if known or suffix == ".xlsx" or is_packed(path) else None
+    found = column_names(path, kind, delimiter, header, encoding) if kind else []
     if may_be_pairs and SECOND_TEXT in {*found} - {*inputs, *keep}:
         raise ValueError(f"--input_file={path}: found a column {IGNORED}, --keep_columns={SECOND_TEXT} copies it")
-    chosen = next((one for one in (wanted, same) if {*_names(one)} <= {*found}), None)
+    chosen = next((one for one in (wanted, same) if all(name in found or name.partition(".")[0] in found for name in _names(one))), None)
     objects = form == "auto" and kind == "jsonl" and chosen == same and not keep  # they may hold more, which is copied
     plain = form == "auto" and not chosen and (not kind or (kind == "tsv" and _plain(found, inputs, suffix == ".txt" and not columns)))
     if not (objects or plain):
-        table = read_table(path, [*_names(chosen or wanted), *keep], form=form, delimiter=delimiter)
+        table = read_table(path, [*_names(chosen or wanted), *keep], form=kind or form, delimiter=delimiter, header=header,
+                           encoding=encoding)
         nulls: list[str] = []
         rows = [_row(table, number, chosen or wanted, keep, nulls) for number in range(len(table))]
         _warn_of_nulls(nulls)
@@ -137,7 +155,7 @@ def _plain(cells: Sequence[str], inputs: Sequence[str], text_may_have_tabs: bool
 
 
 def _suffix(path: str) -> str:
-    return os.path.splitext(path)[1].lower()
+    return suffix_of(path)
 
 
 def _row(table: Table, number: int, columns: Columns, keep: Sequence[str], nulls: list[str]) -> dict[str, Any]:

@@ -96,11 +96,11 @@ def test_a_spread_object_is_a_row(tmp_path):
 def test_json_lines_are_read_one_at_a_time(tmp_path, monkeypatch):
     read = []
 
-    def lines(path, keep_ends):
+    def lines(path, encoding):
         for line in [json.dumps(ONE) + "\n"] * 9:
             read.append(line)
             yield line
-    monkeypatch.setattr(tables, "read_lines", lines)
+    monkeypatch.setattr(tables, "text_lines", lines)
     assert column_names("a.json", "jsonl") == ["text", "label"] and len(read) == 2
 
 

@@ -139,7 +139,7 @@ class _ZstdReader(io.RawIOBase):
 _OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open, "zstd": _open_zstd}
 
 
-def _damage() -> tuple[type[Exception], ...]:
+def damage() -> tuple[type[Exception], ...]:
     """Returns the exceptions that decompressors raise for damaged files."""
     try:
         import zstandard
@@ -150,7 +150,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 def read_head(path: str, size: int) -> bytes:
     """Returns the first bytes of a file, decompressed; none if it is damaged there, which the reader of its lines tells."""
-    with open_bytes(path, BadText()) as file, contextlib.suppress(*_damage()):
+    with open_bytes(path, BadText()) as file, contextlib.suppress(*damage()):
         return file.read(size)
     return b""
 
@@ -165,7 +165,7 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
         while True:
             try:
                 line = file.readline()
-            except _damage() as error:
+            except damage() as error:
                 bad.skip(f"{path}:{number + 1}", f"the compressed file is damaged or cut off here ({error})", files=1)
                 return
             if not line:

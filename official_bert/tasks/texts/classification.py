@@ -13,7 +13,7 @@ from absl import logging
 from official_bert.data import labelled_texts
 from official_bert.data.label_weights import Weights, check_weights
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.tables import Format, Source, Table, checked_delimiter, read_table, spelled
+from official_bert.data.tables import Source, Table, TableOptions, checked_delimiter, spelled
 from official_bert.files import written_whole
 from official_bert.models.interchange import classes
 from official_bert.tasks.texts import metrics
@@ -21,12 +21,13 @@ from official_bert.tasks.texts.base import LabelOptions, TextClassification
 
 DEFAULT_METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}
+MOST_LABELS = 20  # that are told
 SUFFIXES = ("tsv", "csv", "jsonl", "parquet")
 FILES = {name: tuple(f"{name}.{suffix}" for suffix in SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(LabelOptions):
+class Options(LabelOptions, TableOptions):
     """The format of the files, and the kind of answer."""
 
     kind: Literal["classifier", "multi_label", "regression"] = "classifier"
@@ -37,8 +38,6 @@ class Options(LabelOptions):
     label_separator: str = ","  # between several labels in the label column (\t: a tab); JSON may hold a list
     labels: tuple[str, ...] = ()  # in the order of the logits; none: those in the training data
     score_range: tuple[float, ...] = ()  # lowest and highest score allowed in the data
-    file_format: Format = "auto"  # by the file's suffix
-    delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
     empty_text: labelled_texts.EmptyText = "refuse"
     missing_label: labelled_texts.MissingLabel = "refuse"  # rows with an empty cell, null or NaN for a label
     metrics: tuple[str, ...] = ()  # the first one chooses among checkpoints and runs
@@ -122,8 +121,11 @@ class Task(TextClassification):
         return task, task._labelled(table, labelled=True)
 
     def read(self, files, steps, model):
-        """Also raises ValueError for a threshold to tune without evaluation data."""
+        """Also raises ValueError for a threshold to tune without evaluation data, and tells the labels with their numbers of rows."""
         resolved = super().read(files, steps, model)
+        if resolved.train is not None:
+            told = resolved.task._described(resolved.train.examples.extra[self._target_key])
+            resolved = dataclasses.replace(resolved, notes=(told, *resolved.notes))
         if steps.train and isinstance(self.options.threshold, str) and resolved.held_out is None:
             raise ValueError(f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on")
         return resolved
@@ -145,7 +147,9 @@ class Task(TextClassification):
         several = options.kind == "multi_label" and not options.label_columns
         if both := sorted({*texts} & {*labels}):
             raise ValueError(f"config.options.text_column, label_column: expected different columns, got {both[0]!r} for text and label")
-        table = read_table(path, [*texts, *labels], form=options.file_format, delimiter=options.delimiter)
+        table = options.read_table(path, [*texts, *labels])
+        if labelled and options.label_column == labelled_texts.GOLD:
+            table = labelled_texts.without_agreement(table, options.labels, logging.warning)
         if labelled and (several or options.kind == "classifier"):
             labelled_texts.check_cells(table, options.label_column, several)
         table = labelled_texts.without_missing(table, labels, options.missing_label, logging.warning, options.labels,
@@ -173,6 +177,16 @@ class Task(TextClassification):
             raise ValueError(f"{where}: expected labels, got {len(found)} different values in {len(table)} rows; for scores give "
                              "options.kind: regression")
         return self.with_options(labels=tuple(found))
+
+    def _described(self, targets: np.ndarray) -> str:
+        """A line about the rows to train on, each window of a text one: the labels found with their numbers of rows, or the scores."""
+        if self.head == "regression":
+            return f"training rows: {len(targets)}, scores from {targets.min():g} to {targets.max():g}"
+        labels = self.options.labels
+        counts = targets.sum(axis=0) if self.head == "multi_label" else np.bincount(targets, minlength=len(labels))
+        named = [f"{label} {int(count)}" for label, count in zip(labels, counts)]
+        more = f" and {len(named) - MOST_LABELS} more" if len(named) > MOST_LABELS else ""
+        return f"training rows: {len(targets)}, of the labels {', '.join(named[:MOST_LABELS])}{more}"
 
     def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
         options = self.options

@@ -176,3 +176,21 @@ def test_a_rule_is_learned_and_the_folder_answers(tmp_path):
     known = perfect(data.held_out.source, 2)
     right = np.mean([np.argmax(one["logits"]) == np.argmax(other["logits"]) for one, other in zip(predictions, known)])
     assert right == pytest.approx(metrics["accuracy"])
+
+
+def test_rows_without_agreement_are_left_out_of_gold_labels_alone(tmp_path, caplog):
+    rows = ["text,gold_label", "a,yes", "b,-", "c,no"]
+    data = data_of(written(tmp_path / "train.csv", rows), {"label_column": "gold_label"})
+    assert data.task.options.labels == ("no", "yes") and len(data.train.examples) == 2
+    assert "train.csv:3: column 'gold_label': '-', on which people did not agree; left out, as are 0 more" in caplog.text
+    rows[0] = "text,label"
+    assert data_of(written(tmp_path / "other.csv", rows), {}).task.options.labels == ("-", "no", "yes")
+    with pytest.raises(ValueError, match="no row with a label in column 'gold_label', only '-'"):
+        data_of(written(tmp_path / "none.csv", ["text,gold_label", "b,-"]), {"label_column": "gold_label"})
+
+
+def test_the_labels_that_are_found_are_told_with_their_rows_before_training(tmp_path):
+    train = written(tmp_path / "train.csv", ["text,label", "a,yes", "b,no", "c,no"])
+    assert data_of(train, {"dev_share": 0.0}).notes[0] == "training rows: 3, of the labels no 2, yes 1"
+    scores = written(tmp_path / "scores.csv", ["text,label", "a,1.5", "b,-2"])
+    assert data_of(scores, {"dev_share": 0.0, "kind": "regression"}).notes[0] == "training rows: 2, scores from -2 to 1.5"

@@ -1,0 +1,193 @@
+"""Files of tables as text, whatever their encoding and packing, and tables of other forms: workbooks, fastText, texts beside labels.
+
+The bytes of a file decide whether it is packed, a workbook, JSON or Parquet; its name decides only between TSV and CSV.
+"""
+
+import codecs
+import io
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from official_bert.files import is_file, open_bytes, read_lines
+
+PACKED = (".gz", ".bz2", ".xz", ".zst")
+MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
+FASTTEXT = "__label__"
+TEXTS, LABELS = "_text.txt", "_labels.txt"  # ends of the names of two files, whose lines belong together (TweetEval)
+BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+START = 1 << 16  # bytes, read to tell an encoding
+
+
+def suffix_of(path: str) -> str:
+    """The ending of a file's name in lower case, without that of its packing: `.csv` of `A.csv.gz`."""
+    name = path.lower()
+    return os.path.splitext(next((name.removesuffix(end) for end in PACKED if name.endswith(end)), name))[1]
+
+
+def is_packed(path: str) -> bool:
+    """Whether a file's name ends as that of a packed one."""
+    return path.lower().endswith(PACKED)
+
+
+def text_lines(path: str, encoding: str = "") -> Iterator[str]:
+    """Yields the lines of a file with their ends, decompressed if it is packed; only a line feed ends a line.
+
+    Raises ValueError, naming the file, for a file that is missing, damaged or not in the encoding (by default UTF-8); the error names the
+    encoding that it seems to have, with the flag.
+    """
+    if not encoding and not _packing(path):
+        try:
+            yield from read_lines(path, keep_ends=True)
+        except ValueError as error:
+            raise ValueError(f"{error}{_other_encoding(path)}" if "not valid UTF-8" in str(error) else str(error)) from None
+        return
+    try:
+        codecs.lookup(encoding or "utf-8")
+    except LookupError:
+        raise ValueError(f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030") from None
+    from official_bert.data.raw_text import containers
+    number = 0
+    try:
+        with containers.open_bytes(path, containers.BadText()) as file, io.TextIOWrapper(
+                io.BufferedReader(file), encoding=encoding or "utf-8-sig", newline="\n") as lines:  # type: ignore[type-var]
+            for number, line in enumerate(lines, 1):
+                yield line.removeprefix("\ufeff") if number == 1 else line
+    except UnicodeError as error:
+        raise ValueError(f"{path}:{number + 1}: not valid {encoding or 'UTF-8'}: {error}") from None
+    except containers.damage() as error:
+        raise ValueError(f"{path}:{number + 1}: the compressed file is damaged or cut off here ({error})") from None
+
+
+def _packing(path: str) -> str:
+    """The kind of packing, by a file's first bytes; "" for none, and for a file that is not there."""
+    from official_bert.data.raw_text.containers import kind_of
+    kind = kind_of(path) if is_file(path) else ""
+    return kind if kind in ("gzip", "bzip2", "xz", "zstd") else ""
+
+
+def _other_encoding(path: str) -> str:
+    """A hint at the encoding of a file that is not UTF-8, and the flag for it."""
+    with open_bytes(path) as file:
+        start = file.read(START)
+    for mark, name in BYTE_ORDER_MARKS.items():
+        if start.startswith(mark):
+            return f"; it is UTF-16: --encoding={name} reads it"
+    try:
+        start.decode("cp1252")
+    except UnicodeDecodeError:
+        return "; --encoding=NAME reads another encoding"
+    return "; it may be cp1252 (Windows, Latin alphabets): --encoding=cp1252 reads it, or another encoding"
+
+
+def kind_by_content(path: str) -> str:
+    """Returns `parquet` or `xlsx` for files that begin as such, `json` for text that begins as JSON does, else ""."""
+    with open_bytes(path) as file:
+        start = file.read(START)
+    for magic, kind in MAGIC.items():
+        if start.startswith(magic):
+            return kind
+    if _packing(path):
+        from official_bert.data.raw_text.containers import read_head
+        start = read_head(path, START)
+    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    return "json" if text.startswith((b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r")) else ""
+
+
+def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (row, cells) of the first sheet of a workbook (.xlsx), cells as text; empty rows are none.
+
+    Raises ValueError for a damaged workbook, and ModuleNotFoundError without openpyxl.
+    """
+    import zipfile
+
+    import openpyxl
+    with open_bytes(path) as file:
+        try:
+            sheet = openpyxl.load_workbook(io.BytesIO(file.read()), read_only=True, data_only=True).worksheets[0]
+            rows = [[_cell_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
+        except (zipfile.BadZipFile, KeyError, IndexError, openpyxl.utils.exceptions.InvalidFileException) as error:
+            raise ValueError(f"{path}: not a readable workbook: {error}") from None
+    width = max((number for row in rows for number, cell in enumerate(row, 1) if cell), default=0)
+    yield from ((number, row[:width] + [""] * (width - len(row))) for number, row in enumerate(rows, 1) if any(row))
+
+
+def _cell_text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def two_files(path: str) -> str:
+    """Returns the file of labels beside a file of texts, "" if there is none."""
+    labels = path.removesuffix(TEXTS) + LABELS
+    return labels if path.endswith(TEXTS) and is_file(labels) else ""
+
+
+def texts_and_labels(path: str, labels: str, encoding: str = "") -> Iterator[tuple[int, list[str]]]:
+    """Yields (line, [text, label]) of two files. Raises ValueError if they have different numbers of lines."""
+    both = (_without_end(file, encoding) for file in (path, labels))
+    for number, row in enumerate(itertools.zip_longest(*both), 1):
+        if None in row:
+            short = path if row[0] is None else labels
+            raise ValueError(f"{path}, {labels}: expected as many lines, got {number - 1} in {short} and more in the other")
+        yield number, list(row)
+
+
+def _without_end(path: str, encoding: str) -> Iterator[str]:
+    """Yields the lines of a file without line ends, and without blank lines at its end."""
+    blank = 0
+    for line in text_lines(path, encoding):
+        if text := line.rstrip("\r\n"):
+            yield from [""] * blank
+            yield text
+            blank = 0
+        else:
+            blank += 1
+
+
+def fasttext_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[tuple[int, list[Any]]]:
+    """Yields (line, [text, label]) of lines that begin with `__label__NAME`; several labels are a list.
+
+    Raises ValueError, naming the line, for one without a label.
+    """
+    for number, line in lines:
+        words = line.split()
+        labels = [word.removeprefix(FASTTEXT) for word in itertools.takewhile(lambda word: word.startswith(FASTTEXT), words)]
+        if not words:
+            continue
+        if not labels or "" in labels:
+            raise ValueError(f"{where}:{number}: expected a line that begins with {FASTTEXT}NAME, as the first one does, got "
+                             f"{line.strip()[:60]!r}")
+        yield number, [line.strip().split(None, len(labels))[-1] if len(words) > len(labels) else "",
+                       labels[0] if len(labels) == 1 else labels]
+
+
+def column_numbers(width: int) -> Sequence[str]:
+    """The names of the columns of a file without a header: c1, c2, ..."""
+    return [f"c{number}" for number in range(1, width + 1)]
+
+
+def check_names_once(source: object, names: Sequence[str]) -> None:
+    """Raises ValueError for two columns of one name, of which one would count without a word."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{source}: column {name!r} stands there {count} times")
+
+
+def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
+    """Yields (number of the row, from 1; the row)."""
+    import pyarrow.lib
+    import pyarrow.parquet
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            check_names_once(path, file.schema_arrow.names)
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pyarrow.lib.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
