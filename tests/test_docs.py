@@ -73,3 +73,15 @@ def test_links_and_named_files_are_there(page):
         assert (ROOT / f"{name.replace('.', '/commands/')}.py").exists(), name
     for name in re.findall(r"(configs/\w+/\w+\.yaml)", text):
         assert (ROOT / name).exists(), name
+
+
+def test_the_paper_s_sections_lead_to_names_that_are_there():
+    rows = [line for line in (ROOT / "docs/paper_to_code.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    rows = [line.split(" | ") for line in rows if not line.startswith("| paper")]
+    assert len(rows) > 30
+    for *_, code, tests in rows:
+        for target, names in re.findall(r"\]\(\.\./([\w./]+)\)((?:,? `\w+`)*)", code):
+            text = (ROOT / target).read_text(encoding="utf-8")
+            for name in re.findall(r"`(\w+)`", names):
+                assert re.search(rf"^(def |class )?{name}\b", text, re.MULTILINE), f"{target}: {name}"
+        assert re.findall(r"\]\(\.\./(tests/[\w./]+)\)", tests), tests
