@@ -124,7 +124,7 @@ def choose_characters(counts: dict[str, collections.Counter], settings: Settings
 
 def learn(counts: dict[str, collections.Counter], settings: Settings, characters: set[str]) -> list[str]:
     """Returns the lines of the vocabulary."""
-    size = settings.vocab_size - len(SPECIAL_TOKENS) - settings.num_unused
+    size = settings.vocab_size - entries_of_no_word(settings)
     if len(counts) == 1:
         pieces = vocab_learning.learn_pieces(next(iter(counts.values())), size, settings.min_frequency, characters)
     else:
@@ -136,12 +136,23 @@ def learn(counts: dict[str, collections.Counter], settings: Settings, characters
     return vocab_learning.make_vocab(pieces, settings.num_unused)
 
 
+def entries_of_no_word(settings: Settings) -> int:
+    """Returns the number of special tokens and [unusedN] slots. Raises ValueError if they leave no entry for a word."""
+    count = len(SPECIAL_TOKENS) + settings.num_unused
+    if settings.vocab_size <= count:
+        raise ValueError(f"--vocab_size: expected more than the {count} entries of {len(SPECIAL_TOKENS)} special tokens and "
+                         f"{settings.num_unused} [unusedN] slots, got {settings.vocab_size}; for a small vocabulary give fewer slots "
+                         "(--num_unused=0)")
+    return count
+
+
 def main(_) -> None:
     """Counts, smooths, learns, writes."""
     interruption.end_on_signals()
     settings = from_flags(Settings, FLAGS)
     report, files = YieldReport(), mixing.split_languages(FLAGS.input_file)
     refuse_unread(FLAGS, [(["smoothing"], len(files) > 1, "several languages in --input_file")])
+    entries_of_no_word(settings)  # before hours of counting
     preflight.check_outputs([FLAGS.output_file, *filter(None, [FLAGS.report_file])], itertools.chain(*files.values()),
                             mixing.without_languages(FLAGS.input_file))
     counts = count_languages(files, settings, report)

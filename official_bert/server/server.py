@@ -27,6 +27,7 @@ from official_bert.server.access import AccessRules
 from official_bert.server.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
 from official_bert.server.batching import Batcher
 from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
+from official_bert.server.memory import give_back
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
 from official_bert.server.protocols.kserve.grpc_service import InferenceService
@@ -41,6 +42,9 @@ from official_bert.server.server_config import METRICS_PATH, PER_MODEL_BATCHING_
 LOG = logging.getLogger("official_bert.server")
 LEAVING_SECONDS = 1.0  # for closing what is left when the time for requests is over
 IDLE_MILLISECONDS = 5 * 60_000  # that a gRPC connection without a request is kept
+# A connection may hold so many requests at once (its client lets others wait), with so many bytes of headers each, and without a table
+# from which a byte of a header becomes kilobytes: what a flood of headers can take is the product.
+STREAMS, HEADER_BYTES = 16, 8 << 10
 OLDEST_MILLISECONDS = 30 * 60_000  # then its client is asked to reconnect, so that an unfinished message is not kept forever
 
 
@@ -187,7 +191,9 @@ class Server:
             ("grpc.server_handshake_timeout_ms", int(1000 * limits.keepalive_seconds)),
             ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS), ("grpc.max_connection_age_ms", OLDEST_MILLISECONDS),
             ("grpc.max_connection_age_grace_ms", int(1000 * self.options.max_run_seconds)),
-            ("grpc.max_concurrent_streams", limits.max_concurrent_requests)])
+            ("grpc.max_concurrent_streams", min(STREAMS, limits.max_concurrent_requests)),
+            ("grpc.max_metadata_size", HEADER_BYTES), ("grpc.absolute_max_metadata_size", HEADER_BYTES),
+            ("grpc.http2.hpack_table_size.decoder", 0)])
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(PredictionService(self.handler), server)
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.handler), server)
         server.add_generic_rpc_handlers([InferenceService(self.handler).handlers()])
@@ -199,6 +205,7 @@ class Server:
         except RuntimeError:
             raise OSError(f"--port={port}: cannot listen on {host}:{port}; is it in use?") from None
         await server.start()
+        self._stack.callback(asyncio.create_task(give_back()).cancel)
         self._listening.append(lambda: server.stop(self.options.drain_seconds))
 
     async def stop(self) -> None:

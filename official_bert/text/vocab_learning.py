@@ -126,7 +126,8 @@ def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2,
     starts, continuing = sorted(known), sorted({char for word in words for char in word[1:]})
     if len(starts) + len(continuing) > size:
         raise ValueError(f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and {len(continuing)} "
-                         "continuing ones; give a larger size (--vocab_size) or fewer characters (--character_coverage)")
+                         "continuing ones; give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer characters "
+                         "(--character_coverage)")
     scale = min(1.0, MOST_WORDS / max(1, sum(words.values())))
     if true_counts is not None or scale < 1:
         words = {word: count for word, count in words.items()

@@ -5,6 +5,8 @@ import dataclasses
 import functools
 import json
 import os
+import queue
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -17,6 +19,7 @@ from official_bert.data.sources import BatchSource, ExampleSource
 
 WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
                tf.errors.DeadlineExceededError)
+LOOKUP_SECONDS = 60.0  # for the cloud to say where a TPU is
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
@@ -109,25 +112,57 @@ def _is_first_in(text: str) -> bool:
 @functools.cache  # to initialise it a second time would take the values of all variables on it
 def _tpu(placement: Placement) -> tf.distribute.Strategy:
     where = f"--tpu_name={placement.tpu_name}"
+    resolver, hosts = _find_tpu(placement, where)
+    if hosts:  # before the connection, which waits for minutes for a host that does not answer
+        raise ValueError(_other_machine(where, hosts[0]))
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            tpu=placement.tpu_name, zone=placement.tpu_zone or None, project=placement.gcp_project or None)
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         strategy = tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"--strategy=tpu: no TPU could be reached with {where} (on a TPU VM: --tpu_name=local): "
-                         f"{reason}") from None
+        raise ValueError(_unreachable(where, error)) from None
     check_hosts(strategy.extended.worker_devices, where)
     return strategy
+
+
+def _find_tpu(placement: Placement, where: str) -> tuple[Any, list[str]]:
+    """Returns TensorFlow's resolver of the TPU and the other machines that have it, none for the TPU of this one.
+
+    Raises ValueError, after LOOKUP_SECONDS at the latest, if it cannot be found.
+    """
+    results: queue.SimpleQueue = queue.SimpleQueue()
+
+    def find() -> None:
+        try:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+                tpu=placement.tpu_name, zone=placement.tpu_zone or None, project=placement.gcp_project or None)
+            results.put((resolver, [host for hosts in resolver.cluster_spec().as_dict().values() for host in hosts]))
+        except Exception as error:  # the libraries of the cloud have their own for missing credentials, unknown names, no network
+            results.put(error)
+    threading.Thread(target=find, daemon=True).start()  # it may wait for an answer of the cloud that never comes
+    try:
+        found = results.get(timeout=LOOKUP_SECONDS)
+    except queue.Empty:
+        raise ValueError(_unreachable(where, f"nothing was found within {LOOKUP_SECONDS:.0f} s")) from None
+    if isinstance(found, Exception):
+        raise ValueError(_unreachable(where, found))
+    return found
+
+
+def _unreachable(where: str, error: object) -> str:
+    return (f"--strategy=tpu: no TPU could be reached with {where} (on a TPU VM: --tpu_name=local): "
+            f"{' '.join(str(error).split())[:300] or type(error).__name__}")
+
+
+def _other_machine(where: str, host: str) -> str:
+    return (f"{where}: expected the TPU of this machine (on the TPU VM: --tpu_name=local; slices of several hosts are not "
+            f"supported: batches are made by this process), got {host}")
 
 
 def check_hosts(devices: Iterable[str], where: str) -> None:
     """Raises ValueError for devices of other machines, which would make their batches without this process, where the records are read."""
     if others := [name for name in devices if tf.DeviceSpec.from_string(name).job not in (None, "localhost")]:
-        raise ValueError(f"{where}: expected the TPU of this machine (on the TPU VM: --tpu_name=local; slices of several hosts are not "
-                         f"supported: batches are made by this process), got {others[0]}")
+        raise ValueError(_other_machine(where, others[0]))
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

@@ -117,3 +117,17 @@ def test_the_state_file_is_read_as_tensorflow_reads_it(tmp_path, name):
 def test_a_run_is_known_without_tensorflow():
     code = "import sys; from official_bert.models.run_folder import RunFolder; print({'tensorflow', 'keras'} & sys.modules.keys() or '')"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"
+
+
+@pytest.mark.slow
+def test_a_moved_folder_of_2018_gives_its_checkpoint_without_errors_of_tensorflow(tmp_path):
+    """Its state file has the whole paths of the place where it was written."""
+    tf.train.Checkpoint(v=tf.Variable(1)).write(str(tmp_path / "model.ckpt-20"))
+    tf.train.Checkpoint(v=tf.Variable(1)).write(str(tmp_path / "model.ckpt-30"))
+    lines = [f'{name}: "/home/somebody/gone/model.ckpt-{step}"\n' for name, step in (
+        ("model_checkpoint_path", 30), ("all_model_checkpoint_paths", 20), ("all_model_checkpoint_paths", 30))]
+    (tmp_path / "checkpoint").write_text("".join(lines))
+    code = ("import sys; from official_bert.models.interchange import formats\n"
+            f"assert formats.find_prefix({str(tmp_path)!r}).endswith('model.ckpt-30')")
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "ERROR" not in done.stderr and "gone" not in done.stderr, done.stderr

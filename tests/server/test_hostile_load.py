@@ -14,11 +14,13 @@ import threading
 import time
 
 import grpc
+import http2_floods
 import made_serving
 import numpy as np
 import pytest
 import tensorflow as tf
 import urllib3
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "20000"))
@@ -320,3 +322,30 @@ def wait_for_thread_time(pid, seconds):
         if (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > seconds:
             return
         time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_floods_of_http2_headers_take_little_memory_and_give_it_back(process):
+    """Five bursts of each kind over one connection without credentials; on the way an innocent client is answered."""
+    url, target, server, _ = process
+    healthy = health_pb2_grpc.HealthStub(grpc.insecure_channel(target))
+    healthy.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    before, largest = resident(server.pid), {}
+    for make in (http2_floods.references, http2_floods.endless_headers, http2_floods.many_streams, http2_floods.resets):
+        for _ in range(5):
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                flood = pool.submit(http2_floods.burst, target, make, 1.0)
+                while not flood.done():
+                    largest[make.__name__] = max(largest.get(make.__name__, 0), resident(server.pid) - before)
+                    assert healthy.Check(health_pb2.HealthCheckRequest(), timeout=10).status
+                    time.sleep(0.02)
+                assert flood.result() > 10_000
+    time.sleep(3)
+    assert resident(server.pid) - before < 64 << 20, largest
+    print({name: f"{growth >> 20} MB" for name, growth in largest.items()}, (resident(server.pid) - before) >> 20)
+    assert urllib3.request("POST", f"{url}{PREDICT}", body=b'{"instances":["a"]}').status == 200
+
+
+def resident(pid):
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -44,3 +44,15 @@ def test_a_stopped_run_leaves_nothing_and_can_be_repeated(root, tmp_path, number
         assert not list((tmp_path / "out").iterdir())
     subprocess.run(command, check=True, capture_output=True)
     assert (tmp_path / "out/vocab.txt").read_bytes() == whole
+
+
+def test_a_vocabulary_without_room_for_words_names_the_number_to_change(tmp_path):
+    (tmp_path / "a.txt").write_text("some words\n")
+    arguments = ("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt", "--num_workers=1")
+    done = run_here(*arguments, "--vocab_size=20")
+    assert done.returncode == 1 and done.stderr.endswith(
+        "error: --vocab_size: expected more than the 104 entries of 5 special tokens and 99 [unusedN] slots, got 20; for a small "
+        "vocabulary give fewer slots (--num_unused=0)\n")
+    done = run_here(*arguments, "--vocab_size=105")
+    assert done.returncode == 1 and "give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer" in done.stderr
+    assert run_here(*arguments, "--vocab_size=30", "--num_unused=0", "--min_frequency=1").returncode == 0

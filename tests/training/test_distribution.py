@@ -181,6 +181,8 @@ def test_a_worker_that_cannot_begin_says_why_and_the_other_one_that_it_has_ended
 
 @pytest.mark.parametrize(("placement", "told"), [
     (Placement(strategy="tpu", tpu_name="nowhere"), "--strategy=tpu: no TPU could be reached with --tpu_name=nowhere"),
+    (Placement(strategy="tpu", tpu_name="mine", tpu_zone="us-central1-a", gcp_project="p"), "with --tpu_name=mine (on a TPU VM"),
+    (Placement(strategy="tpu", tpu_name="grpc://192.0.2.1:8470"), "expected the TPU of this machine (on the TPU VM: --tpu_name=local; "),
     (Placement(strategy="multi_worker", worker_hosts="a:1,b:1", task_index=2), "--task_index: expected 0 to 1"),
     (Placement(strategy="multi_worker"), "expected --worker_hosts and --task_index, or TF_CONFIG"),
     (Placement(strategy="mirrored"), "no GPU found; --num_cpu_devices=2"),
@@ -191,6 +193,15 @@ def test_a_place_that_is_not_there_is_told(placement, told):
     with pytest.raises(ValueError) as error:
         distribution.make_strategy(placement)
     assert told in str(error.value)
+
+
+def test_a_cloud_that_does_not_answer_is_told_in_time(monkeypatch):
+    monkeypatch.setattr(distribution, "LOOKUP_SECONDS", 0.2)
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda **_: time.sleep(30))
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="no TPU could be reached with --tpu_name=silent .*nothing was found within 0 s"):
+        distribution.make_strategy(Placement(strategy="tpu", tpu_name="silent"))
+    assert time.monotonic() - began < 10
 
 
 def test_tpus_of_other_machines_are_refused_because_batches_are_made_here():

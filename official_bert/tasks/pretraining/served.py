@@ -12,6 +12,8 @@ from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
 from official_bert.text.graph import GraphTokenizer
 
 MASK = "[MASK]"
+NO_BLANK = f"  nothing to fill: the text has no {MASK}, which stands for a word to be found (capitals and brackets as here)"
+CUT_OFF = f"  nothing to fill: the text is too long, and its {MASK} lies behind the last token that the model takes"
 
 
 class ServedFillMask(ServedModel):
@@ -80,10 +82,11 @@ class ServedFillMask(ServedModel):
 
     @staticmethod
     def describe(row, answer):
-        """Returns the words for each blank, with their probabilities."""
-        blanks = zip(answer["tokens"], answer["probabilities"])
-        return [f"  {probability:.3f}  {token}" for tokens, probabilities in blanks if any(tokens)
-                for token, probability in zip(tokens, probabilities)]
+        """Returns the words for each blank, with their probabilities, or says that there is none."""
+        blanks = [blank for blank in zip(answer["tokens"], answer["probabilities"]) if any(blank[0])]
+        if not blanks:
+            return [CUT_OFF if MASK in row["text"] else NO_BLANK]
+        return [f"  {probability:.3f}  {token}" for tokens, probabilities in blanks for token, probability in zip(tokens, probabilities)]
 
 
 class ServedNextToken(ServedFillMask):

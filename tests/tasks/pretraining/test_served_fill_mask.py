@@ -51,3 +51,15 @@ def test_a_mask_that_is_cut_off_is_no_blank_and_the_text_is_marked(graph_tokeniz
     found = served.answer_text({"text": tf.constant(["the [MASK] " + "the " * 20 + "[MASK]"])})
     assert found["truncated"].numpy().tolist() == [True]
     assert found["tokens"].shape == [1, 1, 5]
+
+
+def test_a_text_without_a_blank_is_told_so():
+    nothing = {"tokens": [], "probabilities": []}
+    for text, told in (("No blank.", "the text has no [MASK]"), ("A [mask].", "the text has no [MASK]"),
+                       ("Long [MASK]", "the text is too long")):
+        [line] = ServedFillMask.describe({"text": text}, nothing)
+        assert told in line
+    padded = {"tokens": [["", ""]], "probabilities": [[0.0, 0.0]]}  # in a batch with another text
+    assert "no [MASK]" in ServedFillMask.describe({"text": "No blank."}, padded)[0]
+    found = ServedFillMask.describe({"text": "A [MASK]"}, {"tokens": [["b", "c"]], "probabilities": [[0.5, 0.25]]})
+    assert found == ["  0.500  b", "  0.250  c"]
