@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pytrec_eval
 
 DEPTH = 100  # of the rankings that are measured
 RECALLS = (1, 5, 10, 100)
@@ -16,8 +15,14 @@ MEASURES = {f"ndcg_cut.{FIRST}", "recall." + ",".join(map(str, RECALLS)), f"map_
 def measure(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]) -> list[dict[str, float]]:
     """Returns the measures of each query from its ranking, the numbers of the best passages in order, and the grades of its answers.
 
-    A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as trec_eval computes it.
+    A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as trec_eval computes it. Raises ValueError where
+    pytrec_eval is not installed.
     """
+    try:
+        import pytrec_eval
+    except ImportError:  # there is no wheel for Linux on aarch64
+        raise ValueError("measures of rankings: expected the package pytrec_eval-terrier (pip install pytrec_eval-terrier builds it with a "
+                         "compiler)") from None
     judged = {str(query): {str(passage): int(grade) for passage, grade in grades.items()} for query, grades in enumerate(relevant)}
     runs = [{str(query): {str(passage): float(-place) for place, passage in enumerate(ranking[:depth])}
              for query, ranking in enumerate(rankings)} for depth in (DEPTH, FIRST)]
