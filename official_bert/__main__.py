@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = types.MappingProxyType({
     "run-classifier": "official_bert.run_classifier",
     "run-squad": "official_bert.run_squad",
     "predict": "official_bert.run_predict",
+    "mine-negatives": "official_bert.tools.mine_negatives",
     "features": "official_bert.extract_features",
     "look-inside": "official_bert.tools.look_inside",
     "glue-submission": "official_bert.tools.glue_submission",

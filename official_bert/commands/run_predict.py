@@ -55,7 +55,8 @@ def main(arguments: list[str]) -> None:
     wanted = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS))
     head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
     published, dataset = _is_published(FLAGS.model), DATASETS.get(dataset_name(FLAGS.task) or "")
-    pairs = True if FLAGS.pairs is None and published and dataset and len(dataset.texts) == 2 else FLAGS.pairs
+    two_texts = FLAGS.task == "reranking" or bool(dataset and len(dataset.texts) == 2)
+    pairs = True if FLAGS.pairs is None and published and two_texts else FLAGS.pairs
     options = ServingOptions(head=head, top_k=FLAGS.top_k, pairs=pairs, no_answer=FLAGS.no_answer,
                              null_score_diff_threshold=FLAGS.null_score_diff_threshold)
     predictor = Predictor(FLAGS.model, options, FLAGS.vocab_file, FLAGS.do_lower_case)

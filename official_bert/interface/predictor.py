@@ -87,6 +87,50 @@ class Predictor:
         rows = [self._row(text, number) for number, text in enumerate(texts, 1)]
         return [self.unpadded(answer) for answer in self.answer(rows, batch_size)]
 
+    def rank(self, query: str, texts: Iterable[str], batch_size: int = 32) -> list[dict[str, Any]]:
+        """Returns `index`, `score` and `text` of each text, the best answer to the query first; equal scores keep their order.
+
+        Scores are those of a reranker, or of a published cross-encoder (`Predictor(path, pairs=True)`), or cosines of embeddings.
+
+        Raises ValueError for a model that gives neither, and for something else than texts.
+        """
+        if isinstance(texts, str):
+            raise ValueError(f"expected a list of texts, got one text, {texts!r:.60}")
+        listed = list(texts)
+        if "embedding" in self.outputs:
+            scores = (self.embed(listed, "passage", batch_size) @ self.embed([query], "query")[0]).tolist()
+        elif "score" in self.outputs and self.inputs == ("text", "text_pair"):
+            scores = [answer["score"] for answer in self([(query, text) for text in listed], batch_size)]
+        else:
+            raise ValueError(f"expected a model that scores two texts (a published one with pairs=True) or gives embeddings, got one that "
+                             f"takes {' and '.join(self.inputs)} and gives {', '.join(self.outputs)}")
+        order = sorted(range(len(listed)), key=lambda index: -scores[index])
+        return [{"index": index, "score": scores[index], "text": listed[index]} for index in order]
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What a retrieval model was trained to read in front of texts: of a `query` and of a `passage`; "" for others."""
+        options = self.config.options if self.config and self.config.task in ("retrieval", "splade") else {}
+        return {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
+
+    def embed(self, texts: Sequence[str], prompt: str = "", batch_size: int = 32, out: np.ndarray | None = None) -> np.ndarray:
+        """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` may be `query` or `passage`. They are written to `out` [N,D].
+
+        Raises ValueError for a model without embeddings, and for another prompt.
+        """
+        if "embedding" not in self.outputs:
+            raise ValueError(f"expected a model that gives embeddings, got one that gives {', '.join(self.outputs)}")
+        if prompt and prompt not in self.prompts:
+            raise ValueError(f"prompt: expected one of {', '.join(self.prompts)}, got {prompt!r}")
+        front = self.prompts.get(prompt, "")
+        rows = [self._row(front + text if isinstance(text, str) else text, number) for number, text in enumerate(texts, 1)]
+        vectors = out
+        for chosen in self._batches(rows, batch_size):
+            found = np.asarray(self._outputs([rows[index] for index in chosen])["embedding"], np.float32)
+            vectors = np.zeros((len(rows), found.shape[-1]), np.float32) if vectors is None else vectors
+            vectors[chosen] = found / np.maximum(np.linalg.norm(found, axis=-1, keepdims=True), 1e-12)
+        return np.zeros((0, 0), np.float32) if vectors is None else vectors
+
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.
 

@@ -1,5 +1,6 @@
 """Rankings by words: BM25 (Robertson et al. 1994), computed by bm25s."""
 
+import logging
 from collections.abc import Sequence
 
 import bm25s
@@ -13,6 +14,7 @@ def nearest_by_words(queries: Sequence[str], passages: Sequence[str], count: int
 
     Words are lower-cased; none are left out as frequent. A passage without a word of the query has the score 0.
     """
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # else it tells each index that it makes
     index = bm25s.BM25()
     index.index(bm25s.tokenize(list(passages), stopwords=None, show_progress=False), show_progress=False)
     scores, numbers = [], []

@@ -135,3 +135,36 @@ def _grouped(table: Table, columns: SearchColumns, warn: Warn) -> LabelledTexts:
             pairs.append(positive)
             negatives.append(wrong)
     return LabelledTexts(str(table.path), texts, pairs, None, negatives if any(negatives) else None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """A query, the passages to rank, and the grades of those that answer it, by their places; `missed` are grades of others."""
+
+    query: str
+    passages: Sequence[str]
+    grades: dict[int, int]
+    missed: Sequence[int] = ()
+
+
+def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, form: Format, delimiter: str, warn: Warn) -> list[Candidates]:
+    """Reads the passages to rank for each query: labelled ones, or its positives and negatives. Labels are grades.
+
+    Raises ValueError as `read_rows` does, and for a label that is no whole number.
+    """
+    rows = read_rows(path, columns, empty, form, delimiter, warn)
+    assert rows.text_pair is not None
+    passages: dict[str, dict[str, int]] = {}
+    for anchor, positive, negatives in zip(rows.text, rows.text_pair, rows.choices or [()] * len(rows)):
+        known = passages.setdefault(anchor, {})
+        known |= dict.fromkeys([text for text in negatives if text not in known], 0) | {positive: 1}
+    if columns.label:
+        table = read_table(path, [columns.text, columns.text_pair, columns.label], form=form, delimiter=delimiter)
+        for row, label in enumerate(labelled_texts.scores(table, columns.label)):
+            anchor, passage = table.columns[columns.text][row], table.columns[columns.text_pair][row]
+            if label > 0 and anchor in passages and passage in passages[anchor]:
+                if label != int(label):
+                    raise ValueError(f"{table.place(row)}: column {columns.label!r}: expected a whole number, got {label:g}")
+                passages[anchor][passage] = max(int(label), passages[anchor][passage])
+    return [Candidates(query, list(known), {place: grade for place, grade in enumerate(known.values()) if grade})
+            for query, known in passages.items()]

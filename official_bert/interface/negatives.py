@@ -1,0 +1,129 @@
+"""Mines hard negatives: passages that a search ranks high, and that do not answer the query."""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from absl import logging
+
+from official_bert.data import labelled_texts
+from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.search import neighbours
+from official_bert.data.search.bm25 import nearest_by_words
+from official_bert.data.search.collections import is_collection, read_collection
+from official_bert.data.search.mining import MiningRules, choose, in_window
+from official_bert.data.search.rows import SearchColumns, read_rows
+from official_bert.data.tables import read_table
+from official_bert.interface.predictor import Predictor
+
+TEXTS_AT_ONCE = 4096  # encoded, before the next ones are taken
+Ranking = tuple[np.ndarray, np.ndarray, np.ndarray]  # scores [Q,K], numbers of passages [Q,K], scores of the rows' positives [N]
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """Pairs whose negatives are wanted, and the passages to find them in."""
+
+    rows: LabelledTexts
+    passages: Sequence[str]
+
+    @property
+    def queries(self) -> list[str]:
+        """The different queries, in their order."""
+        return list(dict.fromkeys(self.rows.text))
+
+
+def read_material(train_file: str, corpus_file: str, columns: SearchColumns, corpus_column: str) -> Material:
+    """Reads pairs, or the judgements of a collection with its passages; `corpus_file` has further passages.
+
+    Raises ValueError, naming file and line, for what cannot be read, and for fewer than two passages.
+    """
+    if is_collection(train_file):
+        collection = read_collection(train_file, "refuse", logging.warning)
+        rows, passages = collection.pairs(), list(collection.passages)
+    else:
+        rows = read_rows(train_file, columns, "refuse", "auto", "", logging.warning)
+        passages = list(rows.text_pair or ())
+    if corpus_file:
+        passages += labelled_texts.texts(read_table(corpus_file, [corpus_column]), corpus_column)
+    passages = [text for text in dict.fromkeys(passages) if text.strip()]
+    if len(passages) < 2:
+        raise ValueError(f"{train_file}: expected at least two different passages, got {len(passages)}; --corpus_file adds some")
+    return Material(rows, passages)
+
+
+def rank_by_words(material: Material, depth: int) -> Ranking:
+    """Ranks by BM25; a positive that is not among the `depth` best passages has the score -inf."""
+    scores, numbers = nearest_by_words(material.queries, material.passages, depth)
+    query_of = {text: number for number, text in enumerate(material.queries)}
+    place_of = {text: number for number, text in enumerate(material.passages)}
+    positives = []
+    for query, positive in material.rows.pairs():
+        row = query_of[query]
+        at = np.flatnonzero(numbers[row] == place_of.get(positive, -1))
+        positives.append(scores[row, at[0]] if len(at) else -np.inf)
+    return scores, numbers, np.array(positives)
+
+
+def rank_by_vectors(material: Material, depth: int, model: Predictor, batch_size: int, faiss_index: str, folder: str,
+                    progress: Callable[[Sequence], Iterator]) -> Ranking:
+    """Ranks by the cosines of a model's vectors; those of the passages lie in a file in `folder` meanwhile."""
+    queries = model.embed(material.queries, "query", batch_size)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        shape = (len(material.passages), queries.shape[1])
+        vectors = np.lib.format.open_memmap(os.path.join(temporary, "passages.npy"), "w+", np.float32, shape)
+        for start in progress(range(0, shape[0], TEXTS_AT_ONCE)):
+            part = slice(start, start + TEXTS_AT_ONCE)
+            model.embed(material.passages[part], "passage", batch_size, out=vectors[part])
+        if faiss_index:
+            scores, numbers = neighbours.nearest_by_faiss(queries, vectors, depth, faiss_index)
+        else:
+            scores, numbers = neighbours.nearest(queries, vectors, depth)
+        query_of = {text: number for number, text in enumerate(material.queries)}
+        place_of = {text: number for number, text in enumerate(material.passages)}
+        positives = [float(queries[query_of[query]] @ vectors[place_of[positive]]) for query, positive in material.rows.pairs()]
+    return scores, numbers, np.array(positives)
+
+
+@dataclasses.dataclass(frozen=True)
+class MinedRow:
+    """A pair with its negatives; `scores` are a cross-encoder's, of the positive and of each negative, if there is one."""
+
+    text: str
+    text_pair: str
+    negatives: list[str]
+    scores: list[float] | None = None
+
+    def as_json(self) -> dict:
+        """Returns the row as retrieval and reranking read it."""
+        return {"text": self.text, "text_pair": self.text_pair, "negatives": self.negatives} | (
+            {} if self.scores is None else {"scores": self.scores})
+
+
+def mine(material: Material, ranking: Ranking, rules: MiningRules, seed: int, cross_encoder: Predictor | None = None,
+         cross_encoder_margin: float = 0.0, batch_size: int = 32) -> Iterator[MinedRow]:
+    """Gives each pair with the negatives that `rules` allow, and none for a pair without any.
+
+    A cross-encoder leaves out passages whose score is above the positive's less the margin: answers that nobody marked.
+    """
+    scores, numbers, positives = ranking
+    query_of = {text: number for number, text in enumerate(material.queries)}
+    place_of = {text: number for number, text in enumerate(material.passages)}
+    answers: dict[str, set[int]] = {}
+    for query, positive in material.rows.pairs():
+        answers.setdefault(query, {place_of.get(query, -1)}).add(place_of.get(positive, -1))
+    for number, (query, positive) in enumerate(material.rows.pairs()):
+        row = query_of[query]
+        window = in_window(numbers[row].tolist(), scores[row].tolist(), answers[query], float(positives[number]), rules)
+        judged: dict[int, float] = {}
+        best = 0.0
+        if cross_encoder and window:
+            texts = [positive, *(material.passages[place] for place in window)]
+            best, *others = [answer["score"] for answer in cross_encoder([(query, text) for text in texts], batch_size)]
+            judged = dict(zip(window, others))
+            window = [place for place in window if judged[place] <= best - cross_encoder_margin]
+        chosen = choose(window, rules, np.random.default_rng((seed, number)))
+        yield MinedRow(query, positive, [material.passages[place] for place in chosen],
+                       [best, *(judged[place] for place in chosen)] if cross_encoder and chosen else None)

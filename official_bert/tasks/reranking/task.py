@@ -1,0 +1,267 @@
+"""Reranking: one score for a query and a passage that are read together (a cross-encoder; Nogueira and Cho 2019).
+
+It reads what a search found first, and puts the passages into a better order.
+"""
+
+import csv
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from official_bert.data import labelled_texts, splits, tables
+from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.search import measures
+from official_bert.data.search.bm25 import nearest_by_words
+from official_bert.data.search.collections import UnknownIds, files_of, is_collection, read_collection
+from official_bert.data.search.rows import Candidates, SearchColumns, read_candidates, read_rows
+from official_bert.data.sources import ExampleSource
+from official_bert.data.splits import SplitOptions
+from official_bert.data.tables import Format, Source, checked_delimiter
+from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
+from official_bert.files import written_whole
+from official_bert.model_config import check_rate
+from official_bert.models.classifier import ChoiceClassifier
+from official_bert.models.encoder import INPUTS
+from official_bert.reports.sections import Mistake, Section, mistakes_section
+from official_bert.tasks.reranking.served import ServedReranker
+from official_bert.training import ranking_losses
+from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
+
+FILES = {name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv") for name in ("train", "dev")}  # of a --data_dir
+TEST_FILES = tuple(f"test{suffix}" for suffix in tables.SUFFIXES)
+LOSSES = {"pointwise": ranking_losses.pointwise, "pairwise": ranking_losses.pairwise, "listwise": ranking_losses.listwise}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(SplitOptions):
+    """The columns of the files, and the loss."""
+
+    max_seq_length: int = 256  # of a query and a passage
+    buckets: tuple[int, ...] = ()  # lengths to which batches are padded; none: to the longest of each
+    text_column: str = "text"  # the query
+    text_pair_column: str = "text_pair"  # the passage
+    negative_columns: tuple[str, ...] = ()  # passages that do not answer the query; a cell is a text or a list of texts
+    most_negatives: int = 0  # of a query in training, the first ones; 0: all
+    label_column: str = ""  # above 0: the passage answers the query; in evaluation, its grade
+    loss: Literal["pointwise", "pairwise", "listwise"] = "listwise"  # each passage by itself, against each other one, against all
+    dropout: float = 0.1  # between pooler and score
+    candidates: int = 100  # of a collection (BEIR), passages that BM25 finds for a query, to be ranked in evaluation
+    unknown_ids: UnknownIds = "refuse"  # of judgements of a collection
+    empty_text: labelled_texts.EmptyText = "refuse"
+    file_format: Format = "auto"  # by the file's suffix
+    delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
+
+    def __post_init__(self):
+        super().__post_init__()
+        checked_delimiter(self.delimiter)
+        check_rate(self.dropout, "config.options.dropout")
+        for name, least in (("most_negatives", 0), ("candidates", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"config.options.{name}: expected at least {least}, got {getattr(self, name)}")
+        named = [self.text_column, self.text_pair_column, *self.negative_columns, *filter(None, [self.label_column])]
+        if "" in named or len(set(named)) < len(named):
+            raise ValueError(f"config.options.text_column, text_pair_column, negative_columns, label_column: expected different columns, "
+                             f"got {named}")
+        if self.label_column and self.negative_columns:
+            raise ValueError("config.options.label_column: expected no negative_columns beside it: labels say which texts are negatives")
+
+    @property
+    def columns(self) -> SearchColumns:
+        """The columns of a file for training."""
+        return SearchColumns(text=self.text_column, text_pair=self.text_pair_column, negatives=self.negative_columns,
+                             label=self.label_column, most_negatives=self.most_negatives)
+
+
+class Task(TaskBase):
+    """Rows [B,C,S]: `[CLS] query [SEP] passage [SEP]` for the positive and each negative."""
+
+    Options = Options
+    head = "regression"
+    served_classes = (ServedReranker,)
+
+    def build_model(self):
+        """Builds encoder, pooler and one vector."""
+        return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute)
+
+    def losses(self, outputs, batch):
+        """The loss of `options` over the passages of each query; none for passages that are only ranked."""
+        if "labels" not in batch:
+            return {}
+        present = tf.reduce_max(batch["input_mask"], axis=-1) > 0
+        return {"loss": LOSSES[self.options.loss](outputs["logits"], batch["labels"], present, batch["example_weights"])}
+
+    @property
+    def counter_names(self):
+        return ("accuracy",)
+
+    def counters(self, outputs, batch):
+        """The share of queries whose positive has the highest score."""
+        if "labels" not in batch:
+            return {}
+        best = tf.gather(batch["labels"], tf.argmax(outputs["logits"], axis=-1), batch_dims=1)
+        return {"accuracy": (tf.reduce_sum(best * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
+
+    def predictions(self, outputs, batch):
+        return {"score": outputs["logits"][:, 0]}
+
+    def batch_spec(self, batch_size):
+        """Rows at their full length, with a negative for each column of them."""
+        passages = 1 + (self.options.most_negatives or max(len(self.options.negative_columns), 1))
+        rows = {name: tf.TensorSpec((batch_size, passages, self.options.max_seq_length), tf.int32) for name in INPUTS}
+        return rows | {"labels": tf.TensorSpec((batch_size, passages), tf.float32),
+                       "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+
+    def best_metric(self):
+        """nDCG@10."""
+        return "ndcg_at_10"
+
+    def data(self, files):
+        return {"train": files_of(files.path(files.train_file, FILES["train"])),
+                "eval": files_of(files.path(files.eval_file, FILES["dev"]))}
+
+    def input_columns(self):
+        return {"text": (self.options.text_column,), "text_pair": (self.options.text_pair_column,)}
+
+    def read(self, files, steps, model):
+        """Reads queries with positives and negatives to train on, candidates to rank, and pairs to score.
+
+        Raises ValueError for a query without a negative, and if nearly all pairs held out are training pairs.
+        """
+        options = self.options
+        splits.check_eval_file(options, files.eval_file)
+        eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not options.folds else ""
+        train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
+        divided = steps.evaluate and not eval_path
+        train = self._read_train(train_path) if steps.train or (divided and train_path) else None
+        held_out = self._read_candidates(eval_path) if eval_path else None
+        if train and held_out:
+            labelled_texts.check_held_out(train, _answers(held_out, str(eval_path)), files.refuse_same)
+        notes: tuple[str, ...] = ()
+        if train and options.divides(divided):
+            parts = splits.divide(options, train.text, [0] * len(train), divided, train.path)
+            if divided and len(parts.held_out):
+                kept = set(train.rows(parts.held_out).text)
+                held_out = [one for one in self._read_candidates(train_path) if one.query in kept]
+            train, notes = train.rows(parts.train), parts.notes
+        predict_path = files.path(files.predict_file, TEST_FILES) if steps.predict else ""
+        pair = SearchColumns(text=options.text_column, text_pair=options.text_pair_column)
+        tests = self._read(predict_path, pair) if predict_path else None
+        return Resolved(task=self, model=model or self.build_model(),
+                        train=self._training_source(train, files) if train and steps.train else None,
+                        held_out=Ranked(held_out, self._source_of_pairs(held_out, files)) if held_out else None,
+                        tests=Scored(self._make_source([(text, (pair,)) for text, pair in tests.pairs()], {}, files)) if tests else None,
+                        notes=notes)
+
+    def _read(self, path: Source, columns: SearchColumns) -> LabelledTexts:
+        options = self.options
+        return read_rows(path, columns, options.empty_text, options.file_format, options.delimiter, logging.warning)
+
+    def _read_train(self, path: Source) -> LabelledTexts:
+        options = self.options
+        rows = (read_collection(str(path), options.unknown_ids, logging.warning).pairs(options.most_negatives) if is_collection(path)
+                else self._read(path, options.columns))
+        bad = [not negatives for negatives in rows.choices or [()] * len(rows)]
+        if any(bad):
+            raise ValueError(f"{path}: row {bad.index(True) + 1}: expected a passage that does not answer the query ({sum(bad)} such "
+                             "rows); options.negative_columns or label_column names them, tools/mine_negatives.py finds some")
+        return rows
+
+    def _read_candidates(self, path: Source) -> list[Candidates]:
+        """Reads the passages to rank: labelled ones, positives and negatives, or what BM25 finds in a collection."""
+        options = self.options
+        if not is_collection(path):
+            columns = dataclasses.replace(options.columns, most_negatives=0)
+            return read_candidates(path, columns, options.empty_text, options.file_format, options.delimiter, logging.warning)
+        found = read_collection(str(path), options.unknown_ids, logging.warning)
+        candidates = []
+        numbers = nearest_by_words(found.queries, found.passages, options.candidates)[1].tolist()
+        for query, ranking, grades in zip(found.queries, numbers, found.relevant):
+            places = {place: grades[number] for place, number in enumerate(ranking) if number in grades}
+            missed = [grade for number, grade in grades.items() if number not in ranking]
+            candidates.append(Candidates(query, [found.passages[number] for number in ranking], places, missed))
+        return candidates
+
+    def _training_source(self, data: LabelledTexts, files: DataFiles) -> ExampleSource:
+        assert data.text_pair is not None and data.choices is not None
+        rows = [(text, (positive, *negatives)) for text, positive, negatives in zip(data.text, data.text_pair, data.choices)]
+        labels = np.zeros((len(rows), max(len(passages) for _, passages in rows)), np.float32)
+        labels[:, 0] = 1.0
+        return self._make_source(rows, {"labels": labels}, files, training=True)
+
+    def _source_of_pairs(self, candidates: Sequence[Candidates], files: DataFiles) -> ExampleSource:
+        """A row for each query and passage."""
+        return self._make_source([(one.query, (passage,)) for one in candidates for passage in one.passages], {}, files)
+
+    def _make_source(self, rows: Sequence[tuple[str, Sequence[str]]], extra: dict[str, np.ndarray], files: DataFiles,
+                     training: bool = False) -> ExampleSource:
+        settings = self.config.training
+        arrays = make_features([query for query, passages in rows for _ in passages], [text for _, passages in rows for text in passages],
+                               self.tokenizer, self.options.max_seq_length, files.cache_dir)
+        return ExampleSource(ChoiceFeatures(TextFeatures(arrays), [len(passages) for _, passages in rows], extra),
+                             settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
+                             self.options.buckets, by_length=not settings.eval_steps)
+
+    def served(self, model, options):
+        return ServedReranker.make(self, model, options)
+
+
+def _answers(candidates: Sequence[Candidates], path: str) -> LabelledTexts:
+    """The queries with each of their answers."""
+    pairs = [(one.query, one.passages[place]) for one in candidates for place in one.grades]
+    return LabelledTexts(path, [query for query, _ in pairs], [passage for _, passage in pairs])
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranked:
+    """Candidates to rank; the source has a row for each passage of each query."""
+
+    candidates: Sequence[Candidates]
+    source: ExampleSource
+
+    def evaluate(self, predictions: Predictions) -> dict[str, float]:
+        """Computes nDCG@10, MRR@10, MAP and recall of the new order. Raises ValueError unless every passage has a score."""
+        return measures.means(self._measured(self._rankings(predictions)))
+
+    def examine(self, predictions: Predictions) -> list[Section]:
+        """Returns the queries that fare worst."""
+        rankings = self._rankings(predictions)
+        found = [Mistake([one.query], one.passages[max(one.grades, key=lambda place: one.grades[place])] if one.grades else "(not found)",
+                         one.passages[ranking[0]], 1.0 - row["ndcg_at_10"])
+                 for one, ranking, row in zip(self.candidates, rankings, self._measured(rankings)) if row["ndcg_at_10"] < 1.0]
+        return [mistakes_section(found, "1 - nDCG@10", name="worst_queries", title="The queries that fare worst")]
+
+    def _measured(self, rankings: Sequence[Sequence[int]]) -> list[dict[str, float]]:
+        """Answers that are no candidates count as not found: they have negative numbers."""
+        return measures.measure(rankings, [one.grades | {-1 - place: grade for place, grade in enumerate(one.missed)}
+                                           for one in self.candidates])
+
+    def _rankings(self, predictions: Predictions) -> list[list[int]]:
+        """The places of each query's passages by falling scores; of equal scores, an answer stands last."""
+        found = self.source.in_order(predictions)
+        if any(row is None for row in found):
+            raise ValueError("config.training.eval_steps: expected 0, because all passages of a query are ranked")
+        scores = iter(float(row["score"]) for row in found)  # type: ignore[index]
+        each = [[next(scores) for _ in one.passages] for one in self.candidates]
+        return [sorted(range(len(row)), key=lambda place: (-row[place], place in one.grades, place))
+                for one, row in zip(self.candidates, each)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """Pairs to score."""
+
+    source: ExampleSource
+
+    def write(self, predictions: Predictions, output_dir: str) -> list[str]:
+        """Writes `predictions.tsv`: the score of each pair."""
+        path = os.path.join(output_dir, "predictions.tsv")
+        with written_whole(path) as file:
+            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            writer.writerow(["index", "prediction"])
+            writer.writerows([row, f"{answer['score']:.6f}"] for row, answer in enumerate(self.source.in_order(predictions)) if answer)
+        return [path]

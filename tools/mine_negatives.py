@@ -1,0 +1,101 @@
+"""Adds hard negatives to pairs: passages that a search ranks high for a query and that do not answer it.
+
+    python tools/mine_negatives.py --train_file=train.tsv --output_file=mined.jsonl --first_rank=10 --last_rank=60 --negatives=5
+    python tools/mine_negatives.py --train_file=set/qrels/train.tsv --model=runs/search --margin=0.05 --output_file=mined.jsonl
+
+Without --model, BM25 ranks the passages; with it, the cosines of the vectors of a run, a checkpoint or an exported model do. The passages
+are the second texts of all pairs, with those of --corpus_file, or the corpus of a collection in BEIR's layout (--train_file: its judgements).
+--cross_encoder leaves out passages that it scores above the answer, and writes its `scores`. `--task=retrieval` and `--task=reranking` read
+the output with options.negative_columns=[negatives] (and options.teacher_columns=[scores]).
+"""
+
+from official_bert.command_line import refuse_unread, run_main
+
+import json
+import os
+
+from absl import flags
+from tqdm import tqdm
+
+from official_bert.data.long_work import preflight
+from official_bert.data.search.mining import MiningRules
+from official_bert.data.search.rows import SearchColumns
+from official_bert.files import written_whole
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("train_file", None, "Pairs (TSV, CSV, JSON lines, Parquet), or judgements of a collection, qrels/*.tsv.", required=True)
+flags.DEFINE_string("output_file", None, "JSON lines: text, text_pair, negatives, and scores with --cross_encoder.", required=True)
+flags.DEFINE_string("text_column", "text", "The queries.")
+flags.DEFINE_string("text_pair_column", "text_pair", "The passages that answer them.")
+flags.DEFINE_string("corpus_file", "", "Further passages: a table.")
+flags.DEFINE_string("corpus_column", "text", "Their column.")
+flags.DEFINE_string("model", "", "A run, a checkpoint or an exported model that gives vectors; without it, BM25 ranks.")
+flags.DEFINE_string("vocab_file", "", "The vocabulary of --model, if it is not beside it.")
+flags.DEFINE_string("faiss_index", "", "An index of FAISS, such as HNSW32, in the place of products with all passages (the extra 'faiss').")
+flags.DEFINE_integer("first_rank", 1, "The first rank to take, of passages that do not answer the query.", lower_bound=1)
+flags.DEFINE_integer("last_rank", 100, "The last one.", lower_bound=1)
+flags.DEFINE_integer("negatives", 5, "Negatives for a pair.", lower_bound=1)
+flags.DEFINE_bool("sample", False, "Draw them from these ranks, instead of the first ones.")
+flags.DEFINE_float("margin", None, "How far a negative's score is at least below that of the answer.")
+flags.DEFINE_float("relative_margin", None, "The same as a share of the answer's score.")
+flags.DEFINE_string("cross_encoder", "", "A reranker, or a published cross-encoder: it leaves out what it scores above the answer.")
+flags.DEFINE_float("cross_encoder_margin", 0.0, "How far its score of a negative is at least below that of the answer.")
+flags.DEFINE_integer("batch_size", 32, "Texts at once.", lower_bound=1)
+flags.DEFINE_integer("random_seed", 12345, "For --sample.")
+
+
+def main(_) -> None:
+    """Ranks all passages for each query, and writes each pair with its negatives."""
+    rules = MiningRules(first_rank=FLAGS.first_rank, last_rank=FLAGS.last_rank, count=FLAGS.negatives, margin=FLAGS.margin,
+                        relative_margin=FLAGS.relative_margin, sample=FLAGS.sample)
+    refuse_unread(FLAGS, [(["vocab_file", "faiss_index"], bool(FLAGS.model), "--model"),
+                          (["cross_encoder_margin"], bool(FLAGS.cross_encoder), "--cross_encoder"),
+                          (["corpus_column"], bool(FLAGS.corpus_file), "--corpus_file")])
+    preflight.check_outputs([FLAGS.output_file], [FLAGS.train_file, FLAGS.corpus_file])
+    from official_bert.interface import negatives
+    from official_bert.interface.predictor import Predictor
+    columns = SearchColumns(text=FLAGS.text_column, text_pair=FLAGS.text_pair_column)
+    material = negatives.read_material(FLAGS.train_file, FLAGS.corpus_file, columns, FLAGS.corpus_column)
+    print(f"{len(material.rows)} pairs, {len(material.queries)} queries, {len(material.passages)} passages")
+    cross_encoder = Predictor(FLAGS.cross_encoder, pairs=_reads_pairs(FLAGS.cross_encoder)) if FLAGS.cross_encoder else None
+    if cross_encoder and ("score" not in cross_encoder.outputs or len(cross_encoder.inputs) != 2):
+        raise ValueError(f"--cross_encoder={FLAGS.cross_encoder}: expected a model that scores two texts, got one that gives "
+                         f"{', '.join(cross_encoder.outputs)}")
+    depth = FLAGS.last_rank + max(map(len, _answers(material.rows).values()))
+    if FLAGS.model:
+        ranking = negatives.rank_by_vectors(
+            material, depth, Predictor(FLAGS.model, head="embeddings", vocab_file=FLAGS.vocab_file), FLAGS.batch_size, FLAGS.faiss_index,
+            os.path.dirname(os.path.abspath(FLAGS.output_file)), lambda parts: tqdm(parts, desc="passages", disable=len(parts) < 2))
+    else:
+        ranking = negatives.rank_by_words(material, depth)
+    written = total = 0
+    with written_whole(FLAGS.output_file) as file:
+        for row in negatives.mine(material, ranking, rules, FLAGS.random_seed, cross_encoder, FLAGS.cross_encoder_margin, FLAGS.batch_size):
+            if row.negatives:
+                written, total = written + 1, total + len(row.negatives)
+                file.write(json.dumps(row.as_json(), ensure_ascii=False) + "\n")
+        if not written:
+            raise ValueError(f"--output_file={FLAGS.output_file}: no pair has a negative by these rules (ranks {FLAGS.first_rank} to "
+                             f"{FLAGS.last_rank}, margins); nothing is written")
+    print(f"{FLAGS.output_file}: {written} pairs with {total / written:.1f} negatives on average; "
+          f"{len(material.rows) - written} without one are left out")
+
+
+def _answers(rows) -> dict[str, list[str]]:
+    """The answers of each query, and the query itself, which may be a passage too."""
+    found: dict[str, list[str]] = {}
+    for query, positive in rows.pairs():
+        found.setdefault(query, [query]).append(positive)
+    return found
+
+
+def _reads_pairs(path: str) -> bool | None:
+    """The option by which a published classifier reads two texts; None for runs and exported models, which know it."""
+    from official_bert.models.run_folder import RunFolder
+    from official_bert.serving.loading import exported_folder
+    known = exported_folder(path) is not None or RunFolder.holding(path) is not None
+    return None if known else True
+
+
+if __name__ == "__main__":
+    run_main(main)
