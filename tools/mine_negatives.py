@@ -4,7 +4,7 @@
     python tools/mine_negatives.py --train_file=set/qrels/train.tsv --model=runs/search --margin=0.05 --output_file=mined.jsonl
 
 Without --model, BM25 ranks the passages; with it, the cosines of the vectors of a run, a checkpoint or an exported model do. The passages
-are the second texts of all pairs, with those of --corpus_file, or the corpus of a collection in BEIR's layout (--train_file: its judgements).
+are the second texts of all pairs, with those of --corpus_file, or the corpus of a collection like BEIR's (--train_file: its judgements).
 --cross_encoder leaves out passages that it scores above the answer, and writes its `scores`. `--task=retrieval` and `--task=reranking` read
 the output with options.negative_columns=[negatives] (and options.teacher_columns=[scores]).
 """
