@@ -153,5 +153,5 @@ def test_a_reranker_is_trained_evaluated_exported_and_asked_by_commands(tmp_path
     asked = run_here("-m", "official_bert.run_predict", "--task=reranking", "--model=hf", "the river\ta river")
     assert abs(float(asked.stdout.splitlines()[1]) - ranked[0]["score"]) < 1e-3, asked.stdout + asked.stderr
     again = run_here("-m", "official_bert.run_finetuning", "--task=reranking", "--init_checkpoint=hf", "--eval_file=dev.jsonl",
-                     "--nodo_train", "--output_dir=again", "--set", "options.negative_columns=[negatives]", "--set", "options.max_seq_length=16")
+                     "--nodo_train", "--output_dir=again", "--set=options.negative_columns=[negatives]", "--set=options.max_seq_length=16")
     assert f"mrr_at_10 = {measured['mrr_at_10']}" in again.stdout, again.stdout + again.stderr
