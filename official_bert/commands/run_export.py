@@ -25,6 +25,13 @@ flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest e
 flags.DEFINE_enum("head", "", ["", "embeddings"], "The model's output; empty: the answers of its task.")
 flags.DEFINE_enum("pooling", None, ["cls", "mean"], "Embeddings: the vector of [CLS], or the mean over all tokens; by default as a "
                   "retrieval run was trained, or the mean.")
+flags.DEFINE_bool("normalize", None, "Embeddings: vectors of length 1; by default as a retrieval run's options.normalize says.")
+flags.DEFINE_integer("dimensions", None, "Embeddings: only the first numbers of a vector, as trained with options.matryoshka.",
+                     lower_bound=1)
+flags.DEFINE_enum("vectors", None, ["float32", "int8", "binary"], "Embeddings: the numbers of a vector. int8: 256 steps over the range of "
+                  "each number in --calibration_file; binary: a bit each, eight in a uint8.")
+flags.DEFINE_string("calibration_file", "", "Texts for --vectors=int8, of the forms that run_predict --input_file takes: some thousand "
+                    "like those that will be asked.")
 flags.DEFINE_integer("max_seq_length", 0, "The most tokens of a row; 0: as in training.")
 flags.DEFINE_integer("top_k", None, "Fill-mask: words for each [MASK] (default 5).", lower_bound=1)
 flags.DEFINE_float("threshold", None, "Multi-label classifier: a label is given from this probability on; by default as the run's "
@@ -57,6 +64,7 @@ flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the wa
 
 def main(_) -> None:
     """Loads the run, exports its model and prints the folders written."""
+    from official_bert.interface.input_files import read_file
     from official_bert.serving.export import ExportOptions, export
     from official_bert.serving.formats.writing import FormatOptions, check_formats
     from official_bert.serving.precision import policy_of
@@ -73,10 +81,15 @@ def main(_) -> None:
         head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k, pooling=FLAGS.pooling, threshold=FLAGS.threshold,
         pretokenized=FLAGS.pretokenized, pairs=FLAGS.pairs, max_positions=FLAGS.max_positions, max_choices=FLAGS.max_choices,
         max_windows=FLAGS.max_windows, tokens_at_once=FLAGS.tokens_at_once, no_answer=FLAGS.no_answer,
-        null_score_diff_threshold=FLAGS.null_score_diff_threshold)
+        null_score_diff_threshold=FLAGS.null_score_diff_threshold, normalize=FLAGS.normalize, dimensions=FLAGS.dimensions,
+        vectors=FLAGS.vectors)
+    if (FLAGS.vectors == "int8") != bool(FLAGS.calibration_file):
+        raise ValueError("--vectors=int8, --calibration_file: expected both or neither: the texts give the range of each number")
     with policy_of(FLAGS.precision):
         task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)
+    if FLAGS.calibration_file:
+        served.calibrate([row["text"] for row in read_file(FLAGS.calibration_file, ["text"], task.config)])
     texts = _check_texts(served, task.config, FLAGS.check_file, FLAGS.check_label, FLAGS.check_loss)
     for line in export(served, task.config, ExportOptions(
             output=FLAGS.output, version=FLAGS.version, batch_sizes=[int(size) for size in sizes], precision=FLAGS.precision,

@@ -102,7 +102,7 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
     """Writes one SavedModel; returns its inputs, outputs and ops as a line."""
     inputs, answer = form_of(served, form)
     with weights.scope():
-        signatures = make_signatures(inputs, answer, served.longest, options.num_choices)
+        signatures = make_signatures(inputs, answer, served.longest, options.num_choices, served.prompts if form == "text" else {})
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
     holder.weights = weights.variables
@@ -141,8 +141,12 @@ def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec]
     return (served.text_inputs, served.answer_text) if form == "text" else (served.ids_inputs, served.answer_ids)
 
 
-def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longest: Mapping[str, int], num_choices: int) -> dict:
-    """Returns `serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`."""
+def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longest: Mapping[str, int], num_choices: int,
+                    prompts: Mapping[str, str] | None = None) -> dict:
+    """Returns `serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`.
+
+    Each of the `prompts` has a signature of its name, which puts it in front of `text`.
+    """
     by_name = tf.function(lambda **tensors: answer(require(same_rows(tensors), tensors)),
                           autograph=False).get_concrete_function(**inputs)
 
@@ -150,7 +154,10 @@ def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longe
     def by_example(serialized):
         return by_name(**parse_inputs(serialized, inputs, longest, num_choices))
 
-    return {"serving_default": by_name, "examples": by_example.get_concrete_function()}
+    prompted = {name: tf.function(lambda text, front=prompt: by_name(text=tf.strings.join([front, text])), autograph=False,
+                                  input_signature=[tf.TensorSpec([None], tf.string, "text")]).get_concrete_function()
+                for name, prompt in (prompts or {}).items()}
+    return {"serving_default": by_name, "examples": by_example.get_concrete_function(), **prompted}
 
 
 def foreign_ops(function) -> set[str]:

@@ -10,10 +10,12 @@ B texts, S tokens, D hidden size.
 import abc
 import dataclasses
 import math
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from official_bert.config import check_length
@@ -40,6 +42,7 @@ def text_specs(*names: str) -> dict[str, tf.TensorSpec]:
 
 
 NO_LIMIT = 2 ** 30
+Vectors = Literal["float32", "int8", "binary"]
 
 
 def _read_by(readers: str, limit: bool = False) -> Any:
@@ -55,6 +58,9 @@ class ServingOptions:
     max_seq_length: int = 0  # 0: as in training
     top_k: int | None = _read_by("fill-mask models")  # words for each blank
     pooling: Literal["cls", "mean"] | None = _read_by("embeddings (--head=embeddings)")
+    normalize: bool | None = _read_by("embeddings")  # vectors of length 1
+    dimensions: int | None = _read_by("embeddings")  # the first numbers of a vector alone
+    vectors: Literal["float32", "int8", "binary"] | None = _read_by("embeddings")  # their numbers
     pretokenized: bool | None = _read_by("taggers")  # words stand between spaces
     pairs: bool | None = _read_by("classifiers")  # two texts a row; a run's configuration says it, a published checkpoint does not
     threshold: float | None = _read_by("classifiers of several labels")  # probability from which a label is given
@@ -73,7 +79,8 @@ class ServingOptions:
                 raise ValueError(f"--threshold: expected a probability from 0 to 1, got {value}")
             if field.name == "null_score_diff_threshold" and value is not None and math.isnan(value):
                 raise ValueError("--null_score_diff_threshold: expected a number, got nan")
-            if field.name in ("top_k", "max_positions", "max_choices", "max_windows", "tokens_at_once") and value is not None and value < 1:
+            counts = ("top_k", "max_positions", "max_choices", "max_windows", "tokens_at_once", "dimensions")
+            if field.name in counts and value is not None and value < 1:
                 raise ValueError(f"--{field.name}: expected at least 1, got {value}")
 
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
@@ -103,6 +110,7 @@ class ServedModel(tf.Module, abc.ABC):
     tokens_at_once: int = 16384  # in one group of rows, padding included
     options: ServingOptions = ServingOptions()  # that `make` was given
     engine: Engine | None = None  # computes rows in place of the model (`serving/formats`)
+    prompts: Mapping[str, str] = types.MappingProxyType({})  # by the name of a signature: in front of the texts of `text`
     why_not_dense: str = ""  # why the rows' answers cannot be computed in one dense pass, as other formats want it
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int):
@@ -218,24 +226,63 @@ def lengthened(results: Tensors, length: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 class ServedEmbeddings(ServedModel):
-    """Gives a vector for a text: the encoder's last row of [CLS], or the mean of all rows."""
+    """Gives a vector for a text: the encoder's last row of [CLS], or the mean of all rows.
+
+    With `dimensions`, its first numbers alone; with `normalize`, of length 1. `vectors` are float32; int8, in 256 steps over the range
+    of each number in calibration texts (`calibrate`); or binary, a bit for each number above 0, eight in a uint8, the first one highest.
+    `prompts` stand in front of the texts of the signatures of their names.
+    """
 
     outputs = ("embedding", "token_count", "truncated")
-    reads = ("pooling",)
+    reads = ("pooling", "normalize", "dimensions", "vectors")
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int,
-                 pooling: Pooling = "mean"):
+    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, pooling: Pooling = "mean",
+                 normalize: bool = False, dimensions: int = 0, vectors: Vectors = "float32", prompts: Mapping[str, str] | None = None):
         super().__init__(model, tokenizer, max_seq_length)
-        self.pooling = pooling
+        width = self.encoder.settings["hidden_size"]
+        self.pooling, self.normalize, self.vectors, self.dimensions = pooling, normalize, vectors, dimensions or width
+        self.prompts = {name: prompt for name, prompt in (prompts or {}).items() if prompt}
+        self.ranges: np.ndarray | None = None  # of each number, lowest and highest [2,D]
+        if self.dimensions > width:
+            raise ValueError(f"--dimensions: expected at most {width}, the numbers of the model's vectors, got {self.dimensions}")
+        if vectors == "binary" and self.dimensions % 8:
+            raise ValueError(f"--vectors=binary: expected a multiple of 8 numbers, got {self.dimensions}")
+
+    def calibrate(self, texts: Sequence[str], at_once: int = 256) -> None:
+        """Finds the range of each number of the vectors of texts, for int8. Raises ValueError for fewer than two texts."""
+        if len(texts) < 2:
+            raise ValueError(f"expected at least two texts to calibrate int8 vectors, got {len(texts)}")
+        run = tf.function(lambda part: self._vectors_of(self.pack(self.tokenizer.tokenize(part))[0])["embedding"], autograph=False,
+                          input_signature=[tf.TensorSpec([None], tf.string)])
+        found = [run(tf.constant(list(texts[start:start + at_once]))).numpy() for start in range(0, len(texts), at_once)]
+        self.ranges = np.stack([np.min([part.min(axis=0) for part in found], axis=0), np.max([part.max(axis=0) for part in found], axis=0)])
+
+    def _vectors_of(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `embedding` [B,D], float32, of rows of ids."""
+        return self.run({name: inputs[name] for name in ID_INPUTS}, {"embedding": tf.TensorSpec([None, self.dimensions])})
 
     def answer_rows(self, inputs):
-        """Returns `embedding` [B,D]."""
-        rows = {name: inputs[name] for name in ID_INPUTS}
-        return self.run(rows, {"embedding": tf.TensorSpec([None, self.encoder.settings["hidden_size"]])})
+        """Returns `embedding` [B,D]; binary, [B,D/8]."""
+        return self.finish_rows(self._vectors_of(inputs))
 
     def call_model(self, inputs):
         """Returns `embedding` [G,D]."""
-        return {"embedding": text_vectors(self.model, inputs, self.pooling, training=False)}
+        vectors = text_vectors(self.model, inputs, self.pooling, training=False)[:, :self.dimensions]
+        return {"embedding": tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24) if self.normalize else vectors}
+
+    def finish_rows(self, outputs):
+        """Returns the vectors in the numbers that are asked for."""
+        vectors = outputs["embedding"]
+        if self.vectors == "int8":
+            if self.ranges is None:
+                raise ValueError("--vectors=int8: expected --calibration_file, whose texts give the range of each number")
+            low, high = self.ranges
+            steps = (vectors - low) / np.maximum((high - low) / 255.0, 1e-12) - 128.0
+            vectors = tf.cast(tf.clip_by_value(steps, -128.0, 127.0), tf.int8)
+        elif self.vectors == "binary":
+            bits = tf.reshape(tf.cast(vectors > 0.0, tf.int32), (-1, self.dimensions // 8, 8))
+            vectors = tf.cast(tf.reduce_sum(bits * (2 ** np.arange(7, -1, -1, dtype=np.int32)), axis=-1), tf.uint8)
+        return {**outputs, "embedding": vectors}
 
     def answer_text(self, inputs):
         """Returns `embedding` [B,D], `token_count` [B] ([CLS] and [SEP] included) and `truncated` [B]."""
@@ -245,7 +292,16 @@ class ServedEmbeddings(ServedModel):
     @staticmethod
     def describe(row, answer):
         """Returns the numbers."""
-        return ["  " + " ".join(f"{number:.4f}" for number in answer["embedding"])]
+        return ["  " + " ".join(f"{number:.4f}" if isinstance(number, float) else str(number) for number in answer["embedding"])]
+
+
+def vector_settings(task: TaskBase) -> dict[str, Any]:
+    """Returns how a run makes vectors of texts; {} for a task without embeddings."""
+    if task.head != "embeddings":
+        return {}
+    options = task.options
+    return {"pooling": options.pooling, "normalize": options.normalize,
+            "prompts": {"query": options.query_prompt, "passage": options.passage_prompt}}
 
 
 def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
@@ -256,8 +312,7 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
     Raises ValueError for an encoder alone if its task's answers are asked for, and as `ServedModel.make` does.
     """
     if options.head == "embeddings" and (task.head != "embeddings" or isinstance(model, BertEncoder)):
-        own = {"pooling": task.options.pooling} if task.head == "embeddings" else {}
-        return ServedEmbeddings.make(task, getattr(model, "encoder", model), options, **own)
+        return ServedEmbeddings.make(task, getattr(model, "encoder", model), options, **vector_settings(task))
     if isinstance(model, BertEncoder):
         raise ValueError("--head: this checkpoint is an encoder without a head: expected --head=embeddings")
     return task.served(model, options)

@@ -43,6 +43,9 @@ class StoredModel:
     objective: Objective = ""  # of a pre-trained model's head for words; "" if the files do not say
     sentence_task: str = ""  # that a pre-trained model's head for sentences learned: nsp or sop; "" if the files do not say
     pooling: StoredPooling = ""  # of an encoder's rows to a vector of the text; "": the files do not say; "other": not computed here
+    normalize: bool = False  # whether vectors of texts have length 1
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # in front of texts: of a `query`, of a `passage`
+    longest_text: int = 0  # tokens of a text of which a vector is made; 0: the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
     warnings: Sequence[str] = ()  # what the files say and is not done here: answers differ from those of the model's own library

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from official_bert.serving.served_model import ServedModel, Tensors, text_specs
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, text_specs
 from official_bert.text.packing import check_segments
 
 
@@ -20,12 +20,12 @@ class ServedReranker(ServedModel):
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `score` [B] of rows [B,S]."""
-        logits = self.run(inputs, {"logits": tf.TensorSpec([None, 1])}, self._score)["logits"]
-        return {"score": tf.reshape(logits, [-1])}
+        return self.run(inputs, {"score": tf.TensorSpec([None])})
 
-    def _score(self, rows: Tensors, _: tf.Tensor) -> Tensors:
-        """Returns `logits` [G,1] of rows [G,S]: each is a query's only passage."""
-        return self.run_model({name: value[:, None] for name, value in rows.items()})
+    def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `score` [G] of rows [G,S]: each is a query's only passage."""
+        logits = self.model({name: tf.expand_dims(inputs[name], 1) for name in ID_INPUTS}, training=False)["logits"]
+        return {"score": tf.reshape(logits, [-1])}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same for texts, and `truncated` [B]."""

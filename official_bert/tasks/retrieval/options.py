@@ -42,6 +42,7 @@ class Options(SplitOptions):
     margin: float = 0.2  # of triplets, between cosines
     matryoshka: tuple[int, ...] = ()  # first numbers of the vectors that are good vectors too; the loss is the sum over them
     pooling: Pooling = "mean"
+    normalize: bool = False  # exported vectors have length 1
     query_prompt: str = ""  # in front of first texts, such as "query: "
     passage_prompt: str = ""  # in front of second texts and negatives
     unknown_ids: UnknownIds = "refuse"  # of judgements of a collection (BEIR)

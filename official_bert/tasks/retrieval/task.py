@@ -22,7 +22,7 @@ from official_bert.data.tables import Source, read_table
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.encoder import INPUTS
-from official_bert.serving.served_model import ServedEmbeddings
+from official_bert.serving.served_model import ServedEmbeddings, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_GROUPS, TWO_COLUMNS, Options
 from official_bert.training import losses, ranking_losses
@@ -256,7 +256,7 @@ class Task(TaskBase):
         return (scores - np.float32(low)) / np.float32(high - low or 1.0)
 
     def served(self, model, options):
-        return ServedEmbeddings.make(self, model.encoder, options, pooling=self.options.pooling)
+        return ServedEmbeddings.make(self, model.encoder, options, **vector_settings(self))
 
 
 def shortened(vectors: tf.Tensor, size: int | None) -> tf.Tensor:

@@ -65,6 +65,7 @@ def read(folder: str) -> StoredModel:
                         f"({f'head: {head}' if head else 'the encoder'}); what it computes otherwise is not done here")
     return StoredModel(origin=f"{NAME} {folder} ({architecture or member.title})", weights=weights, table=table, config=config,
                        model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, vocab=vocab, pooling=pooling,
+                       **(sentence_transformers.read_settings(folder) if pooling else {}),
                        warnings=warnings, do_lower_case=tokenizers.read_do_lower_case(folder),
                        labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
                        kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "")
@@ -188,7 +189,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     if stored.vocab is not None:
         tokenizers.write(stored, config.longest_row, folder)
     if stored.pooling in ("cls", "mean") and not stored.head:
-        sentence_transformers.write_pooling(stored.pooling, config.hidden_size, folder)
+        sentence_transformers.write_modules(stored, config.hidden_size, folder)
     return left_out
 
 

@@ -67,12 +67,20 @@ def read(prefix: str) -> StoredModel:
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
                        head="choice" if config.task == TASKS["choice"] else head,
                        pooling=config.options.get("pooling", "mean") if config.task == VECTORS and not head else "",
+                       **(_vector_settings(config) if config.task == VECTORS and not head else {}),
                        labels=[str(label) for label in config.options.get("labels") or ()],
                        kind=_kind_of(config, weights) if head == "classifier" else "", threshold=_threshold_of(config, prefix),
                        objective=_objective_of(config) if head == "pretraining" else "", vocab=vocab,
                        sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
                        # Without a vocabulary, nobody has chosen the default.
                        do_lower_case=None if config.tokenizer.do_lower_case and vocab is None else config.tokenizer.do_lower_case)
+
+
+def _vector_settings(config: Config) -> dict[str, Any]:
+    """How a run makes vectors of texts, besides the pooling."""
+    options = config.options
+    prompts = {side: options[f"{side}_prompt"] for side in ("query", "passage") if options.get(f"{side}_prompt")}
+    return {"normalize": options.get("normalize", False), "prompts": prompts, "longest_text": options.get("max_seq_length", 128)}
 
 
 def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
@@ -138,7 +146,7 @@ def config_of(stored: StoredModel) -> Config:
     """
     model = stored_models.require_config(stored)
     longest = model.longest_row
-    options = class_options(stored) | {"max_seq_length": min(WINDOWS.get(stored.head, longest), longest)}
+    options = class_options(stored) | {"max_seq_length": min(stored.longest_text or WINDOWS.get(stored.head, longest), longest)}
     tokenizer = TokenizerConfig(do_lower_case=casing.is_lower_case(stored) is not False)
     makes_vectors = not stored.head and stored.pooling in ("cls", "mean")
     return Config(task=VECTORS if makes_vectors else TASKS[stored.head], model=model, tokenizer=tokenizer, options=options)
@@ -155,7 +163,10 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
             sentences = {"sentence_task": "none"}
         return sentences | ({"objective": stored.objective} if stored.objective == "next_token" else {})
     if stored.head not in ("classifier", "tagger"):
-        return {"pooling": stored.pooling} if not stored.head and stored.pooling in ("cls", "mean") else {}
+        if stored.head or stored.pooling not in ("cls", "mean"):
+            return {}
+        prompts = {f"{side}_prompt": prompt for side, prompt in stored.prompts.items()}
+        return {"pooling": stored.pooling} | ({"normalize": True} if stored.normalize else {}) | prompts
     labels = stored_models.class_names(stored)
     if stored.head == "classifier" and (stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")):
         return {"kind": "regression"}

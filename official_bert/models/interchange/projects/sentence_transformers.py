@@ -1,18 +1,21 @@
-"""How a Hugging Face folder of sentence-transformers makes a vector of a text: `modules.json` and the pooling's `config.json`."""
+"""How a Hugging Face folder of sentence-transformers makes a vector of a text: its modules, their settings, its prompts."""
 
 import os
 from typing import Any
 
 from official_bert import files
 from official_bert.models.interchange import stored_models
-from official_bert.models.interchange.stored_models import StoredPooling
+from official_bert.models.interchange.stored_models import StoredModel, StoredPooling
 
 MODULES_FILE, POOLING_FOLDER, CONFIG_FILE = "modules.json", "1_Pooling", "config.json"
+NORMALIZE_FOLDER = "2_Normalize"
+SETTINGS_FILE, LENGTH_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
 PREFIX = "sentence_transformers.models."
+PROMPTS = {"query": ("query",), "passage": ("document", "passage")}  # our names, and theirs
 MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max",
          "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len", "pooling_mode_weightedmean_tokens": "weightedmean",
          "pooling_mode_lasttoken": "lasttoken"}
-COMPUTED = ("Transformer", "Pooling", "Normalize")  # lengths of vectors are left as they are: they do not change cosines
+COMPUTED = ("Transformer", "Pooling", "Normalize")
 
 
 def read_pooling(folder: str) -> StoredPooling:
@@ -20,13 +23,7 @@ def read_pooling(folder: str) -> StoredPooling:
 
     Raises ValueError for damaged files.
     """
-    path = os.path.join(folder, MODULES_FILE)
-    if not os.path.exists(path):
-        return ""
-    modules = files.read_json(path)
-    if not isinstance(modules, list) or not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
-        raise ValueError(f"{path}: expected a list of modules with type and path, got {str(modules)[:80]}")
-    kinds = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
+    kinds = _modules(folder)
     if "Pooling" not in kinds:
         return ""
     values = stored_models.read_mapping(os.path.join(folder, kinds["Pooling"], CONFIG_FILE))
@@ -36,6 +33,36 @@ def read_pooling(folder: str) -> StoredPooling:
     return "cls" if modes == ["cls"] else "mean" if modes == ["mean"] else "other"
 
 
+def _modules(folder: str) -> dict[str, str]:
+    """The folder of each module by its class; {} without `modules.json`."""
+    path = os.path.join(folder, MODULES_FILE)
+    if not os.path.exists(path):
+        return {}
+    modules = files.read_json(path)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
+        raise ValueError(f"{path}: expected a list of modules with type and path, got {str(modules)[:80]}")
+    return {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
+
+
+def read_settings(folder: str) -> dict[str, Any]:
+    """Returns the fields of `StoredModel` about vectors besides the pooling: length 1, prompts, and the longest text.
+
+    {} for a folder without `modules.json`. Raises ValueError for damaged files.
+    """
+    if not (kinds := _modules(folder)):
+        return {}
+    path, length_path = os.path.join(folder, SETTINGS_FILE), os.path.join(folder, LENGTH_FILE)
+    prompts = (stored_models.read_mapping(path) if os.path.exists(path) else {}).get("prompts") or {}
+    longest = (stored_models.read_mapping(length_path) if os.path.exists(length_path) else {}).get("max_seq_length") or 0
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
+        raise ValueError(f"{path}: prompts: expected texts by name, got {str(prompts)[:80]}")
+    if not isinstance(longest, int) or longest < 0:
+        raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
+    named = {ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()}
+    named = {name: prompt for name, prompt in named.items() if prompt}
+    return {"normalize": "Normalize" in kinds, "prompts": named, "longest_text": longest}
+
+
 def remarks(pooling: StoredPooling) -> list[str]:
     """Returns a warning about a pooling that is not computed here."""
     if pooling != "other":
@@ -43,11 +70,17 @@ def remarks(pooling: StoredPooling) -> list[str]:
     return [f"its way to make a vector of a text ({MODULES_FILE}) is not computed here; --pooling chooses cls or mean"]
 
 
-def write_pooling(pooling: StoredPooling, width: int, folder: str) -> None:
+def write_modules(stored: StoredModel, width: int, folder: str) -> None:
     """Writes the files by which sentence-transformers makes vectors of `width` numbers as we do."""
-    modules = [{"idx": 0, "name": "0", "path": "", "type": f"{PREFIX}Transformer"},
-               {"idx": 1, "name": "1", "path": POOLING_FOLDER, "type": f"{PREFIX}Pooling"}]
-    os.makedirs(os.path.join(folder, POOLING_FOLDER))
-    stored_models.write_mapping(modules, os.path.join(folder, MODULES_FILE))
-    stored_models.write_mapping({"word_embedding_dimension": width} | {key: mode == pooling for key, mode in MODES.items()},
+    modules = [("", "Transformer"), (POOLING_FOLDER, "Pooling"), *([(NORMALIZE_FOLDER, "Normalize")] if stored.normalize else [])]
+    for path, _ in modules[1:]:
+        os.makedirs(os.path.join(folder, path))
+    stored_models.write_mapping([{"idx": index, "name": str(index), "path": path, "type": f"{PREFIX}{name}"}
+                                 for index, (path, name) in enumerate(modules)], os.path.join(folder, MODULES_FILE))
+    stored_models.write_mapping({"word_embedding_dimension": width} | {key: mode == stored.pooling for key, mode in MODES.items()},
                                 os.path.join(folder, POOLING_FOLDER, CONFIG_FILE))
+    prompts = {PROMPTS[name][0]: prompt for name, prompt in stored.prompts.items() if prompt}
+    stored_models.write_mapping({"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+                                os.path.join(folder, SETTINGS_FILE))
+    if stored.longest_text:
+        stored_models.write_mapping({"max_seq_length": stored.longest_text, "do_lower_case": False}, os.path.join(folder, LENGTH_FILE))
