@@ -64,6 +64,7 @@ class LiteRTModel(PortableModel):
         from ai_edge_litert.interpreter import Interpreter
         with hidden_output():  # it tells which kernels it has
             self._interpreter = Interpreter(model_path=path, num_threads=os.cpu_count())
+            self._interpreter.allocate_tensors()
         self._signature = self._interpreter.get_signature_runner()
         self._lock = threading.Lock()
 

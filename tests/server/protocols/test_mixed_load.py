@@ -129,9 +129,10 @@ def test_memory_stays_what_it_is_under_every_protocol(graph_tokenizer, small_con
         total = samples[-1][0]
         early = statistics.median(size for when, size in samples if WARM_UP * total < when <= 2 * WARM_UP * total)
         late = statistics.median(size for when, size in samples if when > (1 - WARM_UP) * total)
-        parts = [statistics.median(size for _, size in samples[place:place + max(1, len(samples) // 8)]) / 1024
-                 for place in range(0, len(samples), max(1, len(samples) // 8))]
-        print(f"\n{json.dumps(loads.counts)}\nMB over time: {', '.join(f'{size:.1f}' for size in parts)}\nRssAnon {early / 1024:.1f} MB, then {late / 1024:.1f} MB: {late / early - 1:+.2%}")
+        part = max(1, len(samples) // 8)
+        parts = [statistics.median(size for _, size in samples[place:place + part]) / 1024 for place in range(0, len(samples), part)]
+        print(f"\n{json.dumps(loads.counts)}\nRssAnon {early / 1024:.1f} MB, then {late / 1024:.1f} MB: {late / early - 1:+.2%}; over time "
+              f"{', '.join(f'{size:.1f}' for size in parts)}")
         assert not loads.faults and len(loads.counts) == 6, loads.faults
         assert late / early - 1 < MOST_GROWTH
         server.send_signal(signal.SIGTERM)
