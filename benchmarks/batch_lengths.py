@@ -23,10 +23,10 @@ def train_source(dataset: str):
     """Returns the training batches of a data set, with the defaults of `run_finetuning`."""
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
-    from official_bert.training import runs
+    from official_bert.training import run_config
     from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
     config = load_config(None, overrides=["task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}"],
-                         defaults=runs.DEFAULTS, checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint))
+                         defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
     return load_task(config).resolve(DataFiles(data_dir=os.path.join(FLAGS.data, "glue")), TRAIN_AND_EVALUATE).train
 
 

@@ -84,9 +84,10 @@ def make_model(folder: str) -> str:
     from official_bert.serving import export
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
-    from official_bert.training import runs
+    from official_bert.training import run_config
     settings = ["task=classification", "options.max_seq_length=256", "options.labels=[no, yes]", f"tokenizer.vocab_file={FLAGS.vocab_file}"]
-    config = load_config(None, overrides=[*settings, *(f"model.{name}={value}" for name, value in SIZE.items())], defaults=runs.DEFAULTS)
+    config = load_config(None, overrides=[*settings, *(f"model.{name}={value}" for name, value in SIZE.items())],
+                         defaults=run_config.DEFAULTS)
     task = load_task(config)
     served = make_served_model(task, task.build_model(), ServingOptions())
     export.export(served, config, export.ExportOptions(output=folder, batch_sizes=()))

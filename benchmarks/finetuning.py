@@ -74,11 +74,11 @@ def resolve(*more: str):
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import dataset_name
-    from official_bert.training import runs
+    from official_bert.training import run_config
     from official_bert.training.task import TRAIN_AND_EVALUATE
     named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
-    config = load_config(None, overrides=[*named, *overrides(), *more], defaults=runs.DEFAULTS,
-                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint))
+    config = load_config(None, overrides=[*named, *overrides(), *more], defaults=run_config.DEFAULTS,
+                         checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
     return load_task(config).resolve(given_files(), TRAIN_AND_EVALUATE)
 
 

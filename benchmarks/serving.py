@@ -73,11 +73,11 @@ def make_models(folder: str):
     from official_bert.serving.precision import policy_of
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
-    from official_bert.training import runs
+    from official_bert.training import run_config
     named = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]
     named += [f"tokenizer.vocab_file={FLAGS.vocab_file}"] if FLAGS.vocab_file else []
     config = load_config(FLAGS.config or None, overrides=named,
-                         defaults=runs.DEFAULTS, checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint))
+                         defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
     config = dataclasses.replace(config, options={**config.options, "labels": ["no", "yes"]})
     task = load_task(config)
     model = task.build_model()

@@ -20,7 +20,7 @@ from official_bert.config import load_config, to_dict
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop, runs
+from official_bert.training import loop, run_config
 from official_bert.training.distribution import Placement
 from official_bert.training.task import DataFiles
 
@@ -226,11 +226,11 @@ def test_a_checkpoint_tells_its_size_and_casing_on_top_of_the_small_yaml(golden,
     small = str(root / "configs/pretrain/small.yaml")
     formats.write(stored_small("pretraining"), "hugging_face", str(tmp_path / "hf"))
     said = []
-    config = load_config(small, checkpoint=runs.checkpoint_values(str(tmp_path / "hf")), report=said.append)
+    config = load_config(small, checkpoint=run_config.checkpoint_values(str(tmp_path / "hf")), report=said.append)
     assert config.model.hidden_size == 8 and config.model.num_hidden_layers == 2 and not config.tokenizer.do_lower_case
     assert config.tokenizer.vocab_file == str(tmp_path / "hf/vocab.txt")
     assert config.optimizer.warmup_steps == 5000 and len(said) == 1 and "model.hidden_size 8 instead of 512" in said[0]
-    found = runs.checkpoint_values(str(golden / "tf1_bert"))
+    found = run_config.checkpoint_values(str(golden / "tf1_bert"))
     assert found.values["model"]["hidden_size"] == 32 and "tokenizer" in found.values
 
 

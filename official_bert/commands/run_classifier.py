@@ -38,7 +38,7 @@ def main(_) -> None:
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
-    from official_bert.training import runs
+    from official_bert.training import run_config
     from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
@@ -47,11 +47,11 @@ def main(_) -> None:
     placement, run, given = Placement(**command_line.placement_values(FLAGS)), RunFolder(FLAGS.output_dir), given_flags(FLAGS)
     named = ["task=glue", f"options.dataset={dataset}", *(["options.language=zh"] if dataset == "xnli" else [])]  # as XnliProcessor of 2018
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given, overrides=[*named, *FLAGS.set], report=print,
-                         defaults=merge(runs.DEFAULTS, AS_IN_2018),
-                         checkpoint=runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
+                         defaults=merge(run_config.DEFAULTS, AS_IN_2018),
+                         checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
     if steps.train:
-        runs.check_read(config, runs.asked_keys(given, FLAGS.set))
-    task = load_task(config if steps.train else runs.with_vocabulary_of(config, run))
+        run_config.check_read(config, run_config.asked_keys(given, FLAGS.set))
+    task = load_task(config if steps.train else run_config.with_vocabulary_of(config, run))
     files = DataFiles(data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
                       allow_changed_data=FLAGS.allow_changed_data)
     finetuning.classify_as_in_2018(task, files, run, placement, FLAGS.init_checkpoint, steps)

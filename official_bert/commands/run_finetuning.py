@@ -70,7 +70,7 @@ def main(_) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
     from official_bert.interface import finetuning
     from official_bert.models.run_folder import RunFolder
-    from official_bert.training import runs
+    from official_bert.training import run_config
     from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps
     placement = Placement(**command_line.placement_values(FLAGS))
@@ -88,7 +88,7 @@ def main(_) -> None:
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
                       predict_file=FLAGS.predict_file, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data,
                       cache_dir=os.path.expanduser(FLAGS.cache_dir))
-    asked = runs.asked_keys(given, FLAGS.set)
+    asked = run_config.asked_keys(given, FLAGS.set)
     if searching:
         _search(command_line.from_flags(SearchFlags, FLAGS), config, files, placement, steps, asked)
         return

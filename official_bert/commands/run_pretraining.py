@@ -46,7 +46,7 @@ def main(_) -> None:
     from official_bert.models.checkpoints import trained_weights
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
-    from official_bert.training import evaluation, loop, runs
+    from official_bert.training import evaluation, loop, run_config
     from official_bert.training.distribution import Placement, is_first_worker
     from official_bert.training.task import DataFiles
     placement = Placement(**command_line.placement_values(FLAGS))
@@ -56,11 +56,11 @@ def main(_) -> None:
         (["profile_steps"], FLAGS.mode == "train" and do_train, "training (--mode=train)"),
         (["do_train"], FLAGS.mode == "train" or not FLAGS.do_train, "--mode=train"),
         (["idle_seconds"], FLAGS.mode == "eval_continuous", "--mode=eval_continuous")])
-    checkpoint = runs.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "", pretraining=True)
+    checkpoint = run_config.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "", pretraining=True)
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
                          checkpoint=checkpoint, report=print,
                          defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
-    runs.check_read(config, runs.asked_keys(given_flags(FLAGS), FLAGS.set))
+    run_config.check_read(config, run_config.asked_keys(given_flags(FLAGS), FLAGS.set))
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
     evaluates = FLAGS.mode == "eval" or (FLAGS.mode == "train" and not do_train)
     if not FLAGS.output_dir and not (evaluates and FLAGS.init_checkpoint):
@@ -71,9 +71,9 @@ def main(_) -> None:
     elsewhere = ""
     if evaluates and not run.has_weights(best):
         elsewhere = trained_weights(run, FLAGS.init_checkpoint)
-        config = runs.with_objective_of(config, elsewhere)
+        config = run_config.with_objective_of(config, elsewhere)
     elif evaluates or FLAGS.mode == "eval_continuous":
-        config = runs.with_vocabulary_of(config, run, FLAGS.allow_changed_data)
+        config = run_config.with_vocabulary_of(config, run, FLAGS.allow_changed_data)
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file,
                                               allow_changed_data=FLAGS.allow_changed_data,
                                               cache_dir=os.path.expanduser(FLAGS.cache_dir))

@@ -44,7 +44,7 @@ def main(_) -> None:
     """Trains, answers, or both."""
     from official_bert.interface.questions import QuestionRun, check_task
     from official_bert.models.run_folder import RunFolder
-    from official_bert.training import runs
+    from official_bert.training import run_config
     from official_bert.training.distribution import Placement, answering_scope, is_first_worker
     from official_bert.training.task import DataFiles
     given, path, bert_config_file = given_flags(FLAGS), FLAGS.config, FLAGS.bert_config_file
@@ -53,10 +53,10 @@ def main(_) -> None:
 
     def make_config():
         config = load_config(path, bert_config_file=bert_config_file, flags=given, report=print,
-                             overrides=overrides + ([] if path else ["task=squad"]), checkpoint=runs.checkpoint_values(*start),
+                             overrides=overrides + ([] if path else ["task=squad"]), checkpoint=run_config.checkpoint_values(*start),
                              defaults=merge({} if path else FINE_TUNING, ANSWERS_OF_2018))
         check_task(config)
-        runs.require_vocabulary(config)
+        run_config.require_vocabulary(config)
         return config
 
     squad = QuestionRun(

@@ -35,6 +35,9 @@ class BatchSource(Protocol):
 
     batches_per_epoch: int
     batch_size: int
+    rows: int  # that an epoch counts: for windows over texts, the texts
+    examples: Sequence[Mapping[str, np.ndarray]]  # () of records on disk
+    order: str  # the rule that shuffles records, "" of examples in memory
 
     @property
     def content(self) -> list:
@@ -102,6 +105,7 @@ class RecordSource:
         rows = self._order.size
         keeps_remainder = not shuffle or rows < batch_size
         self.batches_per_epoch = -(-rows // batch_size) if keeps_remainder else rows // batch_size
+        self.rows, self.examples = self.batches_per_epoch * batch_size, ()
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
         """Batches start, start + 1, ...: endless if shuffled, else one epoch."""
@@ -207,6 +211,8 @@ class ExampleSource:
 
     Raises ValueError if there is no example.
     """
+
+    order = ""
 
     def __init__(self, examples: Sequence[Mapping[str, np.ndarray]], batch_size: int, seed: int = 0, shuffle: bool = True,
                  buckets: Sequence[int] = (), length_key: str = "input_ids",

@@ -36,7 +36,7 @@ from official_bert.models.run_folder import RunFolder, step_of
 from official_bert.tasks.loading import load_task, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text.vocab import load_vocab
-from official_bert.training import checkpointing, guards, runs, search
+from official_bert.training import checkpointing, guards, run_config, runs, search
 from official_bert.training.distribution import Placement, check_backend, is_first_worker, make_strategy
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
 
@@ -94,11 +94,11 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
         return stored
     _, asked = inherited_and_asked(path or None, overrides=overrides, **more)
     vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
-    checkpoint = runs.checkpoint_values(init_checkpoint, output_dir, vocab_file)
-    config = load_config(path or None, overrides=overrides, defaults=runs.DEFAULTS, checkpoint=checkpoint, report=report, **more)
+    checkpoint = run_config.checkpoint_values(init_checkpoint, output_dir, vocab_file)
+    config = load_config(path or None, overrides=overrides, defaults=run_config.DEFAULTS, checkpoint=checkpoint, report=report, **more)
     if not train:
-        return runs.with_classes_of(config, init_checkpoint)
-    runs.check_read(config, runs.asked_keys(more.get("flags"), overrides))
+        return run_config.with_classes_of(config, init_checkpoint)
+    run_config.check_read(config, run_config.asked_keys(more.get("flags"), overrides))
     return config
 
 
@@ -143,9 +143,9 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked: It
     with make_strategy(placement).scope():  # its replicas share a batch
         for setting in settings:
             if fixed := {key: value for key, value in setting.items() if key in FIXED_BY_CHECKPOINT}:
-                load_config(flags=fixed, checkpoint=runs.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file))
+                load_config(flags=fixed, checkpoint=run_config.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file))
             one = search.with_setting(config, setting)
-            runs.check_read(one, {*asked, *setting})
+            run_config.check_read(one, {*asked, *setting})
             guards.check_counted(one.training)
             guards.check_reinitialized(one, init_checkpoint)
             load_task(one).check(steps)

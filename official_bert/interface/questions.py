@@ -13,7 +13,7 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Questions, Task, average_logits
-from official_bert.training import evaluation, loop, runs
+from official_bert.training import evaluation, loop, run_config, runs
 from official_bert.training.distribution import Placement, is_first_worker
 from official_bert.training.reporting.metric_text import metric_lines
 from official_bert.training.task import DataFiles, Steps
@@ -45,7 +45,7 @@ class QuestionRun:
     @property
     def asked(self) -> Collection[str]:
         """The dotted keys that the user gives."""
-        return runs.asked_keys(self.flags, self.overrides)
+        return run_config.asked_keys(self.flags, self.overrides)
 
     def check(self) -> None:
         """Raises ValueError for steps without their data or their runs, and for files that answers would replace."""
@@ -68,7 +68,7 @@ class QuestionRun:
     def train(self, placement: Placement) -> None:
         """Fine-tunes into the run's folder, or continues there; first checks what is measured afterwards."""
         config = self.make_config()
-        runs.check_read(config, self.asked)
+        run_config.check_read(config, self.asked)
         task = load_task(config)
         version_2 = task.options.version_2_with_negative
         languages.check(self.eval_files, version_2)

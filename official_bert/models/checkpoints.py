@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_bert import config
 from official_bert.model_config import OF_RELATIVES
-from official_bert.models.encoder import weights_by_name
+from official_bert.models.encoder import encoder_within, weights_by_name
 from official_bert.models.interchange import classes, formats
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as checkpoint_at
@@ -92,7 +92,7 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None) 
 def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: Sequence[formats.Misfit]) -> None:
     """Raises ValueError if the checkpoint holds a model of another size, or no BERT model."""
     where = f"--init_checkpoint={found.origin}"
-    encoder = getattr(model, "encoder", model)
+    encoder = encoder_within(model)
     inside = [name for name in weights_by_name(encoder) if not name.startswith(("pooler/", "bilstm_"))]
     if not taken:
         raise ValueError(f"{where}: holds no variable of this model; it has {sorted(found.weights)[:5]}")
@@ -111,7 +111,7 @@ def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: S
 
 def _differences(model: keras.Model, found: StoredModel) -> tuple[config.Difference, ...]:
     """The settings that make the encoder compute differently from the trained one."""
-    settings = getattr(model, "encoder", model).settings
+    settings = encoder_within(model).settings
     if found.config is None:
         return ()
     return tuple(config.Difference(key, getattr(found.config, key), settings[key])

@@ -185,12 +185,17 @@ class EncoderWithHeads(keras.Model):
         return cls(**{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])})
 
 
+def encoder_within(model: keras.Model) -> Any:
+    """Returns the encoder of a model with heads; any other model is its own."""
+    return getattr(model, "encoder", model)
+
+
 def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
     """The weights of an encoder, or of a model with heads, by their paths without the names of encoder and model.
 
     So a weight has one name, whatever the models are called and in whatever order they were built.
     """
-    encoder = getattr(model, "encoder", model)
+    encoder = encoder_within(model)
     named: dict[str, keras.Variable] = {}
     for variable in model.weights:
         name = variable.path.removeprefix(f"{model.name}/").removeprefix(f"{encoder.name}/")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from official_bert.models.encoder import weights_by_name
+from official_bert.models.encoder import encoder_within, weights_by_name
 
 WHERE = "config.training.freeze"
 FROZEN_BY = "training.freeze or options.features"
@@ -25,7 +25,7 @@ def part_of(name: str) -> str:
 
 def layers_of(model: keras.Model) -> int:
     """The number of layers with weights of their own in a model's encoder. Raises ValueError for a model without one."""
-    config = getattr(getattr(model, "encoder", model), "config", None)
+    config = getattr(encoder_within(model), "config", None)
     if config is None:
         raise ValueError(f"expected a model with a BertEncoder as its encoder, whose parts have names, got {type(model).__name__}")
     return config.own_layers

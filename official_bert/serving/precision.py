@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.models.encoder import encoder_within
+
 Precision = Literal["float32", "bfloat16", "int8"]
 POLICIES: Mapping[Precision, str] = {"float32": "float32", "bfloat16": "mixed_bfloat16", "int8": "float32"}  # of the model that is exported
 X86 = ("x86_64", "amd64")
@@ -46,7 +48,7 @@ class Weights(NamedTuple):
 def weights_in(precision: Precision, model: keras.Model) -> Weights:
     """Returns what graphs read in a precision for the weights of a model, which was made in its `policy_of`."""
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
-    encoder = getattr(model, "encoder", model)
+    encoder = encoder_within(model)
     if precision == "bfloat16":
         # Layer norm computes in float32. Heads are small; the word embeddings, which are not, are the encoder's.
         others = {id(weight): tf.Variable(tf.cast(weight.value, tf.bfloat16), trainable=False) for weight in encoder.weights

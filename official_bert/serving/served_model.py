@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from official_bert.config import check_length
 from official_bert.models.bi_encoder import Pooling, text_vectors
-from official_bert.models.encoder import BertEncoder
+from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
@@ -119,7 +119,7 @@ class ServedModel(tf.Module, abc.ABC):
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         self.longest = dict.fromkeys(ID_INPUTS, max_seq_length)
-        self.encoder = getattr(model, "encoder", model)
+        self.encoder = encoder_within(model)
         self.special = {name: tokenizer.special_id(f"[{name}]") for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
 
     @classmethod
@@ -312,7 +312,7 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
     Raises ValueError for an encoder alone if its task's answers are asked for, and as `ServedModel.make` does.
     """
     if options.head == "embeddings" and (task.head != "embeddings" or isinstance(model, BertEncoder)):
-        return ServedEmbeddings.make(task, getattr(model, "encoder", model), options, **vector_settings(task))
+        return ServedEmbeddings.make(task, encoder_within(model), options, **vector_settings(task))
     if isinstance(model, BertEncoder):
         raise ValueError("--head: this checkpoint is an encoder without a head: expected --head=embeddings")
     return task.served(model, options)

@@ -40,7 +40,7 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     run = RunFolder(local_copy(output_dir))
     digests = task.data_digests(files)
     start = RunFolder.around(local_checkpoint(init_checkpoint)) if init_checkpoint else NO_RUN
-    folds = bool(getattr(task.options, "folds", 0))
+    folds = bool(task.folds)
     for place in {run, start} - {NO_RUN}:
         origins.check_held_out_part(digests, place, folds)
         if "eval" not in digests or folds:

@@ -28,7 +28,7 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
     origin: dict[str, Any] = dict(digests)
     if "train" not in digests:
         origin["train_content"] = _all([phase.source.content for phase in phases])
-        origin[ORDER] = getattr(phases[0].source, ORDER, "")
+        origin[ORDER] = phases[0].source.order
     if "eval" not in digests:
         origin["eval_content"] = _all([phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
     if config.tokenizer.vocab_file:

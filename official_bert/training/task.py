@@ -157,13 +157,32 @@ class TaskBase(abc.ABC):
     Options: ClassVar[type]
 
     def __post_init__(self):
-        for length in getattr(self.options, "buckets", ()):  # refuses wrong options at once
+        for length in self.buckets:  # refuses wrong options at once
             check_length(length, self.config.model, "config.options.buckets", least=1)
 
     @functools.cached_property
     def options(self) -> Any:
         """The task's own options, an `Options`."""
         return build(self.Options, self.config.options, "config.options")
+
+    def _option(self, name: str, default: Any) -> Any:
+        """The value of an option that not every task has."""
+        return getattr(self.options, name, default)
+
+    @property
+    def buckets(self) -> Sequence[int]:
+        """The lengths to which batches are padded; none: to the longest row of each batch."""
+        return self._option("buckets", ())
+
+    @property
+    def labels(self) -> Any:
+        """The labels in the order of the outputs, as far as they are known; of a task of its own, whatever it calls so."""
+        return self._option("labels", ())
+
+    @property
+    def folds(self) -> int:
+        """Into how many parts the training data are divided, one of which is held out; 0 if they are not."""
+        return self._option("folds", 0)
 
     @property
     @abc.abstractmethod
@@ -173,8 +192,7 @@ class TaskBase(abc.ABC):
     @property
     def classes(self) -> Classes:
         """The labels of the outputs and the kind of answer: a checkpoint's head must mean the same."""
-        labels = getattr(self.options, "labels", ())
-        return Classes(labels if isinstance(labels, tuple) else (), KINDS.get(self.head, ""))
+        return Classes(self.labels if isinstance(self.labels, tuple) else (), KINDS.get(self.head, ""))
 
     @property
     def loss_names(self) -> Sequence[str]:

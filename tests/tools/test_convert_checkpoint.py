@@ -16,7 +16,7 @@ from made_checkpoints import SMALL, stored_small
 from official_bert.config import Config, load_config, save_config
 from official_bert.model_config import OF_2018
 from official_bert.models.interchange import formats, stored_models
-from official_bert.training import runs
+from official_bert.training import run_config
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -131,10 +131,10 @@ def test_the_sentence_task_stays_with_our_checkpoints_and_others_say_that_they_c
     formats.write(dataclasses.replace(stored_small("pretraining"), sentence_task="sop"), "ours", str(tmp_path / "run"))
     assert "sentence task" not in convert(to="ours", input=tmp_path / "run", output=tmp_path / "again")
     assert formats.read(str(tmp_path / "again")).sentence_task == "sop"
-    found = runs.checkpoint_values(str(tmp_path / "again"), pretraining=True).values
+    found = run_config.checkpoint_values(str(tmp_path / "again"), pretraining=True).values
     assert found["options"] == {"sentence_task": "sop"}
     told = []
-    assert runs.with_objective_of(Config(), str(tmp_path / "again"), told.append).options == {"sentence_task": "sop"}
+    assert run_config.with_objective_of(Config(), str(tmp_path / "again"), told.append).options == {"sentence_task": "sop"}
     assert told[0].endswith("its sentence task, sop, is evaluated")
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
     assert "left out, for this format has no place for the sentence task: sop" in said

@@ -19,7 +19,7 @@ from official_bert.interface import finetuning
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import checkpointing, evaluation, loop, runs
+from official_bert.training import checkpointing, evaluation, loop, run_config
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting.metric_text import metric_lines
 from official_bert.training.reporting.run_log import Watcher
@@ -35,7 +35,7 @@ SCRIPT = {4: 0.5, 8: 0.9, 12: 0.7, 16: 0.9, 20: 0.8, 24: 0.95, 28: 0.1, 32: 0.2}
 
 
 def config(**training):
-    return make_config("classification", options={"dev_share": 0.0}, training=runs.DEFAULTS["training"] | {
+    return make_config("classification", options={"dev_share": 0.0}, training=run_config.DEFAULTS["training"] | {
         "batch_size": 8, "eval_batch_size": 8, "epochs": 8.0, "save_every": 3, "log_every": 1, "steps_per_loop": 1,
         "report": False} | training)
 
@@ -219,7 +219,7 @@ def test_evaluations_are_due_at_the_ends_of_epochs(training, last, wanted):
 
 
 def test_runs_of_2018s_commands_and_earlier_runs_answer_with_their_last_checkpoint(tmp_path):
-    of_2018 = build(RunConfig, merge(merge(runs.DEFAULTS, AS_IN_2018), {"task": "glue"}))
+    of_2018 = build(RunConfig, merge(merge(run_config.DEFAULTS, AS_IN_2018), {"task": "glue"}))
     assert (of_2018.training.answer_with, of_2018.training.eval_epochs, of_2018.training.patience) == ("last", 0.0, 0)
     earlier = to_dict(config())
     for key in ("answer_with", "eval_epochs", "patience"):

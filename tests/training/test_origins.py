@@ -16,7 +16,7 @@ from official_bert.data.sources import ExampleSource, RecordSource
 from official_bert.models.run_folder import CONFIG_FILE, RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
-from official_bert.training import checkpointing, evaluation, loop, origins, runs
+from official_bert.training import checkpointing, evaluation, loop, origins, run_config
 from official_bert.training.distribution import Placement
 from official_bert.training.schedules.phases import Phase
 from official_bert.training.task import DataFiles, Resolved
@@ -254,7 +254,7 @@ def test_the_casing_is_chosen_with_the_first_vocabulary(tmp_path):
     save_config(make_config(), str(tmp_path / CONFIG_FILE))
     cased = make_config(tokenizer={"vocab_file": "cased.txt", "do_lower_case": False})
     assert len(checkpointing.check_same_run(cased, RunFolder(str(tmp_path)))) == 2
-    assert "tokenizer" not in runs.checkpoint_values("gone", str(tmp_path)).values
+    assert "tokenizer" not in run_config.checkpoint_values("gone", str(tmp_path)).values
     save_config(cased, str(tmp_path / CONFIG_FILE))
     with pytest.raises(ValueError, match="tokenizer.do_lower_case: False -> True"):
         checkpointing.check_same_run(make_config(), RunFolder(str(tmp_path)))
@@ -275,19 +275,20 @@ def test_an_evaluation_on_the_training_file_is_noticed(tmp_path):
 
 def test_an_evaluation_takes_the_vocabulary_of_the_run_and_refuses_another(tmp_path, words):
     plain = make_config()
-    assert runs.with_vocabulary_of(plain, RunFolder(str(tmp_path))) == plain  # no run yet
+    assert run_config.with_vocabulary_of(plain, RunFolder(str(tmp_path))) == plain  # no run yet
     (tmp_path / "run").mkdir()
     RunFolder(str(tmp_path / "run")).write_config(make_config(tokenizer={"vocab_file": str(words), "do_lower_case": False}))
     run = str(tmp_path / "run")
-    assert runs.with_vocabulary_of(plain, RunFolder(run)).tokenizer == TokenizerConfig(vocab_file=f"{run}/vocab.txt", do_lower_case=False)
+    own = run_config.with_vocabulary_of(plain, RunFolder(run)).tokenizer
+    assert own == TokenizerConfig(vocab_file=f"{run}/vocab.txt", do_lower_case=False)
     same = make_config(tokenizer={"vocab_file": str(words), "do_lower_case": False})
-    assert runs.with_vocabulary_of(same, RunFolder(run)) == same
+    assert run_config.with_vocabulary_of(same, RunFolder(run)) == same
     with pytest.raises(ValueError, match="text is not lower-cased for"):
-        runs.with_vocabulary_of(make_config(tokenizer={"vocab_file": str(words)}), RunFolder(run))
+        run_config.with_vocabulary_of(make_config(tokenizer={"vocab_file": str(words)}), RunFolder(run))
     words.write_text(words.read_text().replace("w0", "other"))
     with pytest.raises(ValueError, match=r"holds a run with another vocabulary than .*/vocab.txt; leave --vocab_file out"):
-        runs.with_vocabulary_of(same, RunFolder(run))
-    assert runs.with_vocabulary_of(same, RunFolder(run), may_change=True) == same
+        run_config.with_vocabulary_of(same, RunFolder(run))
+    assert run_config.with_vocabulary_of(same, RunFolder(run), may_change=True) == same
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from official_bert.files import written_folder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
-from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, weights_by_name
+from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, encoder_within, weights_by_name
 from official_bert.models.interchange import prefixes, published, stored_models
 from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.projects import ours, tf_models
@@ -248,7 +248,7 @@ def _some(names, separator: str = ", ", most: int = 6) -> str:
 def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Computes all outputs of a model, those of its encoder included."""
     rows = {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}
-    encoder = getattr(model, "encoder", model)
+    encoder = encoder_within(model)
     found = {name: encoder(rows)[name] for name in ("sequence_output", "pooled_output")}
     if model is not encoder:
         more = {name: value[:, None] for name, value in rows.items()} if isinstance(model, ChoiceClassifier) else dict(inputs)

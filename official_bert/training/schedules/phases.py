@@ -84,8 +84,7 @@ def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | N
     epochs = training.epochs if epochs is None else epochs
     if training.epoch_rounding == "up":
         return int(epochs * source.batches_per_epoch)
-    rows = getattr(source, "rows", source.batches_per_epoch * source.batch_size)
-    return int(rows / training.batch_size * epochs)
+    return int(source.rows / training.batch_size * epochs)
 
 
 def evaluation_steps(phase: Phase) -> list[int]:

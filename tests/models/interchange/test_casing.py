@@ -11,7 +11,7 @@ from official_bert.interface import finetuning
 from official_bert.models.interchange import casing, formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import restore_for_inference
-from official_bert.training import guards, runs
+from official_bert.training import guards, run_config
 
 CASED = [*WORDS[:-2], "Anna", "Rome"]
 CHINESE = [*WORDS[:5], *map(chr, range(0x4E00, 0x4E00 + 994)), "<S>", *"abcdefgh"]
@@ -44,11 +44,11 @@ def test_contradictions_are_refused(tmp_path):
     uncased, cased = written(tmp_path, "tf1", "uncased_L-3"), written(tmp_path, "tf1", "cased_L-3", CASED)
     (tmp_path / "cased.txt").write_text("\n".join(CASED))
     with pytest.raises(ValueError, match="cased.txt: more than 1 % of its entries have capital letters, but text is lower-cased for"):
-        runs.checkpoint_values(uncased, vocab_file=str(tmp_path / "cased.txt"))
-    assert runs.checkpoint_values(cased).values["tokenizer"]["do_lower_case"] is False
+        run_config.checkpoint_values(uncased, vocab_file=str(tmp_path / "cased.txt"))
+    assert run_config.checkpoint_values(cased).values["tokenizer"]["do_lower_case"] is False
     plain = written(tmp_path, "tf1", "plain", vocab=None)
-    assert "do_lower_case" not in runs.checkpoint_values(plain).values["tokenizer"]
-    assert runs.checkpoint_values(plain, vocab_file=str(tmp_path / "cased.txt")).values["tokenizer"]["do_lower_case"] is False
+    assert "do_lower_case" not in run_config.checkpoint_values(plain).values["tokenizer"]
+    assert run_config.checkpoint_values(plain, vocab_file=str(tmp_path / "cased.txt")).values["tokenizer"]["do_lower_case"] is False
     with pytest.raises(ValueError, match="--do_lower_case=true: text is not lower-cased for there"):
         casing.agreed(False, True, "there")
     assert casing.agreed(None, None, "") is None and casing.agreed(True, None, "") and not casing.agreed(None, False, "")
@@ -103,9 +103,9 @@ def test_another_vocabulary_of_the_same_size_is_refused_unless_it_fills_free_pla
         given.write_text("\n".join(entries) + "\n")
         if told:
             with pytest.raises(ValueError, match=told):
-                runs.checkpoint_values(path, vocab_file=str(given))
+                run_config.checkpoint_values(path, vocab_file=str(given))
         else:
-            runs.checkpoint_values(path, vocab_file=str(given))
+            run_config.checkpoint_values(path, vocab_file=str(given))
 
 
 @pytest.mark.parametrize("place", ["flag", "override", "yaml"])

@@ -16,7 +16,7 @@ from official_bert.models.interchange.projects import ours
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import runs
+from official_bert.training import run_config
 
 LEFT_TO_RIGHT = dataclasses.replace(SMALL, attention="left_to_right")
 ROWS = {"input_ids": np.array([[2, 5, 6, 3]]), "input_mask": np.array([[1, 1, 1, 1]]), "segment_ids": np.array([[0, 0, 0, 0]])}
@@ -76,28 +76,28 @@ def test_evaluation_has_the_objective_of_the_checkpoint(tmp_path):
     formats.write(dataclasses.replace(stored_of(LEFT_TO_RIGHT), objective="next_token"), "ours", str(tmp_path / "next"))
     formats.write(stored_of(SMALL), "ours", str(tmp_path / "masked"))
     lines = []
-    config = load_config(None, checkpoint=runs.checkpoint_values(str(tmp_path / "next")))
-    config = runs.with_objective_of(config, str(tmp_path / "next"), lines.append)
+    config = load_config(None, checkpoint=run_config.checkpoint_values(str(tmp_path / "next")))
+    config = run_config.with_objective_of(config, str(tmp_path / "next"), lines.append)
     assert config.options == {"objective": "next_token", "sentence_task": "none"}
     assert "its objective, next_token, is evaluated" in lines[0] and "only words are evaluated" in lines[1]
     assert load_task(config).loss_names == ("next_token",)
-    assert runs.with_objective_of(config, str(tmp_path / "next"), lines.append) == config and len(lines) == 2
-    assert runs.with_objective_of(config, str(tmp_path / "masked"), lines.append).options["objective"] == "masked_lm"
+    assert run_config.with_objective_of(config, str(tmp_path / "next"), lines.append) == config and len(lines) == 2
+    assert run_config.with_objective_of(config, str(tmp_path / "masked"), lines.append).options["objective"] == "masked_lm"
 
 
 def test_pre_training_goes_on_with_the_objective_of_the_checkpoint_unless_it_is_told_otherwise(tmp_path):
     formats.write(dataclasses.replace(stored_of(LEFT_TO_RIGHT), objective="next_token"), "ours", str(tmp_path / "next"))
-    start = runs.checkpoint_values(str(tmp_path / "next"), pretraining=True)
+    start = run_config.checkpoint_values(str(tmp_path / "next"), pretraining=True)
     assert load_config(None, checkpoint=start).options == {"objective": "next_token"}
     assert load_config(None, checkpoint=start, overrides=["options.objective=masked_lm"]).options == {"objective": "masked_lm"}
-    resumed = runs.checkpoint_values("gone", str(tmp_path / "next"), pretraining=True)
+    resumed = run_config.checkpoint_values("gone", str(tmp_path / "next"), pretraining=True)
     assert load_config(None, checkpoint=resumed).options == {"objective": "next_token"}
-    assert "options" not in runs.checkpoint_values(str(tmp_path / "next")).values
+    assert "options" not in run_config.checkpoint_values(str(tmp_path / "next")).values
 
 
 def test_fine_tuning_takes_the_direction_from_the_checkpoint_and_may_add_a_bilstm(tmp_path):
     formats.write(stored_of(LEFT_TO_RIGHT), "ours", str(tmp_path / "run"))
-    checkpoint = runs.checkpoint_values(str(tmp_path / "run"))
+    checkpoint = run_config.checkpoint_values(str(tmp_path / "run"))
     config = load_config(None, checkpoint=checkpoint, overrides=["model.bilstm_layers=1"])
     assert (config.model.attention, config.model.bilstm_layers) == ("left_to_right", 1)
     with pytest.raises(ValueError, match="config.model.attention is 'left_to_right' there, got 'bidirectional'"):

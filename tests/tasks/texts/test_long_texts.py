@@ -15,7 +15,7 @@ from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text import graph_packing, packing
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.training import runs
+from official_bert.training import run_config
 from official_bert.training.distribution import Placement
 from official_bert.training.task import DataFiles, Steps
 
@@ -60,7 +60,7 @@ def test_windows_are_rows_with_the_label_of_their_text():
 def config(**options):
     windows = {"doc_stride": 5} if options.get("truncate") == "windows" else {}
     return make_config("classification", options={"max_seq_length": 12, **windows, **options},
-                       training=runs.DEFAULTS["training"] | {"batch_size": 8, "eval_batch_size": 3, "epochs": 1.0, "report": False})
+                       training=run_config.DEFAULTS["training"] | {"batch_size": 8, "eval_batch_size": 3, "epochs": 1.0, "report": False})
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from official_bert.config import Config, ModelConfig, TokenizerConfig
 from official_bert.data.tagged import chunk_tags
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
-from official_bert.models.encoder import BertEncoder, weights_by_name
+from official_bert.models.encoder import BertEncoder, encoder_within, weights_by_name
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
 from official_bert.models.interchange.stored_models import Kind, Objective, StoredModel
@@ -115,7 +115,7 @@ def read_keras(path: str) -> StoredModel:
         raise ValueError(f"{path}: cannot be read as a Keras model of ours: {str(error).strip().splitlines()[0]}") from None
     if not isinstance(model, MODELS):
         raise ValueError(f"{path}: expected a BERT model of ours, got {type(model).__name__}")
-    encoder: Any = getattr(model, "encoder", model)
+    encoder = encoder_within(model)
     known = {field: encoder.settings[field] for field in ModelConfig.__dataclass_fields__}
     weights = {name: value.numpy() for name, value in named_weights(model).items()}
     head = stored_models.head_of(weights, path)

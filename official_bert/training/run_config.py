@@ -1,0 +1,124 @@
+"""The configuration of a run: from flags, a YAML, a checkpoint's files and what the run in the folder says itself."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from official_bert.config import FINE_TUNING, CheckpointValues, Config, merge, refuse_unused
+from official_bert.files import exists
+from official_bert.models.interchange import casing, classes, formats
+from official_bert.models.interchange.projects import ours
+from official_bert.models.run_folder import VOCAB_FILE, RunFolder
+from official_bert.text.vocab import load_vocab
+
+# Pairs: a key, and the key that replaces it unless 0.
+UNREAD_BESIDE = (("training.epochs", "training.steps"), ("training.eval_epochs", "training.eval_every"),
+                 ("optimizer.warmup_proportion", "optimizer.warmup_steps"))
+DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
+    "training": {"keep_checkpoints": 1, "eval_epochs": 1.0, "answer_with": "best", "report": True}})
+
+
+def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "", pretraining: bool = False) -> CheckpointValues:
+    """Returns the configuration values in a checkpoint's files: the model, the vocabulary (unless one is given), the casing.
+
+    For `pretraining` also the objective of one that predicts the next token, and the sentence task of one that learned the order of
+    sentences: training goes on with them unless it is told otherwise.
+
+    If `output_dir` has a run, they come from its configuration, because the checkpoint may be gone. Raises ValueError if there is no
+    checkpoint, or if the vocabulary is not of its casing.
+    """
+    if not init_checkpoint:
+        return CheckpointValues({})
+    run = RunFolder(output_dir)
+    if begun := run.config():
+        values = {"model": dataclasses.asdict(begun.model), "tokenizer": dataclasses.asdict(begun.tokenizer)}
+        if not run.casing_is_chosen:
+            del values["tokenizer"]
+        own = _objectives(begun.options.get("objective", ""), begun.options.get("sentence_task", "")) if pretraining else {}
+        return CheckpointValues(values | own, f"--output_dir={output_dir}")
+    try:
+        stored = formats.read(init_checkpoint)
+    except ValueError as error:
+        raise ValueError(f"--init_checkpoint={error}") from None
+    model = {} if stored.config is None else {"model": dataclasses.asdict(stored.config)}
+    lower_case = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
+    tokenizer = {"vocab_file": formats.vocab_file_of(init_checkpoint, stored), "do_lower_case": lower_case}
+    known = {key: value for key, value in tokenizer.items() if value not in ("", None)}
+    own = _objectives(stored.objective, stored.sentence_task) if pretraining else {}
+    return CheckpointValues(model | {"tokenizer": known} | own, f"--init_checkpoint={stored.origin}")
+
+
+def _objectives(objective: str, sentence_task: str) -> dict[str, Any]:
+    """The values of what a model of pre-training has learned, as far as they are not the defaults."""
+    own = {"objective": objective} if objective == "next_token" else {}
+    if sentence_task == "sop":
+        own["sentence_task"] = sentence_task
+    return {"options": own} if own else {}
+
+
+def with_classes_of(config: Config, init_checkpoint: str) -> Config:
+    """A configuration, for use without training data, with the checkpoint's labels and kind of answer."""
+    if not init_checkpoint or config.task not in ("classification", "ner") or config.options.get("labels"):
+        return config
+    stored = formats.read(init_checkpoint)
+    stored = formats.as_head(stored, "tagger") if config.task == "ner" and stored.head == "classifier" else stored
+    if stored.head not in ("classifier", "tagger"):
+        return config
+    found = ours.class_options(stored)
+    if (columns := config.options.get("label_columns")) and not classes.named(found.get("labels", ())):
+        found |= {"labels": list(columns)}  # the columns name what the checkpoint does not
+    return dataclasses.replace(config, options=merge(found, config.options))
+
+
+def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[str], None] = print) -> Config:
+    """A configuration, to evaluate pre-training on a checkpoint: with its objective and its task about sentences, or without one if it
+    has no head for it.
+    """
+    stored, options = formats.read(init_checkpoint), config.options
+    if stored.objective not in ("", options.get("objective", "masked_lm")):
+        report(f"{stored.origin}: its objective, {stored.objective}, is evaluated")
+        options = merge(options, {"objective": stored.objective})
+    if ours.HEAD_FOR_SENTENCES not in stored.weights and options.get("sentence_task") != "none":
+        report(f"{stored.origin}: it has no head for sentences; only words are evaluated")
+        options = merge(options, {"sentence_task": "none"})
+    elif stored.sentence_task not in ("", options.get("sentence_task", "nsp")) and options.get("sentence_loss", True):
+        report(f"{stored.origin}: its sentence task, {stored.sentence_task}, is evaluated")
+        options = merge(options, {"sentence_task": stored.sentence_task})
+    return dataclasses.replace(config, options=options)
+
+
+def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False) -> Config:
+    """A configuration, to evaluate the run in a folder: with its vocabulary and casing, unless another vocabulary `may_change` them.
+
+    Raises ValueError for another vocabulary or casing than that of the run.
+    """
+    begun, path = run.config(), config.tokenizer.vocab_file
+    if begun is None or not begun.tokenizer.vocab_file or not exists(begun.tokenizer.vocab_file):
+        return config
+    if not path:
+        return dataclasses.replace(config, tokenizer=begun.tokenizer)
+    if not may_change:
+        if load_vocab(path) != load_vocab(begun.tokenizer.vocab_file):
+            raise ValueError(f"--output_dir={run.path} holds a run with another vocabulary than {path}; leave --vocab_file out to "
+                             "evaluate with the run's own")
+        casing.agreed(begun.tokenizer.do_lower_case, config.tokenizer.do_lower_case, run.path)
+    return config
+
+
+def asked_keys(flags: Mapping[str, Any] | None, overrides: Iterable[str]) -> set[str]:
+    """Returns the dotted keys that the flags of 2018 and --set give."""
+    return {*(flags or {}), *(text.partition("=")[0] for text in overrides)}
+
+
+def check_read(config: Config, given: Iterable[str]) -> None:
+    """Raises ValueError for a key that is `given` by a flag or --set, and does nothing because another one of the configuration counts."""
+    for unread, counts in UNREAD_BESIDE:
+        value, other = (getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts)))
+        if unread in given:
+            refuse_unused(f"config.{unread}", value, 0, f"config.{counts} 0 (not {other})", not other)
+
+
+def require_vocabulary(config: Config) -> None:
+    """Raises ValueError if no vocabulary is given."""
+    if not config.tokenizer.vocab_file:
+        raise ValueError(f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")
