@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -56,6 +57,9 @@ class BatchingParameters:
         return next((size for size in self.allowed_batch_sizes if size >= rows), rows)
 
 
+Trim = Callable[[Arrays, Arrays], dict[str, np.ndarray]]  # of a request's inputs and outputs
+
+
 # For models without a file of parameters: requests of any allowed size, in parts of 32 rows.
 DEFAULT_PARAMETERS = BatchingParameters(max_batch_size=1024, max_execution_batch_size=32)
 
@@ -70,6 +74,7 @@ class BatchTask:
     future: asyncio.Future
     enqueued: float
     deadline: float | None = None  # None: it may take any time
+    trim: Trim | None = None  # takes what only other rows of the batch need from its outputs
     is_running: bool = False
 
     def __post_init__(self):

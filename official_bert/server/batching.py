@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
-from official_bert.server.batch_queue import DEFAULT_RUN_COST, BatchingParameters, BatchQueue, BatchTask, most_rows, row_extents
+from official_bert.server.batch_queue import DEFAULT_RUN_COST, BatchingParameters, BatchQueue, BatchTask, Trim, most_rows, row_extents
 from official_bert.server.metrics import Metrics
 from official_bert.server.reading.tensors import Arrays
 from official_bert.server.request_checks import Limits, row_work
@@ -42,8 +42,8 @@ class Batcher:
         self._running: set[asyncio.Task] = set()
 
     async def answer(self, key: Hashable, inputs: Arrays, run: Run, deadline: float | None = None,
-                     parameters: BatchingParameters | None = None) -> dict[str, np.ndarray]:
-        """Returns the outputs for inputs that share their first axis.
+                     parameters: BatchingParameters | None = None, trim: Trim | None = None) -> dict[str, np.ndarray]:
+        """Returns the outputs for inputs that share their first axis; `trim` takes from them what only other requests' rows need.
 
         Raises RequestError: UNAVAILABLE for a full queue, RESOURCE_EXHAUSTED if `deadline` passes in the queue and
         DEADLINE_EXCEEDED if it passes later, INVALID_ARGUMENT for more rows than `max_batch_size` or too large an answer.
@@ -54,10 +54,10 @@ class Batcher:
             raise invalid(f"Task size {size} is larger than maximum input batch size {parameters.max_batch_size}")
         part = most_rows(row_extents(inputs), parameters, self.limits)
         if size <= part:
-            return (await self._enqueue(key, inputs, size, run, deadline, parameters))[0]
+            return (await self._enqueue(key, inputs, size, run, deadline, parameters, trim))[0]
         waiting = [asyncio.ensure_future(self._enqueue(
             key, {name: array[start:start + part] for name, array in inputs.items()}, min(part, size - start), run, deadline,
-            parameters)) for start in range(0, size, part)]
+            parameters, trim)) for start in range(0, size, part)]
         total = 0
         try:
             for part_answer in asyncio.as_completed(waiting):
@@ -85,7 +85,7 @@ class Batcher:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _enqueue(self, key: Hashable, inputs: Arrays, size: int, run: Run, deadline: float | None,
-                       parameters: BatchingParameters) -> tuple[dict[str, np.ndarray], int]:
+                       parameters: BatchingParameters, trim: Trim | None = None) -> tuple[dict[str, np.ndarray], int]:
         inner = () if parameters.pad_variable_length_inputs else tuple(
             (name, array.shape[1:]) for name, array in sorted(inputs.items()))
         queue = self._queues.get((key, inner))
@@ -97,7 +97,7 @@ class Batcher:
             raise RequestError("UNAVAILABLE", "The batch scheduling queue to which this task was submitted is full; "
                                               f"currently {queue.rows} rows of at most {limit}")
         loop = asyncio.get_running_loop()
-        task = BatchTask(inputs, size, row_work(inputs, self.limits), loop.create_future(), loop.time(), deadline)
+        task = BatchTask(inputs, size, row_work(inputs, self.limits), loop.create_future(), loop.time(), deadline, trim)
         queue.add(task)
         try:
             async with asyncio.timeout_at(deadline):
@@ -237,7 +237,8 @@ def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Batc
             raise RequestError("FAILED_PRECONDITION", f"Batched output tensor's 0th dimension does not equal the sum of the 0th "
                                                       f"dimension sizes of the input tensors: {name} has the shape {array.shape}")
     ends = np.cumsum(sizes)
-    return [{name: array[end - size:end] for name, array in outputs.items()} for size, end in zip(sizes, ends)]
+    answers = [{name: array[end - size:end] for name, array in outputs.items()} for size, end in zip(sizes, ends)]
+    return [task.trim(task.inputs, answer) if task.trim else answer for task, answer in zip(tasks, answers)]
 
 
 def join(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -133,7 +133,7 @@ class RequestHandler:
         if servable.batching is None or not has_rows:
             return await self.batcher.alone(inputs, run, has_rows, deadline)
         return await self.batcher.answer((servable.name, servable.version, signature.name), inputs, run, deadline,
-                                         servable.batching)
+                                         servable.batching, signature.without_padding)
 
     def statuses(self, address: ModelAddress) -> list[Version]:
         """Returns the versions of a model and their states. A label does not choose among them: TF Serving ignores it here."""

@@ -4,9 +4,11 @@ Nothing here knows BERT: any SavedModel with the tag `serve` will do. A session 
 graph, variables and threads are given back when it is closed, which a server that reloads for months depends on.
 """
 
+import json
 import os
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,16 +22,22 @@ from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 from official_bert.server.weights import check_weights
 
 LABELS_FILE = os.path.join("assets", "labels.txt")
-MOST_LABEL_BYTES = 1 << 20
+PADDED_FILE = os.path.join("assets", "padded_outputs.json")
+MOST_ASSET_BYTES = 1 << 20
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_WARMUP_REQUESTS = 1000
+Padded = Mapping[str, Mapping[str, str]]  # {output: {"counted_by": output} or {"as_wide_as": input}}
 HEADINGS = ("Graph execution error:", "Detected at node")  # lines of TensorFlow's that say nothing
 
 
 class Signature:
-    """Named inputs and outputs of a SavedModel, and the call that runs them."""
+    """Named inputs and outputs of a SavedModel, and the call that runs them.
 
-    def __init__(self, name: str, definition: Any, session: tf.compat.v1.Session):
+    `padded` says of outputs whose second axis is as long as the longest row of a batch needs what tells a row's own length: an output,
+    numbers of each row (`counted_by`), or an input that is as wide (`as_wide_as`). Raises KeyError for a name that is not there.
+    """
+
+    def __init__(self, name: str, definition: Any, session: tf.compat.v1.Session, padded: Padded | None = None):
         self.name = name
         self.method_name = definition.method_name
         self.inputs = {key: TensorSpec.of(info) for key, info in sorted(definition.inputs.items())}
@@ -42,6 +50,19 @@ class Signature:
         self._call = session.make_callable(
             [spec.tensor for spec in self.outputs.values()], feed_list=[spec.tensor for spec in self.inputs.values()],
             accept_options=True) if self.is_dense else None
+
+        self._counted = {output: str(how["counted_by"]) for output, how in (padded or {}).items() if "counted_by" in how}
+        self._as_wide = {output: str(how["as_wide_as"]) for output, how in (padded or {}).items() if "counted_by" not in how}
+        outputs = [*self._counted, *self._counted.values(), *self._as_wide]
+        for places, names in ((self.outputs, outputs), (self.inputs, [*self._as_wide.values()])):
+            if missing := [key for key in names if key not in places]:
+                raise KeyError(f"{PADDED_FILE}: signature {name} has no {missing[0]}")
+
+    def without_padding(self, inputs: Arrays, outputs: Arrays) -> dict[str, np.ndarray]:
+        """Returns the outputs of a request's rows, of a batch with other requests, as if the request had been alone."""
+        widths = {name: int(np.max(outputs[count], initial=0)) for name, count in self._counted.items()}
+        widths |= {name: inputs[key].shape[1] for name, key in self._as_wide.items()}
+        return {name: array[:, :widths[name]] if name in widths else array for name, array in outputs.items()}
 
     def run(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs for inputs that fit the signature. Raises RequestError with TensorFlow's own status.
@@ -91,12 +112,13 @@ class Servable:
             check_weights(folder)
             self.definitions = {key: value for key, value in meta_graph.signature_def.items()
                                 if not key.startswith("__saved_model")}
-            self.signatures = {key: Signature(key, value, self._session) for key, value in self.definitions.items()}
+            padded = read_padded(folder)
+            self.signatures = {key: Signature(key, value, self._session, padded.get(key)) for key, value in self.definitions.items()}
             self.input_specs = {key: signature.inputs for key, signature in self.signatures.items()}
         except tf.errors.OpError as error:
             self.close()
             raise ValueError(f"{folder}: {_first_line(error.message)}") from None
-        except (RuntimeError, KeyError) as error:  # a tag or a tensor that is not there
+        except (RuntimeError, KeyError, TypeError, AttributeError) as error:  # a tag or a tensor that is not there, or other metadata
             self.close()
             raise ValueError(f"{folder}: {_first_line(str(error))}") from None
         except BaseException:
@@ -139,11 +161,29 @@ class Servable:
             remove(self._copy)
 
 
+def read_padded(folder: str) -> dict[str, Padded]:
+    """Reads which outputs of each signature are padded over a batch; none if there is no such file. Raises ValueError for another file."""
+    path = os.path.join(folder, PADDED_FILE)
+    if not os.path.exists(path):
+        return {}
+    try:
+        if os.path.getsize(path) > MOST_ASSET_BYTES:
+            raise ValueError
+        with open(path, encoding="utf-8") as file:
+            padded = json.load(file)
+        if not all(how.keys() & {"counted_by", "as_wide_as"} for outputs in padded.values() for how in outputs.values()):
+            raise ValueError
+        return padded
+    except (OSError, ValueError, AttributeError, RecursionError):
+        wanted = '{"SIGNATURE": {"OUTPUT": {"counted_by": "OUTPUT"}}}, or "as_wide_as" and an input'
+        raise ValueError(f"{path}: expected {wanted}") from None
+
+
 def read_labels(folder: str) -> list[str]:
     """Reads the names of a model's classes; none if there is no such file, or one that is no short list of text."""
     path = os.path.join(folder, LABELS_FILE)
     try:
-        if os.path.getsize(path) > MOST_LABEL_BYTES:
+        if os.path.getsize(path) > MOST_ASSET_BYTES:
             return []
         with open(path, encoding="utf-8") as file:
             return file.read().removesuffix("\n").split("\n")

@@ -8,8 +8,9 @@ from official_bert.serving.bounds import Claim, in_range, require
 
 
 def parse_inputs(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int],
-                   num_choices: int = 1) -> dict[str, tf.Tensor]:
-    """Returns the tensors of the signature `inputs` out of serialized [B] string, each from the feature of its name.
+                   num_choices: int = 1) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns the tensors of the signature `inputs` out of serialized [B] string, each from the feature of its name; and the length
+    [B] of each Example's list for those that are lists.
 
     Lists of different lengths are padded with 0 or "" to the longest. Inputs [B,C,S] are one flat list of `num_choices`
     rows of equal length. Lists longer than `longest` says for their name are refused before they are padded.
@@ -18,7 +19,8 @@ def parse_inputs(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], lon
     claims = [claim for name, spec in inputs.items() if spec.shape.rank > 1
               for claim in _claims(name, parsed[name].row_lengths(), longest[name], num_choices if spec.shape.rank == 3 else 1)]
     parsed = require(claims, parsed)
-    return {name: _shaped(parsed[name], spec, num_choices) for name, spec in inputs.items()}
+    lengths = {name: tf.cast(parsed[name].row_lengths(), tf.int32) for name, spec in inputs.items() if spec.shape.rank > 1}
+    return {name: _shaped(parsed[name], spec, num_choices) for name, spec in inputs.items()}, lengths
 
 
 def _claims(name: str, lengths: tf.Tensor, most: int, rows: int) -> list[Claim]:

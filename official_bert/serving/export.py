@@ -6,8 +6,10 @@ A version is written to a temporary folder and renamed, so that a server that wa
 
 import dataclasses
 import functools
+import json
 import os
 import tempfile
+import types
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
@@ -26,6 +28,7 @@ from official_bert.serving.served_model import ServedModel
 FORMS = ("text", "ids")
 BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
 PRECISION_FILE = "precision.txt"
+PADDED_FILE = "padded_outputs.json"
 MOST_REQUEST_ROWS = 1024
 WARMED_SIZES = (1, 8, 32)  # rows of the warm-up requests if nobody says otherwise; the largest is the most that runs at once
 
@@ -101,8 +104,11 @@ def _write_assets(served: ServedModel, config: Config, folder: str, precision: P
 def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], weights: Weights, options: ExportOptions) -> str:
     """Writes one SavedModel; returns its inputs, outputs and ops as a line."""
     inputs, answer = form_of(served, form)
+    padded = served.padded_text if form == "text" else served.padded_ids
+    if padded:
+        assets = [*assets, _write_padded(padded, inputs, os.path.join(os.path.dirname(folder), f"padded-{form}"))]
     with weights.scope():
-        signatures = make_signatures(inputs, answer, served.longest, options.num_choices, served.prompts if form == "text" else {})
+        signatures = make_signatures(inputs, answer, served.longest, options.num_choices, served.prompts if form == "text" else {}, padded)
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
     holder.weights = weights.variables
@@ -141,18 +147,39 @@ def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec]
     return (served.text_inputs, served.answer_text) if form == "text" else (served.ids_inputs, served.answer_ids)
 
 
+def _write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec], folder: str) -> str:
+    """Writes `padded_outputs.json` and returns its path: for each signature its padded outputs, with the output that counts a row's own
+    values (`counted_by`) or the input that is as wide (`as_wide_as`). Of Examples, an output counts what an input has.
+    """
+    by_name = {output: {"as_wide_as" if counter in inputs else "counted_by": counter} for output, counter in padded.items()}
+    examples = {output: {"counted_by": _counter(counter, inputs)} for output, counter in padded.items()}
+    os.makedirs(folder)
+    path = os.path.join(folder, PADDED_FILE)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"serving_default": by_name, "examples": examples}, file, indent=1)
+    return path
+
+
+def _counter(counter: str, inputs: Mapping[str, tf.TensorSpec]) -> str:
+    """Returns the name of the output of the signature of Examples that counts what an output or an input has."""
+    return f"num_{counter}" if counter in inputs else counter
+
+
 def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longest: Mapping[str, int], num_choices: int,
-                    prompts: Mapping[str, str] | None = None) -> dict:
+                    prompts: Mapping[str, str] | None = None, padded: Mapping[str, str] = types.MappingProxyType({})) -> dict:
     """Returns `serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`.
 
     Each of the `prompts` has a signature of its name, which puts it in front of `text`.
+
+    Examples of other lengths are padded, so `examples` also gives the lengths of those inputs that `padded` outputs are as wide as.
     """
     by_name = tf.function(lambda **tensors: answer(require(same_rows(tensors), tensors)),
                           autograph=False).get_concrete_function(**inputs)
 
     @functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string, "inputs")], autograph=False)
     def by_example(serialized):
-        return by_name(**parse_inputs(serialized, inputs, longest, num_choices))
+        tensors, lengths = parse_inputs(serialized, inputs, longest, num_choices)
+        return by_name(**tensors) | {_counter(name, inputs): lengths[name] for name in padded.values() if name in inputs}
 
     prompted = {name: tf.function(lambda text, front=prompt: by_name(text=tf.strings.join([front, text])), autograph=False,
                                   input_signature=[tf.TensorSpec([None], tf.string, "text")]).get_concrete_function()

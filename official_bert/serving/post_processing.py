@@ -28,12 +28,13 @@ def one_label(logits: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
 def several_labels(logits: tf.Tensor, labels: Sequence[str], threshold: float | Sequence[float]) -> dict[str, tf.Tensor]:
     """Returns the `labels` [B,most] with a probability of at least `threshold` (one, or one for each label); logits [B,C].
 
-    The likeliest label comes first; rows are padded with "".
+    The likeliest label comes first; rows are padded with "", beyond `num_labels` [B].
     """
     probabilities = tf.sigmoid(logits)
     given = probabilities >= tf.constant(threshold, probabilities.dtype)
     ordered, order = tf.math.top_k(tf.where(given, probabilities, probabilities - 2.0), len(labels))
     chosen = ordered >= 0.0
-    most = tf.reduce_max(tf.concat([tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1), [0]], 0))
+    count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
+    most = tf.reduce_max(tf.concat([count, [0]], 0))
     names = tf.where(chosen, tf.gather(tf.constant(list(labels)), order), "")
-    return {"labels": names[:, :most], "probabilities": probabilities, "logits": logits}
+    return {"labels": names[:, :most], "num_labels": count, "probabilities": probabilities, "logits": logits}

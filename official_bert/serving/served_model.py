@@ -100,12 +100,17 @@ class ServedModel(tf.Module, abc.ABC):
 
     `ids_inputs` and `text_inputs` are the signatures of its two SavedModels, `outputs` the names of its `text` SavedModel's outputs,
     `reads` the `ServingOptions` that its constructor takes, `longest` the most numbers or strings a row that an input may have.
+
+    `padded_text` and `padded_ids` are the outputs of each SavedModel whose second axis is as long as the longest row of a batch needs,
+    with the name of what says how much of it is a row's own: an output, numbers [B], or an input that is as wide.
     """
 
     ids_inputs: Mapping[str, tf.TensorSpec] = ID_INPUTS
     text_inputs: Mapping[str, tf.TensorSpec] = text_specs("text")
     outputs: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
+    padded_text: ClassVar[Mapping[str, str]] = {}
+    padded_ids: ClassVar[Mapping[str, str]] = {}
     labels: Sequence[str] = ()
     tokens_at_once: int = 16384  # in one group of rows, padding included
     options: ServingOptions = ServingOptions()  # that `make` was given
@@ -212,6 +217,12 @@ class ServedModel(tf.Module, abc.ABC):
         layout, truncated = graph_packing.pack_batch(first, second, self.special["CLS"], self.special["SEP"],
                                                      self.max_seq_length, self.special["PAD"], part)
         return layout.features(), truncated
+
+
+def own_values(answer: Mapping[str, Any], padded: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a row's answer without its padding, and without the numbers that say how much of it is padding."""
+    own = {name: answer[name][:answer[count]] for name, count in padded.items()}
+    return {name: own.get(name, value) for name, value in answer.items() if name not in padded.values()}
 
 
 def real_lengths(input_mask: tf.Tensor, wanted: tf.Tensor | None = None) -> tf.Tensor:

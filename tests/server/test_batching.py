@@ -227,3 +227,26 @@ def test_join_pads_with_nothing():
 def test_wrong_parameters_are_refused(values):
     with pytest.raises(ValueError, match="expected"):
         BatchingParameters(**values)
+
+
+def test_a_task_gets_nothing_that_only_its_neighbours_need():
+    """Each row has a text of as many words as its number says; alone, a request is as wide as its longest."""
+    def model(inputs, deadline):
+        counts = inputs["x"]
+        calls.append(len(counts))
+        return {"words": np.arange(counts.max(initial=0))[None] * (np.arange(counts.max(initial=0)) < counts[:, None]), "count": counts}
+
+    def trim(inputs, outputs):
+        return {**outputs, "words": outputs["words"][:, :outputs["count"].max(initial=0)]}
+
+    async def main():
+        parameters = BatchingParameters(max_batch_size=8, max_execution_batch_size=4, batch_timeout_micros=50_000)
+        batcher = Batcher(parameters, Metrics(), run_cost=0)
+        try:
+            return await asyncio.gather(*(batcher.answer("key", {"x": x}, model, trim=trim) for x in requests))
+        finally:
+            batcher.close()
+    calls, requests = [], [np.array(counts) for counts in ([5], [0], [2, 3], [0, 1, 0, 0, 4, 0])]
+    for x, answer in zip(requests, asyncio.run(main())):
+        np.testing.assert_array_equal(answer["words"], model({"x": x}, None)["words"])
+    assert calls[0] == 4  # the first three together

@@ -187,7 +187,7 @@ def test_lists_of_examples_are_refused_before_they_are_padded():
             int64_list=tf.train.Int64List(value=values))})).SerializeToString() for values in lists]
         spec = tf.TensorSpec([None] * (3 if more else 2), tf.int32)
         return example_signature.parse_inputs(tf.constant(examples), {"input_ids": spec}, {"input_ids": longest}, **more)
-    assert parse(3, [1], [1, 2, 3])["input_ids"].shape == (2, 3)
+    assert parse(3, [1], [1, 2, 3])[0]["input_ids"].shape == (2, 3)
     with pytest.raises(REFUSED, match=r"input_ids: expected lists of 0 to 3 in an Example, got\] \[1\] \[to\] \[4\]"):
         parse(3, [1], [1, 2, 3, 4])
     with pytest.raises(REFUSED, match=r"input_ids: expected 2 rows of equal length in an Example, got\] \[2 3\]"):

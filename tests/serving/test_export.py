@@ -1,16 +1,21 @@
 """The files of an export, and of one that fails."""
 
 import os
+import shutil
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.server.batching import join
+from official_bert.server.servable import Servable
 from official_bert.serving import example_signature, export, warmup
 from official_bert.serving.loading import latest_version, load_exported
 from official_bert.tasks.pretraining.served import ServedFillMask
+from official_bert.tasks.tagging.served import ServedTagger
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel
 
 
@@ -33,7 +38,7 @@ def exported(served, config, tmp_path_factory):
 def test_both_forms_are_written_and_only_text_needs_an_op_beyond_tensorflows_own(exported):
     output, lines = exported
     assert sorted(os.listdir(output)) == ["ids", "text"]
-    assert lines[0].startswith(f"{output}/text/1: text -> tokens, probabilities, truncated; 4 warm-up requests")
+    assert lines[0].startswith(f"{output}/text/1: text -> tokens, probabilities, num_blanks, truncated; 4 warm-up requests")
     assert lines[0].endswith("own: FastWordpieceTokenizeWithOffsets")
     assert "input_ids, input_mask, segment_ids, masked_lm_positions -> logits;" in lines[1]
     assert lines[1].endswith("own: none")
@@ -126,16 +131,76 @@ def example(**features):
 def test_examples_of_different_lengths_are_padded():
     inputs = {"input_ids": tf.TensorSpec([None, None], tf.int32), "text": tf.TensorSpec([None], tf.string),
               "choices": tf.TensorSpec([None, None], tf.string)}
-    parsed = example_signature.parse_inputs(tf.constant([example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
+    parsed, lengths = example_signature.parse_inputs(tf.constant([example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
                                                   example(input_ids=[7], text=[b"b"], choices=[b"y", b"z"])]), inputs,
                                               {"input_ids": 2, "choices": 2})
     assert parsed["input_ids"].dtype == tf.int32 and parsed["input_ids"].numpy().tolist() == [[5, 6], [7, 0]]
     assert parsed["text"].numpy().tolist() == [b"a", b"b"]
     assert parsed["choices"].numpy().tolist() == [[b"x", b""], [b"y", b"z"]]
+    assert {name: value.numpy().tolist() for name, value in lengths.items()} == {"input_ids": [2, 1], "choices": [1, 2]}
 
 
 def test_examples_of_choices_hold_their_rows_one_after_another():
     inputs = {"input_ids": tf.TensorSpec([None, None, None], tf.int32)}
-    parsed = example_signature.parse_inputs(tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]), example(input_ids=[7, 8])]),
+    parsed, _ = example_signature.parse_inputs(tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]), example(input_ids=[7, 8])]),
                                               inputs, {"input_ids": 3}, num_choices=2)
     assert parsed["input_ids"].numpy().tolist() == [[[1, 2, 3], [4, 5, 6]], [[7, 0, 0], [8, 0, 0]]]
+
+
+def same_answers(found, wanted):
+    """Whether two answers are the same: strings equal, numbers nearly, shapes too."""
+    return found.keys() == wanted.keys() and all(
+        array.shape == wanted[name].shape and (np.array_equal(array, wanted[name]) if array.dtype.kind in "OSbi" else
+                                               np.allclose(array, wanted[name], atol=1e-5)) for name, array in found.items())
+
+
+def test_an_answer_of_a_batch_with_other_requests_is_that_of_the_request_alone(exported):
+    requests = [np.array(texts, object) for texts in ([b"[MASK] the [MASK] [MASK]"], [b"the [MASK]", b"a"], [b"the"])]
+    servable = Servable("blank", 1, os.path.join(exported[0], "text", "1"))
+    try:
+        for name, key in (("serving_default", "text"), ("examples", "inputs")):
+            signature = servable.signature(name)
+            asked = requests if key == "text" else [np.array([example(text=[text]) for text in texts], object) for texts in requests]
+            together = signature.run({key: np.concatenate(asked)})
+            assert together["tokens"].shape[:2] == (4, 3)
+            for texts, start in zip(asked, (0, 1, 3)):
+                rows = {output: array[start:start + len(texts)] for output, array in together.items()}
+                assert same_answers(signature.without_padding({key: texts}, rows), signature.run({key: texts}))
+            assert together["num_blanks"].tolist() == [3, 1, 0, 0]
+    finally:
+        servable.close()
+
+
+def test_ids_padded_for_a_batch_are_answered_as_wide_as_they_came(exported):
+    servable = Servable("blank", 1, os.path.join(exported[0], "ids", "1"))
+
+    def row(length, places):
+        return {"input_ids": np.full([1, length], 7, np.int32), "input_mask": np.ones([1, length], np.int32),
+                "segment_ids": np.zeros([1, length], np.int32), "masked_lm_positions": np.array([places], np.int32)}
+    try:
+        for name in ("serving_default", "examples"):
+            signature, asked = servable.signature(name), [row(6, [1, 2, 3]), row(4, [2])]
+            if name == "examples":
+                asked = [{"inputs": np.array([example(**{key: value[0].tolist() for key, value in one.items()})], object)} for one in asked]
+            together = signature.run({key: join([one[key] for one in asked]) for key in asked[0]})
+            assert together["logits"].shape[1] == 3
+            for number, one in enumerate(asked):
+                rows = {output: array[number:number + 1] for output, array in together.items()}
+                assert same_answers(signature.without_padding(one, rows), signature.run(one))
+    finally:
+        servable.close()
+
+
+@pytest.mark.parametrize(("kind", "outputs"), [(ServedFillMask, {"tokens", "probabilities"}), (ServedMultiLabel, {"labels"}),
+                                               (ServedTagger, {"entities", "types", "starts", "ends", "scores"})])
+def test_every_padded_output_is_counted_by_another(kind, outputs):
+    assert set(kind.padded_text) == outputs and set(kind.padded_text.values()) <= set(kind.outputs) - outputs
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"serving_default": {"tokens": "num"}}', '{"serving_default": {"tokens": {"by": "a"}}}', "{",
+                                  '{"serving_default": {"tokens": {"counted_by": "nothing"}}}'])
+def test_a_model_with_other_words_about_its_padding_is_refused(exported, tmp_path, text):
+    folder = shutil.copytree(os.path.join(exported[0], "text", "1"), tmp_path / "1")
+    (folder / "assets/padded_outputs.json").write_text(text)
+    with pytest.raises(ValueError, match=r"padded_outputs\.json: "):
+        Servable("blank", 1, str(folder))

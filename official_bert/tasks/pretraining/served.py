@@ -3,12 +3,14 @@
 B texts, S tokens, M blanks, V words, K best.
 """
 
+from typing import ClassVar
+
 import keras
 import tensorflow as tf
 
 from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, own_values
 from official_bert.text.graph import GraphTokenizer
 
 MASK = "[MASK]"
@@ -19,7 +21,9 @@ CUT_OFF = f"  nothing to fill: the text is too long, and its {MASK} lies behind 
 class ServedFillMask(ServedModel):
     """Gives the likeliest words at each [MASK] of a text, of which there may be `max_positions`."""
 
-    outputs = ("tokens", "probabilities", "truncated")
+    outputs = ("tokens", "probabilities", "num_blanks", "truncated")
+    padded_text = dict.fromkeys(("tokens", "probabilities"), "num_blanks")
+    padded_ids: ClassVar = {"logits": "masked_lm_positions"}
     reads = ("top_k", "max_positions")
     ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
@@ -49,7 +53,9 @@ class ServedFillMask(ServedModel):
         return {"logits": super().call_model(inputs)["mlm_logits"]}
 
     def answer_text(self, inputs):
-        """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; and `truncated` [B]."""
+        """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; `num_blanks`, of which a text has so
+        many, and `truncated` [B].
+        """
         features, truncated = self.pack(self._tokenize(inputs["text"]))
         blanks = tf.equal(features["input_ids"], self.special["MASK"])
         places = tf.RaggedTensor.from_value_rowids(tf.where(blanks)[:, 1], tf.where(blanks)[:, 0],
@@ -59,7 +65,8 @@ class ServedFillMask(ServedModel):
         positions = tf.cast(places.to_tensor(), tf.int32)                             # [B,M]
         present = tf.sequence_mask(places.row_lengths(), tf.shape(positions)[1])
         logits = self.answer_rows({**features, "masked_lm_positions": positions})["logits"]
-        return {**post_processing.best_words(logits, present, self.words, self.top_k), "truncated": truncated}
+        return {**post_processing.best_words(logits, present, self.words, self.top_k),
+                "num_blanks": tf.cast(places.row_lengths(), tf.int32), "truncated": truncated}
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Returns ids of texts with [MASK] in them, which the tokenizer alone would split into `[`, `mask` and `]`."""
@@ -77,8 +84,7 @@ class ServedFillMask(ServedModel):
     @staticmethod
     def unpadded(answer):
         """The answer for the blanks that the text has."""
-        blanks = [blank for blank in zip(answer["tokens"], answer["probabilities"]) if any(blank[0])]
-        return {**answer, "tokens": [tokens for tokens, _ in blanks], "probabilities": [values for _, values in blanks]}
+        return own_values(answer, ServedFillMask.padded_text)
 
     @staticmethod
     def describe(row, answer):

@@ -33,6 +33,7 @@ class ServedSpans(ServedWindows):
 
     text_inputs = text_specs("question", "context")
     outputs = ("answer", "start", "end", "score", "null_score", "truncated")
+    padded_ids = dict.fromkeys(LOGITS, "input_ids")
     reads = (*ServedWindows.reads, "no_answer", "null_score_diff_threshold")
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *,

@@ -3,7 +3,6 @@
 B texts, R rows (a text longer than the model has several windows), S tokens of a row, T tokens in all, W words, C tags.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 from official_bert.data.tagged import chunk_tags
 from official_bert.layers import crf
 from official_bert.serving.bounds import in_groups
-from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened
+from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened, own_values
 from official_bert.serving.windows import ServedWindows
 from official_bert.tasks.tagging.conll import SPACES
 from official_bert.tasks.tagging.word_tagger import CHAIN
@@ -46,7 +45,9 @@ class ServedTagger(ServedWindows):
     files; else punctuation around a word is set apart.
     """
 
-    outputs = ("entities", "types", "starts", "ends", "scores", "truncated")
+    outputs = ("entities", "types", "starts", "ends", "scores", "num_entities", "truncated")
+    padded_text = dict.fromkeys(("entities", "types", "starts", "ends", "scores"), "num_entities")
+    padded_ids = dict.fromkeys(("tags", "logits"), "input_ids")
     reads = ("pretokenized", *ServedWindows.reads)
 
     def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str],
@@ -78,7 +79,8 @@ class ServedTagger(ServedWindows):
         return {"tags": names, "logits": logits}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `entities`, `types`, `starts`, `ends`, `scores` [B,E], padded with "" and 0; `truncated` [B], always false.
+        """Returns `entities`, `types`, `starts`, `ends`, `scores` [B,E], padded with "" and 0 beyond `num_entities` [B]; `truncated` [B],
+        always false.
 
         `entities` are slices of `text`, in code points; a score is the mean over an entity's words of their tag's
         probability (in a CRF, of the emissions alone).
@@ -109,14 +111,12 @@ class ServedTagger(ServedWindows):
                    "starts": start, "ends": end, "scores": score}
         rows = {name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor()
                 for name, value in columns.items()}
-        return {**rows, "truncated": tf.zeros(tf.shape(text), tf.bool)}
+        return {**rows, "num_entities": row_splits[1:] - row_splits[:-1], "truncated": tf.zeros(tf.shape(text), tf.bool)}
 
     @staticmethod
     def unpadded(answer):
         """The answer for the entities that the text has."""
-        real = [bool(kind) for kind in answer["types"]]
-        columns = ("entities", "types", "starts", "ends", "scores")
-        return {**answer, **{name: list(itertools.compress(answer[name], real)) for name in columns}}
+        return own_values(answer, ServedTagger.padded_text)
 
     @staticmethod
     def describe(row, answer):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_bert.data.text_features import Truncate
 from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, text_specs
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, own_values, text_specs
 from official_bert.serving.windows import ServedWindows
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
@@ -82,7 +82,9 @@ class ServedClassifier(ServedWindows):
 class ServedMultiLabel(ServedClassifier):
     """Gives those of several labels whose probability is at least `threshold`, one or one for each label, for one text or two."""
 
-    outputs = ("labels", "probabilities", "logits", "truncated")
+    outputs = ("labels", "num_labels", "probabilities", "logits", "truncated")
+    padded_text: ClassVar = {"labels": "num_labels"}
+    padded_ids = padded_text
     reads = ("pairs", "threshold")
 
     def __init__(self, *arguments, threshold: float | Sequence[float] = 0.5, **settings):
@@ -92,13 +94,13 @@ class ServedMultiLabel(ServedClassifier):
         self.threshold = threshold
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `labels` [B,most] likeliest first, padded with "", `probabilities`, `logits` [B,C] of `logits` [B,C]."""
+        """Returns `labels` [B,most] likeliest first, padded with "" beyond `num_labels` [B], `probabilities`, `logits` [B,C] of `logits` [B,C]."""
         return post_processing.several_labels(outputs["logits"], self.labels, self.threshold)
 
     @staticmethod
     def unpadded(answer):
         """The answer with the labels that the text has."""
-        return {**answer, "labels": [label for label in answer["labels"] if label]}
+        return own_values(answer, ServedMultiLabel.padded_text)
 
     @staticmethod
     def describe(row, answer):
