@@ -43,6 +43,7 @@ from absl import app, flags, logging
 
 from official_bert.config import STRATEGIES, refuse_unused
 from official_bert.copies import original_paths
+from official_bert.files import disk_full_reason
 
 T = TypeVar("T")
 # The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
@@ -216,6 +217,8 @@ def run_main(main: Any) -> None:
         except Exception as error:
             if not isinstance(error, MemoryError) and type(error).__name__ != "ResourceExhaustedError":  # that of TensorFlow
                 raise
+            if reason := disk_full_reason(error):
+                raise SystemExit(f"error: {reason}: {original_paths(' '.join(str(error).split()))}") from None
             raise SystemExit("error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), "
                              "shorter sequences or a smaller model take less") from None
     app.run(checked_main)

@@ -27,6 +27,16 @@ DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")  # ends of names that readers look for: whatever they name is there by then
 
 
+def disk_full_reason(error: BaseException) -> str:
+    """Returns the system's words for a full disk, a file too large or a quota if an error is one of these, "" if it is another.
+
+    TensorFlow has one error for a full disk and for too little memory: its text tells them apart.
+    """
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return os.strerror(error.errno)
+    return next((reason for number in DISK_FULL if (reason := os.strerror(number)) in str(error)), "")
+
+
 def is_remote(path: str) -> bool:
     """Whether a path lies elsewhere than on this machine."""
     return bool(scheme_of(path))

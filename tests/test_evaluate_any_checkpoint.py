@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from commands import run_here
 from made_checkpoints import stored_small
 from made_finetuning import VOCAB, make_config
@@ -17,6 +18,7 @@ from made_pretraining import write_records
 from official_bert.config import save_config
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
+from official_bert.models.interchange.projects import tf1
 from official_bert.tasks.loading import load_task
 from official_bert.training import evaluation
 
@@ -100,7 +102,9 @@ def test_answers_that_do_not_use_the_pooler_need_none(tmp_path, name, options):
     without = {name: weight for name, weight in stored.weights.items() if not name.startswith("pooler/")}
     assert len(without) == len(stored.weights) - 2
     formats.write(dataclasses.replace(stored, weights=without), "hugging_face", str(tmp_path / "hf"))
-    evaluation.take_all(task, other, str(tmp_path / "hf"))
+    told: list[str] = []
+    evaluation.take_all(task, other, str(tmp_path / "hf"), told.append)
+    assert not [line for line in told if "not used" in line]
     wanted = checkpoints.named_weights(model)
     for weight, value in checkpoints.named_weights(other).items():
         if not weight.startswith("pooler/"):
@@ -114,3 +118,16 @@ def test_a_vocabulary_with_more_words_than_the_model_is_refused(tmp_path):
     task = load_task(make_config("squad", options={"max_seq_length": 12, "max_query_length": 4}, tokenizer=tokenizer))
     with pytest.raises(ValueError, match=r"vocab\.txt: expected at most model\.vocab_size = 3000 entries, got 3001"):
         evaluation.take_all(task, task.build_model(), str(tmp_path / "hf"))
+
+
+def test_variables_that_evaluation_does_not_use_are_told(tmp_path):
+    task = load_task(make_config("squad", options={"max_seq_length": 12, "max_query_length": 4}))
+    model, told = task.build_model(), []
+    variables = {name: weight.numpy() for name, weight in checkpoints.named_weights(model).items()}
+    stored = dataclasses.replace(stored_small("span"), config=task.config.model, weights=variables, vocab=None)
+    formats.write(stored, "tf1", str(tmp_path))
+    reader = tf.train.load_checkpoint(str(tmp_path / "bert_model.ckpt"))
+    named = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()} | {"bert/adapter/kernel": np.ones(3)}
+    tf1.write_checkpoint(named, str(tmp_path))
+    evaluation.take_all(task, model, str(tmp_path), told.append)
+    assert any(line.endswith("not used: bert/adapter/kernel") for line in told)

@@ -1,5 +1,6 @@
 """Finding, reading and writing files; the kills are of real processes."""
 
+import errno
 import os
 import pathlib
 import signal
@@ -8,8 +9,10 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
+from absl import app
 
-from official_bert import files
+from official_bert import command_line, files
 
 
 def make(folder, *names):
@@ -189,3 +192,20 @@ def test_a_private_folder_is_its_users_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
     with pytest.raises(ValueError, match=rf"own: .* got one of another user \(number {folder.stat().st_uid}\)"):
         files.make_private_folder(str(folder))
+
+
+def test_a_full_disk_is_told_from_too_little_memory(tmp_path, monkeypatch, capsys):
+    full = tf.errors.ResourceExhaustedError(None, None, f"{tmp_path}/variables/part-0; No space left on device [Op:SaveV2]")
+    memory = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape [8,8]")
+    assert files.disk_full_reason(full) == "No space left on device" and not files.disk_full_reason(memory)
+    assert files.disk_full_reason(OSError(errno.EFBIG, "x")) == "File too large" and not files.disk_full_reason(OSError(errno.EACCES, "x"))
+
+    def run(error):
+        def main(_):
+            raise error
+        monkeypatch.setattr(app, "run", lambda checked: checked([]))
+        with pytest.raises(SystemExit) as stopped:
+            command_line.run_main(main)
+        return str(stopped.value)
+    assert run(full).startswith(f"error: No space left on device: {tmp_path}/variables/part-0") and "batches" not in run(full)
+    assert run(memory).startswith("error: out of memory; smaller batches")

@@ -28,7 +28,7 @@ from official_bert.data.long_work.work_folder import WorkFolder, work_path
 from official_bert.data.pretraining import generator, token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
-from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts, single_token_doubts
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
@@ -73,6 +73,7 @@ flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat te
 flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
 flags.DEFINE_string("report_file", "", "Where to write the account of the tokens as JSON, besides printing it.")
 
+TOKENS_LOOKED_AT = 10_000_000  # for the share of tokens that continue a word
 BYTES_A_TOKEN = 6  # of text, at least: for the estimate of disk space before the text is tokenized
 GZIP_SHARE = 0.2  # of a record, at least
 DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_factor", "short_seq_prob", "sentence_task",
@@ -236,6 +237,8 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
             warn([f"lower-casing deletes {store.accents / store.characters:.1%} of the text's characters: accents and vowel signs. "
                   "Use --do_lower_case=False, with a vocabulary that was made so"])
         warn_of_unknown_words(settings, unknown := store.count(facts.unk_id), len(store.tokens))
+        if config.masking and len(store.tokens):
+            warn(single_token_doubts(config.masking.strategy, float(facts.continues_word[store.tokens[:TOKENS_LOOKED_AT]].mean())))
         check_disk(settings, config, facts, len(store.tokens), outputs, work_dir)
         shards = len(outputs) if settings.order == "sharded" else 0
         kind = generator.poverty(store.num_documents, store.num_sentences)

@@ -96,6 +96,9 @@ def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: S
     inside = [name for name in weights_by_name(encoder) if not name.startswith(("pooler/", "bilstm_"))]
     if not taken:
         raise ValueError(f"{where}: holds no variable of this model; it has {sorted(found.weights)[:5]}")
+    if wrong and found.config is None:
+        raise ValueError(f"{where}: no configuration beside it says its size, and it is not that of the model, which comes from "
+                         f"--bert_config_file, --config or is BERT-base: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
     if wrong:
         raise ValueError(f"{where}: a model of another size: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
     if missing := [found.table.theirs(name) or name for name in inside if name not in taken]:

@@ -27,7 +27,7 @@ MOST_ASSET_BYTES = 1 << 20
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_WARMUP_REQUESTS = 1000
 Padded = Mapping[str, Mapping[str, str]]  # {output: {"counted_by": output} or {"as_wide_as": input}}
-HEADINGS = ("Graph execution error:", "Detected at node")  # lines of TensorFlow's that say nothing
+HEADINGS = ("Graph execution error:", "Detected at node", "Node: ")  # lines of TensorFlow's that say nothing
 
 
 class Signature:

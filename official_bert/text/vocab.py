@@ -20,14 +20,19 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def load_vocab(path: str) -> dict[str, int]:
     """Reads a vocabulary as {token: id}, in the order of the file (2018 `load_vocab`).
 
-    An empty line keeps its id (the published Chinese vocabulary has one); empty lines at the end are ignored. Raises
+    Blank lines keep their ids (the published Chinese vocabulary has one, others U+2028 and U+3000): the first is the entry "", others are
+    one of spaces each, which no text has. Empty lines at the end are ignored. Raises
     ValueError for a file that is missing, not UTF-8 or empty, that lacks a special token, or that repeats an entry:
     2018 silently used the last line of a repeated word, so that the embeddings of the others were never trained. Also raises ValueError
     if a file of Hugging Face beside it names a class that splits text otherwise, such as BertJapaneseTokenizer.
     """
     _check_tokenizer(folder_of(path))
     vocab: dict[str, int] = {}
+    blanks = 0
     for index, token in enumerate(_without_end([line.strip() for line in read_lines(path, "vocabulary file")])):
+        blanks += not token
+        if not token:
+            token = " " * (blanks - 1)
         if token in vocab:
             raise ValueError(f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; "
                              f"it stands in line {vocab[token] + 1} already")

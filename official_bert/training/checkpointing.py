@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.config import Config, Difference, differences, may_change, merge, to_dict
-from official_bert.files import remove, written_whole
+from official_bert.files import disk_full_reason, remove, written_whole
 from official_bert.models.interchange import prefixes
 from official_bert.models.interchange.stored_models import require_finite
 from official_bert.models.run_folder import BEST_FOLDER, STATE_FILE, RunFolder, step_of, write_tuned
@@ -161,7 +161,7 @@ class CheckpointFolder:
         except (tf.errors.OpError, OSError) as error:
             _remove(prefix)
             raise OSError(f"{self.folder}: the checkpoint of step {step} could not be written, those before it are intact: "
-                          f"{' '.join(str(error).split())[:200]}") from None
+                          f"{disk_full_reason(error) or ' '.join(str(error).split())}") from None
         self._remove_all_but_the_last(step)
         return os.path.basename(prefix)
 

@@ -97,6 +97,8 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
     unneeded = () if task.reads_pooler(model) else "pooler/"  # which Hugging Face's files then lack
     if [name for name in found.new if not name.startswith(unneeded)]:
         raise ValueError(f"--init_checkpoint={found.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
+    if found.unused:
+        report(f"{found.origin}: not used: {', '.join(found.unused[:6])}{' ...' if len(found.unused) > 6 else ''}")
     if found.notes:
         report(f"{found.origin}: {'; '.join(found.notes)}")
 

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from official_bert.server import model_manager
+from official_bert.server import model_manager, servable
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
 from official_bert.server.server_config import ServedModelConfig
@@ -220,3 +220,9 @@ def test_closing_ends_everything(base):
     assert servable.closed and manager.waiting()
     with pytest.raises(RequestError, match="Servable not found"):
         served(manager)
+
+
+def test_the_first_line_of_a_message_is_the_one_that_says_what_went_wrong():
+    message = ("Graph execution error:\n\nDetected at node StatefulPartitionedCall defined at (most recent call last):\n"
+               "Node: 'StatefulPartitionedCall'\nOp type not registered 'FastWordpieceTokenizeWithOffsets' in binary running on host.\n")
+    assert servable._first_line(message) == "Op type not registered 'FastWordpieceTokenizeWithOffsets' in binary running on host."

@@ -1,7 +1,10 @@
 """Vocabulary files: ids are line numbers; impossible entries are refused with their line."""
 
 import pytest
+import tensorflow as tf
 
+from official_bert.text.fast_tokenization import FastTokenizer
+from official_bert.text.graph import GraphTokenizer
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS, extend_vocab, load_vocab
 
@@ -83,3 +86,18 @@ def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path, files, refused):
             load_vocab(str(tmp_path / "vocab.txt"))
     else:
         assert len(load_vocab(str(tmp_path / "vocab.txt"))) == 6
+
+
+def test_several_blank_lines_keep_their_ids(tmp_path):
+    words = ["[PAD]", "", "[UNK]", "\u2028", "[CLS]", "\u3000", "[SEP]", "[MASK]", "", "a", "##b"]
+    path = write(tmp_path, "\n".join(words) + "\n\n")
+    vocab = load_vocab(path)
+    assert list(vocab.values()) == list(range(len(words))) and [vocab[word] for word in words if word.strip()] == [0, 2, 4, 6, 7, 9, 10]
+    tokenizer = FullTokenizer(path)
+    assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize("ab \u3000 a\u2028")) == [9, 10, 9]
+    assert FastTokenizer(path).encode_lines(["ab \u3000 a\u2028"])[0].tolist() == [9, 10, 9]
+    assert GraphTokenizer(path).tokenize(tf.constant(["ab \u3000 a\u2028"])).to_list() == [[9, 10, 9]]
+    (tmp_path / "again").mkdir()
+    entries, ids = extend_vocab(vocab, ["c"])
+    again = load_vocab(write(tmp_path / "again", "\n".join(entries) + "\n"))
+    assert ids == {"c": 11} and list(again.items())[:11] == list(vocab.items())

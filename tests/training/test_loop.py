@@ -241,7 +241,7 @@ def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):
     values.assign_add(tf.ones_like(values))
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(OSError, match="the checkpoint of step 2 could not be written, those before it are intact"):
+        with pytest.raises(OSError, match="the checkpoint of step 2 could not be written, those before it are intact: File too large$"):
             folder.save(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

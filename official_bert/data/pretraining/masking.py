@@ -12,6 +12,7 @@ import numpy as np
 from official_bert.data.cache import text_digest
 from official_bert.data.pretraining import kernels
 
+FEW_CONTINUE = 0.02  # of the tokens: in English it is a tenth
 MASKING_STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN}
 LEAST_SHARE = 0.75  # of the predictions asked for: fewer are worth a warning
 
@@ -64,6 +65,14 @@ class MaskingConfig:
             return []
         return [f"at most max_predictions_per_seq {max_predictions_per_seq} of {max_seq_length} tokens are predicted, "
                 f"{max_predictions_per_seq / max_seq_length:.1%}, although the share to predict is {self.rate:.1%}"]
+
+
+def single_token_doubts(strategy: str, continuing: float) -> list[str]:
+    """Says that whole words are single tokens if hardly any token, the share `continuing`, continues a word."""
+    if strategy != "whole_word" or continuing >= FEW_CONTINUE:
+        return []
+    return [f"only {continuing:.1%} of the tokens continue a word (##), so masking whole words hardly differs from masking tokens: as in "
+            "2018, a word is what stands between spaces, and each Chinese ideograph is a word of its own"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Pre-training: masked LM, or left-to-right LM, and a task about sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -10,7 +11,7 @@ from absl import logging
 from official_bert.config import build, merge
 from official_bert.data import file_sets, record_origins, records
 from official_bert.data.pretraining.dynamic_masking import Batch, DynamicMasking, of_this_schema
-from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts, single_token_doubts
 from official_bert.data.pretraining.packing import Packing, predictions_per_row
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.data.tables import Rows, Source
@@ -22,6 +23,7 @@ from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextTok
 from official_bert.training import losses
 from official_bert.training.task import DataFiles, Resolved, TaskBase
 
+LOOKED_AT = 200  # first records that tell whether words have several tokens
 COMPARED = 1 << 16  # first bytes of two files of the same size that tell whether they are copies
 MASKED, WITHOUT_MASKS, PACKED = "masked", "without masks", "packed"  # kinds of records
 Masking = Callable[[Batch, tf.Tensor], Batch]  # records without masks, their numbers -> the features of masked records
@@ -204,6 +206,8 @@ class Task(TaskBase):
         (kind,), table = kinds, _table(self.options, features[paths[0]])
         if shuffle:
             self._warn_of_unread_masking(() if kind == WITHOUT_MASKS else paths)
+        if shuffle and kind == WITHOUT_MASKS and not self._is_next_token and (doubts := self._doubts_of_words(paths[0])):
+            logging.warning("%s: %s", paths[0], doubts[0])
         masking = self._make_masking() if kind == WITHOUT_MASKS else None
         packer = None
         if self.options.pack and kind != PACKED:
@@ -211,6 +215,16 @@ class Task(TaskBase):
                              masking.budgets if isinstance(masking, DynamicMasking) else None)
         return RecordSource(paths, batch_size, lambda *rows: self._parse(table, masking, *rows), self.config.seed, shuffle,
                             given.cache_dir, packer)
+
+    def _doubts_of_words(self, path: str) -> list[str]:
+        """Says, by the first records, that masking whole words would mask single tokens."""
+        if self.options.masking.strategy != "whole_word":
+            return []
+        first = [tf.train.Example.FromString(record).features.feature for record in itertools.islice(records.read_records(path), LOOKED_AT)]
+        starts, real = (sum(sum(row[name].int64_list.value) for row in first) for name in ("word_starts", "input_mask"))
+        marks = [self.tokenizer.special_id(token) for token in ("[CLS]", "[SEP]")] if self.config.tokenizer.vocab_file else []
+        special = sum(list(row["input_ids"].int64_list.value).count(mark) for row in first for mark in marks)
+        return single_token_doubts("whole_word", 1.0 - starts / max(1, real - special))
 
     def _is_wanted(self, path: str, found: dict[str, int]) -> bool:
         """Whether records with these feature lengths are this phase's. Raises ValueError if they are no phase's."""

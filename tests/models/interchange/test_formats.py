@@ -158,6 +158,13 @@ def test_a_checkpoint_of_another_size_is_refused(changes, message, tmp_path):
         checkpoints.initialize_from(Pretrainer.make(dataclasses.replace(SMALL, **changes)), str(tmp_path / "tf1"))
 
 
+def test_a_checkpoint_without_its_configuration_is_not_called_one_of_another_size(tmp_path):
+    formats.write(stored_small("pretraining"), "tf1", str(tmp_path / "tf1"))
+    (tmp_path / "tf1/bert_config.json").unlink()
+    with pytest.raises(ValueError, match="no configuration beside it says its size, .*--bert_config_file.*: bert/.* expected .*, got"):
+        checkpoints.initialize_from(Pretrainer.make(dataclasses.replace(SMALL, hidden_size=16)), str(tmp_path / "tf1"))
+
+
 def test_variables_that_no_table_knows_stop_conversion_and_are_listed(golden, tmp_path):
     reader = tf.train.load_checkpoint(str(golden / "tf1_bert/bert_model.ckpt"))
     named = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

@@ -76,6 +76,15 @@ def test_old_names_buffers_and_second_names_are_understood(folder, copied):
     assert_same(formats.read(str(copied)), formats.read(str(folder)))
 
 
+def test_tied_tensors_under_their_second_names_alone_are_taken(folder, copied):
+    def renamed(tensors):
+        tensors["cls.predictions.decoder.weight"] = tensors.pop("bert.embeddings.word_embeddings.weight")
+        tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+        return tensors
+    change_tensors(copied, renamed)
+    assert_same(formats.read(str(copied)), formats.read(str(folder)))
+
+
 def test_several_files_and_tokenizer_json_alone_are_read(folder, copied):
     tensors = load_file(copied / "model.safetensors")
     names, parts = sorted(tensors), {}

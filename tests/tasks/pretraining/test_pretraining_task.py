@@ -63,6 +63,18 @@ def rows_of(dataset):
     return found
 
 
+def test_whole_words_that_are_single_tokens_are_a_warning_where_records_are_masked_anew(unmasked, golden, tmp_path, caplog):
+    def warned(pattern, strategy):
+        caplog.clear()
+        resolve(pattern, golden, options={"max_seq_length": S, "max_predictions_per_seq": P, "masking": {"strategy": strategy}})
+        return "part-0: only 0.0% of the tokens continue a word (##), so masking whole words hardly" in caplog.text
+    assert warned(unmasked, "whole_word") and not warned(unmasked, "token")
+    row = {"input_ids": [12, 200, 300, 13] + [0] * (S - 4), "input_mask": [1] * 4 + [0] * (S - 4), "segment_ids": [0] * S,
+           "word_starts": [0, 1, 0, 0] + [0] * (S - 4), "next_sentence_labels": [0], "schema_version": [records.SCHEMA_VERSION]}
+    write_tfrecords(str(tmp_path / "english"), [encode_example(records.unmasked_features(S), row)])
+    assert not warned(str(tmp_path / "english"), "whole_word")
+
+
 def test_records_of_another_vocabulary_are_refused(unmasked, golden, tmp_path):
     path = str(tmp_path / "part-0")
     own = VocabularyFacts.of(load_vocab(str(golden / "vocab_uncased.txt"))).digest

@@ -158,10 +158,15 @@ def _unusable_heads(named: Mapping[str, np.ndarray], member: Member, hidden_size
 
 
 def _drop_copies(named: dict[str, np.ndarray], member: Member, folder: str) -> None:
-    """Drops buffers and second names of weights. Raises ValueError if a second name has another tensor."""
+    """Drops buffers and second names of weights; a tensor under its second name alone gets the first.
+
+    Raises ValueError if a second name has another tensor.
+    """
     for name in (*(member.prefix + name for name in USUAL_BUFFERS), *member.buffers):
         named.pop(name, None)
     for copy, original in member.tied.items():
+        if copy in named and original not in named:
+            named[original] = named.pop(copy)
         if copy in named and not np.array_equal(named.pop(copy), named.get(original, ())):
             raise ValueError(f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here")
 
