@@ -94,7 +94,7 @@ class ServedMultiLabel(ServedClassifier):
         self.threshold = threshold
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `labels` [B,most] likeliest first, padded with "" beyond `num_labels` [B], `probabilities`, `logits` [B,C] of `logits` [B,C]."""
+        """Returns `labels` [B,most] likeliest first, padded with "" beyond `num_labels` [B], `probabilities` and `logits` [B,C]."""
         return post_processing.several_labels(outputs["logits"], self.labels, self.threshold)
 
     @staticmethod
