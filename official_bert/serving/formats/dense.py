@@ -45,7 +45,8 @@ def dense_pass(served: ServedModel, where: str = "--format") -> Dense:
     @tf.function(autograph=False)
     def compute(**inputs):
         outputs = served.call_model(inputs)
-        numbers = {name: value for name, value in served.finish_rows(outputs).items() if value.dtype != tf.string}
+        numbers = {name: value for name, value in served.finish_rows(outputs).items()
+                   if value.dtype != tf.string and name not in served.padded_ids.values()}  # what counts strings that are not there
         return {**outputs, **numbers}
     function = convert_variables_to_constants_v2(compute.get_concrete_function(**served.ids_inputs))
     names = [tensor.name.split(":")[0] for tensor in function.inputs]
