@@ -24,6 +24,7 @@ from official_bert.stores import SCHEME, matches, scheme_of, store_of
 
 BadText = Literal["error", "replace"]
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+LONGEST_LINE = 64 << 20  # bytes in a packed file
 SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")  # ends of names that readers look for: whatever they name is there by then
 
 
@@ -266,7 +267,11 @@ def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None
 def _unzipped(file: IO[bytes], path: str) -> Iterator[bytes]:
     """Yields the lines in a gzip file. Raises ValueError if it is broken or has no end."""
     try:
-        yield from gzip.GzipFile(fileobj=file)
+        unzipped = gzip.GzipFile(fileobj=file)
+        while line := unzipped.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                raise ValueError(f"{path}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one")
+            yield line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: not a whole gzip file: {error}") from None
 

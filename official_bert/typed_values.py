@@ -16,6 +16,7 @@ import yaml
 T = TypeVar("T")
 PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")  # YAML's names of the kinds that a configuration may hold
 DEEPEST = 50  # lists and mappings in each other
+MOST_ALIASES, MOST_EXPANDED = 100, 10_000_000  # bytes of a file's values, each alias being as large as what it stands for
 WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)  # what PyYAML raises for `!!int x` and the like
 
 
@@ -105,8 +106,21 @@ class _Refused(yaml.YAMLError):
         self.line = node.start_mark.line + 1
 
 
+class _TooLargeError(yaml.YAMLError):
+    """YAML of a few bytes that would fill the memory."""
+
+
 class _StrictLoader(yaml.SafeLoader):
     """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
+
+    aliases = 0
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            self.aliases += 1
+            if self.aliases > MOST_ALIASES:
+                raise _TooLargeError(f"expected at most {MOST_ALIASES} aliases (*name), got more")
+        return super().compose_node(parent, index)
 
     def construct_object(self, node, deep=False):
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
@@ -152,18 +166,26 @@ def read_yaml_value(text: str, where: str) -> Any:
 def _loaded(text: str, name: str) -> Any:
     loader = _StrictLoader(text)
     loader.name = name
-    value = loader.get_single_data()
-    _check_depth(value, DEEPEST)
-    return value
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    if (size := _expanded_size(node, {}, DEEPEST)) > MOST_EXPANDED:
+        raise _TooLargeError(f"expected at most {MOST_EXPANDED:,} bytes of values, its aliases make {size:,} of {len(text):,}")
+    return loader.construct_document(node)
 
 
-def _check_depth(value: Any, left: int) -> None:
-    """Raises RecursionError for lists and mappings too deep in each other, or in themselves."""
-    if isinstance(value, (list, dict)):
-        if not left:
-            raise RecursionError
-        for part in value.values() if isinstance(value, dict) else value:
-            _check_depth(part, left - 1)
+def _expanded_size(node: yaml.Node, known: dict[int, int], left: int) -> int:
+    """The characters of a value with its aliases written out; `known` are those of nodes that were seen, by identity.
+
+    Raises RecursionError for lists and mappings too deep in each other, or in themselves.
+    """
+    if not left:
+        raise RecursionError
+    if id(node) not in known:
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else
+                               sum(_expanded_size(part, known, left - 1) for part in parts))
+    return known[id(node)]
 
 
 def _said(error: Exception) -> str:

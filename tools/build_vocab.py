@@ -39,6 +39,8 @@ flags.DEFINE_integer("max_characters", None, "The most characters of each langua
                      lower_bound=1)
 flags.DEFINE_float("smoothing", 0.7, "Each language's share p counts as p ** smoothing.", 0.0, 1.0)
 flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8.")
+flags.DEFINE_bool("allow_large_lines", False, "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
+                  "their size, which are refused as made to fill the memory.")
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
 
@@ -54,6 +56,7 @@ class Settings:
     max_characters: int | None
     smoothing: float
     on_bad_text: containers.OnBadText
+    allow_large_lines: bool
     num_workers: int
 
 
@@ -86,7 +89,7 @@ def jobs(files: dict[str, list[str]], bad: containers.BadText, do_lower_case: bo
 def count_languages(files: dict[str, list[str]], settings: Settings, report: YieldReport) -> dict[str, collections.Counter]:
     """Returns the words of each language, counted in several processes; `report` counts the omitted text."""
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
-    bad = containers.BadText(settings.on_bad_text, report)
+    bad = containers.BadText(settings.on_bad_text, report, allow_large_lines=settings.allow_large_lines)
     with worker_pool(settings.num_workers) as pool:
         waiting: collections.deque = collections.deque()
 

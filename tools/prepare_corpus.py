@@ -46,6 +46,8 @@ flags.DEFINE_integer("shortest_document", None, "Documents of fewer sentences ar
 flags.DEFINE_bool("keep_everything", False, "Keep headings and list items too: the text is clean already.")
 flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8, rows without "
                   "a text and damaged files: replace puts U+FFFD in place of bad bytes and skips other rows.")
+flags.DEFINE_bool("allow_large_lines", False, "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
+                  "their size, which are refused as made to fill the memory.")
 flags.DEFINE_string("mix", "", "Shares of the languages in the output, such as en=3,sw=1: documents are left out or repeated.")
 flags.DEFINE_float("smoothing", None, "Each language's share p of the words becomes p ** smoothing, renormalised (2018: 0.7).",
                    0.0, 1.0)
@@ -79,7 +81,7 @@ class Piece:
 
 def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.OnBadText) -> Iterator[Piece]:
     """Gives the documents of all files in pieces of about a megabyte."""
-    bad = containers.BadText(policy)
+    bad = containers.BadText(policy, allow_large_lines=FLAGS.is_parsed() and FLAGS.allow_large_lines)
     for language, paths in files.items():
         piece, size = Piece(language, [], bad.report), 0
         for path in paths:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from official_bert.data.record_encoding import FRAME_FOOTER_BYTES, FRAME_HEADER_BYTES, ExampleEncoder, crc_tables, masked_crc
-from official_bert.files import open_bytes
+from official_bert.files import open_bytes, size_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+MOST_PACKED_RECORD = 64 << 20  # bytes; a record has some kilobytes
 SCHEMA_VERSION = 1  # of the unmasked records, in each of them
 GZIP_MAGIC = b"\x1f\x8b\x08"  # a plain file that begins so would have a record longer than half a megabyte
 
@@ -179,6 +180,7 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
             length, crc = struct.unpack("<QI", header)
             if crc != _crc(header[:8]):
                 raise ValueError(f"{where} is corrupted: its length does not match its checksum (is it a TFRecord?)")
+            _check_length(file, path, where, length)
             if number % every:
                 file.seek(length + FRAME_FOOTER_BYTES, os.SEEK_CUR)
                 number += 1
@@ -190,6 +192,15 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
                 raise ValueError(f"{where} is corrupted: its bytes do not match their checksum")
             yield body[:length]
             number += 1
+
+
+def _check_length(file, path: str, where: str, length: int) -> None:
+    """Raises ValueError for a record that claims more than the file holds: room for it would be made before it is read."""
+    if isinstance(file, gzip.GzipFile):
+        if length > MOST_PACKED_RECORD:
+            raise ValueError(f"{where} claims {length:,} bytes; a record of a packed file has at most {MOST_PACKED_RECORD:,}")
+    elif length > (left := size_of(path) - file.tell()):
+        raise ValueError(f"{where} is truncated: it claims {length:,} bytes, {left:,} are left")
 
 
 def is_gzip(path: str) -> bool:

@@ -25,6 +25,9 @@ OnBadText = Literal["error", "skip", "replace"]
 ON_BAD_TEXT = ("error", "skip", "replace")
 STANDARD_INPUT = "-"
 ROWS_AT_ONCE = 1000
+# Of a packed file, unless --allow_large_lines: text that people write is far below both, and a few kilobytes can unpack to gigabytes.
+LONGEST_LINE = 64 << 20  # bytes
+MOST_PACKED = 200  # times its packed bytes, after the first LONGEST_LINE
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PAR1": "parquet",
           b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"PK\x03\x04": "zip"}
 _DATASET_FILES = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the .arrow files of a `datasets` folder
@@ -36,6 +39,7 @@ class BadText:
     policy: OnBadText = "error"
     report: YieldReport = dataclasses.field(default_factory=YieldReport)
     bytes_read: Callable[[], int] = int  # 0 if no file is open
+    allow_large_lines: bool = False  # of packed files
 
     def skip(self, place: str, problem: str, **amounts: int) -> None:
         """Counts text that is left out. Raises ValueError with place and problem if the policy is "error"."""
@@ -158,22 +162,36 @@ def read_head(path: str, size: int) -> bytes:
 def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
     """Gives the lines of UTF-8 text without byte-order mark, line feeds and carriage returns; "" for a skipped line.
 
-    Raises ValueError naming file, line and byte for text that is not UTF-8 or a damaged file, unless `bad` says otherwise.
+    Raises ValueError naming file, line and byte for text that is not UTF-8 or a damaged file, unless `bad` says otherwise, and naming
+    file, line and bound for a packed file of endless lines, or one that unpacks to far more than text does.
     """
     number = offset = 0
     with open_bytes(path, bad) as file:
+        is_bounded = not bad.allow_large_lines and (path == STANDARD_INPUT or kind_of(path) in _OPENERS)
         while True:
             try:
-                line = file.readline()
+                line = file.readline(LONGEST_LINE + 1) if is_bounded else file.readline()
             except damage() as error:
                 bad.skip(f"{path}:{number + 1}", f"the compressed file is damaged or cut off here ({error})", files=1)
                 return
             if not line:
                 return
             number += 1
+            if is_bounded:
+                _check_bounds(f"{path}:{number}", len(line), offset + len(line), bad.bytes_read())
             data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             yield _decoded(data, bad, f"{path}:{number}", offset + len(line) - len(data)).rstrip("\r\n")
             offset += len(line)
+
+
+def _check_bounds(place: str, line: int, unpacked: int, packed: int) -> None:
+    """Raises ValueError for a line of too many bytes, or for too many unpacked bytes of so many packed ones (0: not known)."""
+    if line > LONGEST_LINE:
+        raise ValueError(f"{place}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one; "
+                         "--allow_large_lines reads it, if memory suffices")
+    if packed and unpacked > LONGEST_LINE + MOST_PACKED * packed:
+        raise ValueError(f"{place}: expected at most {MOST_PACKED} bytes for each packed byte, got {unpacked:,} of {packed:,}; "
+                         "--allow_large_lines reads such a file")
 
 
 def _decoded(data: bytes, bad: BadText, place: str, offset: int) -> str:
