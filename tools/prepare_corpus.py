@@ -79,9 +79,10 @@ class Piece:
     read: int = 0
 
 
-def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.OnBadText) -> Iterator[Piece]:
+def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.OnBadText,
+                allow_large_lines: bool = False) -> Iterator[Piece]:
     """Gives the documents of all files in pieces of about a megabyte."""
-    bad = containers.BadText(policy, allow_large_lines=FLAGS.is_parsed() and FLAGS.allow_large_lines)
+    bad = containers.BadText(policy, allow_large_lines=allow_large_lines)
     for language, paths in files.items():
         piece, size = Piece(language, [], bad.report), 0
         for path in paths:
@@ -351,7 +352,8 @@ def main(_) -> None:
           tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder):
         with (open_outputs(work, outputs + held_out) as opened,
               tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress):
-            pieces = resumed(read_pieces(files, reading, FLAGS.on_bad_text), work, pool, settings, 2 * FLAGS.num_workers)
+            read = read_pieces(files, reading, FLAGS.on_bad_text, FLAGS.allow_large_lines)
+            pieces = resumed(read, work, pool, settings, 2 * FLAGS.num_workers)
             writer = Writer(opened[:len(outputs)], opened[-1] if held_out else None, folder, list(files), YieldReport(), mixture,
                             FLAGS.held_out)
             seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
