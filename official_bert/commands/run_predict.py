@@ -86,8 +86,9 @@ def main(arguments: list[str]) -> None:
 
 def _is_published(model: str) -> bool:
     """Whether a model is a checkpoint that does not say whether its rows have two texts: neither a run, a search nor an exported model."""
+    from official_bert.interface.portable_models import portable_folder
     from official_bert.serving.loading import exported_folder
-    return exported_folder(model) is None and not _is_run(model)
+    return exported_folder(model) is None and portable_folder(model) is None and not _is_run(model)
 
 
 def _is_run(model: str) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
+from commands import run_here
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig
@@ -134,6 +135,33 @@ def test_what_travels_with_a_file(make, tmp_path, golden):
 
 
 @pytest.mark.slow
+def test_run_predict_asks_a_model_of_another_runtime_for_pairs(make, tmp_path):
+    write(make, "glue", tmp_path, ("onnx",))
+    finished = run_here("-m", "official_bert.run_predict", "--task=rte", f"--model={tmp_path}", "He left.\tHe went away.")
+    assert finished.returncode == 0 and "entailment" in finished.stdout, finished.stderr
+    finished = run_here("-m", "official_bert.run_predict", "--task=rte", f"--model={tmp_path}/onnx", "--pairs", "He left.\tHe went away.")
+    assert finished.returncode == 1 and "an exported model, which answers as it was exported" in finished.stderr
+
+
+@pytest.mark.slow
+def test_an_encoder_under_a_bilstm_is_converted_or_refused_by_name(make, golden, tmp_path):
+    config = Config(task="classification", model=dataclasses.replace(SMALL, bilstm_layers=1),
+                    options={"max_seq_length": 48, "kind": "classifier", "labels": ["x", "y"]},
+                    tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
+    task = load_task(config)
+    served = make_served_model(task, task.build_model(), ServingOptions())
+    for form in ("onnx", "litert"):
+        try:
+            export.export(served, config, export.ExportOptions(output=str(tmp_path / form), batch_sizes=(), formats=(form,)))
+        except ValueError as error:
+            print(error)
+            assert str(error).startswith(f"--format={form}: ") and "\n" not in str(error)
+            assert not list((tmp_path / form).glob("*/1"))
+        else:
+            assert Predictor(tmp_path / form)("Good.")["label"] in ("x", "y")
+
+
+@pytest.mark.slow
 def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
     served, _ = make("classification")
     rows = [{"text": f"{text} {number}"} for number in range(8) for text in TEXTS]
@@ -167,6 +195,14 @@ def test_what_does_not_fit_is_refused_in_a_line_and_nothing_is_written(make, for
     with pytest.raises(ValueError, match=told) as caught:
         write(make, "classification", tmp_path / "x", formats, **options)
     assert "\n" not in str(caught.value) and not (tmp_path / "x" / "onnx").exists()
+
+
+def test_a_damaged_description_is_refused_in_a_line(tmp_path):
+    for text in ("{", "[]", "{}", '{"format": "mlmodel"}'):
+        (tmp_path / "model.json").write_text(text)
+        with pytest.raises(ValueError, match=r"model\.json: expected what run_export writes beside a model") as caught:
+            Predictor(tmp_path)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_best_path_and_smaller_products_are_refused_by_name(make, tmp_path):

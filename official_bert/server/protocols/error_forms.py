@@ -5,7 +5,7 @@ from typing import Any
 EMBEDDINGS_PATH = "/v1/embeddings"
 TEXT_PATHS = ("/", "/embed", "/embed_sparse", "/rerank", "/info")  # of text-embeddings-inference
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "invalid_request_error", 429: "rate_limit_error"}
-TEXT_TYPES = {401: "unhealthy", 413: "validation", 429: "overloaded", 503: "overloaded", 504: "overloaded"}
+TEXT_TYPES = {429: "overloaded", 503: "overloaded", 504: "overloaded"}
 
 
 def error_body(path: str, status: int, message: str) -> dict[str, Any]:

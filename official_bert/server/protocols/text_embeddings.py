@@ -101,7 +101,7 @@ def sparse_json(ids: np.ndarray, weights: np.ndarray) -> bytes:
 def _kind(signature: Signature, labels: list[str]) -> dict:
     """Returns what a model is, as TEI says it."""
     if "embedding" in signature.outputs:
-        return {"embedding": {"pooling": "mean"}}
+        return {"embedding": {}}
     if "score" in signature.outputs and "text_pair" in signature.inputs:
         return {"reranker": {"id2label": {"0": "score"}, "label2id": {"score": 0}}}
     return {"classifier": {"id2label": {str(index): label for index, label in enumerate(labels)},

@@ -75,11 +75,11 @@ def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32)
         except Exception as error:  # ConverterError is in a private module
             told.seek(0)
             message = f"{told.read()}\n{error}"
-            operation = re.search(r"'tf\.(\w+)' op is neither", message)
-            node = re.search(r'"([\w/.]+)@', message.partition("op is neither")[0].splitlines()[-1])
-            if operation is None:
-                raise ValueError(f"{where}: the converter to LiteRT fails: {str(error).splitlines()[0][:200]}") from None
-            raise _lacks(where, "LiteRT", operation[1], node[1] if node else "") from None
+            # The line that names an operation which is not built in, or else the first that names one.
+            line = next((line for line in message.splitlines() if "op is neither" in line), message)
+            if place := re.search(r'fused\["(\w+):", "([\w/.]+)@', line):
+                raise _lacks(where, "LiteRT", place[1], place[2]) from None
+            raise ValueError(f"{where}: the converter to LiteRT fails: {str(error).splitlines()[0][:200]}") from None
 
 
 def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:

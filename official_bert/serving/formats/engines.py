@@ -87,9 +87,12 @@ def load_engine(folder: str) -> tuple[PortableModel, dict[str, Any]]:
 
     Raises ValueError if the runtime is not installed, or cannot read the file.
     """
-    with open(local_copy(os.path.join(folder, FILE)), encoding="utf-8") as file:
-        description = json.load(file)
-    kind = engine_of(description["format"])
+    try:
+        with open(local_copy(os.path.join(folder, FILE)), encoding="utf-8") as file:
+            description = json.load(file)
+        kind = engine_of(description["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{os.path.join(folder, FILE)}: expected what run_export writes beside a model: {error}") from None
     path = local_copy(os.path.join(folder, kind.file))
     return start(kind, path), description
 

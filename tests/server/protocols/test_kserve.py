@@ -1,5 +1,6 @@
 """KServe's V2 protocol, asked by Triton's clients and by hand, over REST and gRPC."""
 
+import gzip
 import json
 import struct
 
@@ -77,6 +78,31 @@ def test_the_http_client_may_send_and_get_json(server):
         outputs = [triton_http.InferRequestedOutput("length", binary_data=False), triton_http.InferRequestedOutput("upper")]
         result = client.infer("demo", [tensor(triton_http, "text", TEXTS, binary_data=False)], outputs=outputs)
         assert result.as_numpy("length").tolist() == [3, 2, 0] and result.as_numpy("upper").tolist()[0] == b"ABC"
+
+
+def test_large_requests_are_read_elsewhere_and_answered_alike(client):
+    texts = np.array([b"a" * (place % 90) for place in range(900)], object)
+    result = client.infer("demo", [tensor(client.module, "text", texts)])
+    assert result.as_numpy("length").tolist() == [place % 90 for place in range(900)]
+    rows = np.arange(900 * 20, dtype=np.int32).reshape(900, 20)
+    inputs = [tensor(client.module, name, array) for name, array in
+              (("input_ids", rows), ("input_mask", np.ones_like(rows)), ("segment_ids", rows * 0))]
+    np.testing.assert_array_equal(client.infer("vectors-ids", inputs).as_numpy("embedding")[:, 0], rows.sum(1))
+    with pytest.raises(InferenceServerException, match="at most 1024 rows"):
+        client.infer("demo", [tensor(client.module, "text", np.full(1025, b"a", object))])
+
+
+def test_bodies_may_be_gzip(server):
+    body = gzip.compress(json.dumps(of()).encode())
+    assert server.ask(INFER, body, headers={"Content-Encoding": "gzip"})[0] == 200
+    assert server.ask(INFER, body[:-3], headers={"Content-Encoding": "gzip"})[0] == 400
+    assert server.ask(INFER, gzip.compress(b" " * (9 << 20)), headers={"Content-Encoding": "gzip"})[0] == 413
+
+
+def test_a_deadline_of_the_client_is_kept(server):
+    with triton_grpc.InferenceServerClient(server.target) as client, pytest.raises(InferenceServerException) as caught:
+        client.infer("demo", [tensor(triton_grpc, "text", TEXTS)], client_timeout=1e-6)
+    assert "DEADLINE_EXCEEDED" in str(caught.value.status())
 
 
 def test_the_clients_are_told_what_is_wrong(client):

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from official_bert.server.protocols.kserve.tensors import DATATYPES, format_answer, version_number
 from official_bert.server.protocols.translation import Translation
+from official_bert.server.reading.tensors import Specs
 from official_bert.server.request_handler import ModelAddress, RequestHandler
 from official_bert.server.statuses import RequestError, invalid
 
@@ -89,10 +90,15 @@ def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, Any]:
     with handler.manager.using(address.name, address.version) as servable:
         signature = servable.signature("")
         versions = [str(entry.number) for entry in handler.manager.statuses(address.name, address.version) if entry.state == "AVAILABLE"]
-        return {"name": address.name, "versions": versions, "platform": PLATFORM, **{
-            key: [{"name": name, "datatype": DATATYPES.get(spec.dtype, (spec.dtype,))[0],
-                   "shape": [-1 if size is None else size for size in spec.shape or [-1]]} for name, spec in specs.items()]
-            for key, specs in (("inputs", signature.inputs), ("outputs", signature.outputs))}}
+        return {"name": address.name, "versions": versions, "platform": PLATFORM,
+                "inputs": _tensors(signature.inputs), "outputs": _tensors(signature.outputs)}
+
+
+def _tensors(specs: Specs) -> list[dict[str, Any]]:
+    """Returns names, types and shapes; -1 is any size, and stands alone for an unknown rank."""
+    return [{"name": name, "datatype": DATATYPES.get(spec.dtype, (spec.dtype,))[0],
+             "shape": [-1] if spec.shape is None else [-1 if size is None else size for size in spec.shape]}
+            for name, spec in specs.items()]
 
 
 def _json(value: Any) -> web.Response:
