@@ -61,9 +61,9 @@ class ModelConfig:
                              f"got {self.first_position}")
         if self.layers_in_group > 1 and not self.layer_groups:
             raise ValueError(f"model.layers_in_group: expected 1 without layer_groups, got {self.layers_in_group}")
-        if self.num_hidden_layers % self.own_layers:
-            raise ValueError(f"model.layer_groups: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of layer_groups "
-                             f"times layers_in_group, got {self.layer_groups} and {self.layers_in_group}")
+        if self.num_hidden_layers % self.layers_in_group or self.own_layers > self.num_hidden_layers:
+            raise ValueError(f"model.layers_in_group: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of it, and at "
+                             f"least layer_groups times it, got {self.layer_groups} groups of {self.layers_in_group}")
         if self.relative_buckets and (self.relative_buckets < 4 or self.relative_buckets % 4):
             raise ValueError(f"model.relative_buckets: expected 0 or a multiple of 4, got {self.relative_buckets}")
 
@@ -86,9 +86,9 @@ class ModelConfig:
         """Returns the number of the layer whose weights layer `index` uses."""
         if not self.layer_groups:
             return index
-        uses = self.num_hidden_layers // self.own_layers  # of each group in a row
-        group, place = divmod(index, uses * self.layers_in_group)
-        return group * self.layers_in_group + place % self.layers_in_group
+        use, place = divmod(index, self.layers_in_group)
+        uses = self.num_hidden_layers // self.layers_in_group  # of all groups
+        return int(use / (uses / self.layer_groups)) * self.layers_in_group + place
 
 
 OF_2018 = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",

@@ -21,6 +21,7 @@ import tensorflow as tf
 from official_bert.config import check_length
 from official_bert.models.bi_encoder import Pooling, text_vectors
 from official_bert.models.encoder import BertEncoder, encoder_within
+from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
 from official_bert.text import graph_packing
 from official_bert.text.graph import GraphTokenizer
@@ -324,6 +325,8 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
     """
     if options.head == "embeddings" and (task.head != "embeddings" or isinstance(model, BertEncoder)):
         return ServedEmbeddings.make(task, encoder_within(model), options, **vector_settings(task))
+    if isinstance(model, ReplacedTokenDetector):
+        raise ValueError("--head: nothing is served of a head that tells replaced tokens: expected --head=embeddings")
     if isinstance(model, BertEncoder):
         raise ValueError("--head: this checkpoint is an encoder without a head: expected --head=embeddings")
     return task.served(model, options)

@@ -22,6 +22,7 @@ from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.projects import ours, tf_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.models.run_folder import VOCAB_FILE, RunFolder
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
@@ -205,7 +206,7 @@ def make_model(model: StoredModel, **options) -> keras.Model:
             "choice": lambda: ChoiceClassifier(encoder),
             "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
             "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
-            "span": lambda: SpanPredictor(encoder)}[model.head]()
+            "span": lambda: SpanPredictor(encoder), "replaced": lambda: ReplacedTokenDetector(encoder)}[model.head]()
     made.build()
     variables = weights_by_name(made)
     _check_whole(model, variables)

@@ -15,14 +15,14 @@ from official_bert.models.interchange.names import NameTable
 from official_bert.models.run_folder import VOCAB_FILE
 from official_bert.text.vocab import read_entries
 
-Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span"]
+Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span", "replaced"]
 Kind = Literal["", "classifier", "multi_label", "regression"]
 Objective = Literal["", "masked_lm", "next_token"]
 StoredPooling = Literal["", "cls", "mean", "other"]
 BERT_CONFIG_FILE = "bert_config.json"
 # Prefixes of the weights of each head.
 HEAD_PREFIXES: Mapping[str, str] = {"masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier",
-                                    "tagger/": "tagger", "span/": "span"}
+                                    "tagger/": "tagger", "span/": "span", "replaced": "replaced"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def require_finite(weights: Mapping[str, Any], origin: str, name: Callable[[str]
 
 def needs_pooler(stored: StoredModel) -> bool:
     """Whether the model uses the pooler: not for words, tags and spans."""
-    return stored.head not in ("tagger", "span") and not (
+    return stored.head not in ("tagger", "span", "replaced") and not (
         stored.head == "pretraining" and "next_sentence/output_weights" not in stored.weights)
 
 

@@ -1,5 +1,9 @@
-"""BERT; SpanBERT is one without the head for sentences."""
+"""BERT; SpanBERT is one without the head for sentences; ERNIE has a table of tasks."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.member import LINEAR, Form, Member, bert_layers, dense, output, tables
 from official_bert.models.interchange.names import NORM, rows
 
@@ -25,5 +29,20 @@ def tied(prefix: str) -> dict[str, str]:
             "cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 
+def tasks(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of the table of tasks, if it is used."""
+    return {"task_type_vocab_size": values["task_type_vocab_size"] if values["use_task_id"] else 0}
+
+
+def their_tasks(config: ModelConfig) -> dict[str, Any]:
+    """The reverse of `tasks`."""
+    rows_there = config.task_type_vocab_size
+    return {"use_task_id": bool(rows_there)} | ({"task_type_vocab_size": rows_there} if rows_there else {})
+
+
 BERT = Member(stems={"bert": "Bert"}, prefix="bert.", forms=forms("bert."), tied=tied("bert."),
               encoder=(*tables("bert."), *bert_layers("layer_{i}/", "bert.encoder.layer.{i}.")))
+ERNIE = Member(stems={"ernie": "Ernie"}, prefix="ernie.", forms=forms("ernie."), tied=tied("ernie."), fields=tasks, values=their_tasks,
+               encoder=(*tables("ernie."), ("embeddings/task_type_embeddings", "ernie.embeddings.task_type_embeddings.weight"),
+                        *bert_layers("layer_{i}/", "ernie.encoder.layer.{i}.")),
+               used=("use_task_id", "task_type_vocab_size"), defaults={"use_task_id": False, "task_type_vocab_size": 3})

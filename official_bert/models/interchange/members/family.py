@@ -4,11 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.bert import BERT
+from official_bert.models.interchange.members.albert import ALBERT
+from official_bert.models.interchange.members.bert import BERT, ERNIE
+from official_bert.models.interchange.members.distilbert import DISTILBERT
+from official_bert.models.interchange.members.electra import ELECTRA
 from official_bert.models.interchange.members.member import Member
+from official_bert.models.interchange.members.mpnet import MPNET
 from official_bert.models.interchange.members.roberta import ROBERTA
 
-FAMILY = (BERT, ROBERTA)
+FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT)
 
 
 def member_of(values: Mapping[str, Any], path: str) -> tuple[Member, str]:

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
 from official_bert.models.interchange.stored_models import HEAD_PREFIXES, Head
@@ -78,6 +80,13 @@ def _nothing(_: Any) -> dict[str, Any]:
     return {}
 
 
+Tensors = dict[str, np.ndarray]
+
+
+def _same(tensors: Tensors, _: ModelConfig) -> Tensors:
+    return tensors
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Member:
     """A member of the family: its classes, names and keys. Names of classes begin with a stem and end with a key of `forms`."""
@@ -94,6 +103,9 @@ class Member:
     fields: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing  # of their values: our fields that are no copies
     values: Callable[[ModelConfig], dict[str, Any]] = _nothing  # the reverse of `fields`
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # second names of weights; files of some versions have both
+    unpack: Callable[[Tensors, ModelConfig], Tensors] = _same  # of a file's tensors, to the names and shapes of the table
+    pack: Callable[[Tensors, ModelConfig], Tensors] = _same  # the reverse
+    sentence_task: str = ""  # that the head for sentences learned, if the files of all models say so by their kind
     buffers: tuple[str, ...] = ()  # tensors that are not weights, beside the usual ones
 
     @property

@@ -45,6 +45,7 @@ def read(folder: str) -> StoredModel:
     named = {_usual_name(name, member): tensor for name, tensor in tensors.items()}
     if len(named) < len(tensors):
         raise ValueError(f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}")
+    named = member.unpack(named, config)
     _drop_copies(named, member, folder)
     unusable = _unusable_heads(named, member, config.hidden_size) if own_class else []
     if form is None:
@@ -66,7 +67,9 @@ def read(folder: str) -> StoredModel:
     return StoredModel(origin=f"{NAME} {folder} ({architecture or member.title})", weights=weights, table=table, config=config,
                        model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, vocab=vocab, pooling=pooling,
                        **(sentence_transformers.read_settings(folder) if pooling else {}),
-                       warnings=warnings, do_lower_case=tokenizers.read_do_lower_case(folder),
+                       warnings=warnings,
+                       sentence_task=member.sentence_task if "next_sentence/output_bias" in weights else "",
+                       do_lower_case=tokenizers.read_do_lower_case(folder),
                        labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
                        kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "")
 
@@ -124,7 +127,8 @@ def _usual_name(name: str, member: Member) -> str:
     """A tensor's name with the prefix of models with heads, and with the layer norms' names since 2019."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     table, prefixed = member.table(), member.prefix + name
-    known = table.ours(prefixed) or name in USUAL_BUFFERS
+    modules = {theirs.removeprefix(member.prefix).partition(".")[0] for _, theirs in member.encoder}  # embeddings, encoder
+    known = table.ours(prefixed) or name.partition(".")[0] in modules
     return prefixed if known and not table.ours(name) else name
 
 
@@ -185,6 +189,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
         matrix = as_matrix(ours, stored.weights[ours])
         name = theirs if stored.head else theirs.removeprefix(member.prefix)
         tensors[name] = np.ascontiguousarray(matrix.T if ours.endswith("/kernel") else matrix)
+    tensors = member.pack(tensors, config)
     save_file(tensors, os.path.join(folder, WEIGHTS_FILE), metadata={"format": "pt"})
     padding = {"pad_token_id": list(stored.vocab).index("[PAD]") if stored.vocab and "[PAD]" in stored.vocab else 0}
     values = {"architectures": [architecture], "model_type": model_type} | padding | member.write_config(config) | {

@@ -18,6 +18,7 @@ from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
 from official_bert.models.interchange.stored_models import Kind, Objective, StoredModel
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.models.run_folder import CHECKPOINT, RunFolder, tuned_for
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
@@ -26,10 +27,10 @@ NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
 NO_CLASSES = ("the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is given "
               "(convert_checkpoint --labels names them; a run's folder holds both)")
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
-MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor)  # what a .keras file may hold
+MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor, ReplacedTokenDetector)  # what a .keras file may hold
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
 TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
-         "span": "squad"}
+         "span": "squad", "replaced": "pretraining"}
 VECTORS = "retrieval"  # the task of encoders that say how they make a vector of a text
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
 HEAD_FOR_SENTENCES = "next_sentence/output_bias"
@@ -129,8 +130,14 @@ def read_keras(path: str) -> StoredModel:
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; leaves nothing out."""
+    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; leaves nothing out.
+
+    Raises ValueError for a head that no task has.
+    """
     config = stored_models.require_config(stored)
+    if stored.head == "replaced":
+        raise ValueError(f"{stored.origin}: no task has a head that tells replaced tokens, so no run can hold it; "
+                         "--leave_out='replaced.*' converts the encoder")
     variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
                  for name, weight in stored.weights.items()}
     tf.train.Checkpoint(weights=variables).save(os.path.join(folder, CHECKPOINT))

@@ -20,7 +20,7 @@ FIXTURES = pathlib.Path(__file__).parents[3] / "golden" / "family"
 MODELS = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/config.json"))
 # One model of each member, with a head for words where there is one.
 MEMBERS = [next(name for name in MODELS if name.startswith(f"{member}/") and ("MaskedLM" in name or "PreTraining" in name))
-           for member in sorted({name.partition("/")[0] for name in MODELS})]
+           for member in sorted({name.partition("/")[0] for name in MODELS} - {"electra_discriminator"})]
 CLOSE = 1e-5  # of a tensor's largest magnitude
 INPUTS = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids", "task_type_ids": "task_type_ids"}
 OUTPUTS = {"prediction_logits": "mlm_logits", "seq_relationship_logits": "nsp_logits", "sop_logits": "nsp_logits",
@@ -82,6 +82,9 @@ def loss_of(outputs, labels, mask):
     """The loss of Hugging Face's classes."""
     def mean(logits, key):
         used = labels[key].reshape(-1) != -100
+        if logits.shape == labels[key].shape:  # replaced or not
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels[key].astype("float32"), logits)
+            return tf.reduce_mean(losses[mask == 1])
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels[key].reshape(-1)[used],
                                                                 tf.reshape(logits, (-1, logits.shape[-1]))[used])
         return tf.reduce_mean(losses)
@@ -107,6 +110,7 @@ def test_losses_and_gradients_are_those_of_hugging_face(name, made, stored):
     for key in wanted.files:
         if key.startswith("grad."):
             theirs = hugging_face._usual_name(key.removeprefix("grad."), member)
+            theirs = next(iter(member.unpack({theirs: wanted[key]}, stored(name).config)))
             ours = stored(name).table.ours(member.tied.get(theirs, theirs))
             assert ours, theirs
             gradient, value = tf.convert_to_tensor(found[ours]).numpy(), wanted[key]

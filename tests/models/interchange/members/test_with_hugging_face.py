@@ -1,0 +1,71 @@
+"""All classes of all members in sizes of their own: what Hugging Face computes, we do, and it reads the folders that we write."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.members.family import FAMILY
+
+TORCH = os.path.join(os.path.dirname(__file__), *[".."] * 4, ".venv-torch", "bin", "python")
+SIZES = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
+         "max_position_embeddings": 40}
+DISTIL = {"vocab_size": 61, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 30}
+# Arguments of configurations, by model_type; several where a member has several kinds.
+KINDS = {
+    "bert": [SIZES | {"hidden_act": "relu"}], "ernie": [SIZES, SIZES | {"use_task_id": True}],
+    "roberta": [SIZES | {"pad_token_id": 1, "hidden_act": "gelu_new", "type_vocab_size": 1}],
+    "xlm-roberta": [SIZES | {"pad_token_id": 1, "type_vocab_size": 1}], "camembert": [SIZES | {"pad_token_id": 1, "type_vocab_size": 1}],
+    "distilbert": [DISTIL, DISTIL | {"activation": "relu"}],
+    "mpnet": [SIZES | {"relative_attention_num_buckets": 40, "pad_token_id": 1}],
+    "electra": [SIZES | {"embedding_size": 16}, SIZES | {"embedding_size": 24, "hidden_act": "relu"}],
+    "albert": [SIZES | {"embedding_size": 8, "num_hidden_layers": 5, "num_hidden_groups": 2, "inner_group_num": 2},
+               SIZES | {"embedding_size": 24, "hidden_act": "gelu"}]}
+WITHOUT_SEGMENTS = ("roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
+NAMES = {"last_hidden_state": "sequence_output", "pooler_output": "pooled_output", "prediction_logits": "mlm_logits",
+         "seq_relationship_logits": "nsp_logits", "sop_logits": "nsp_logits", "start_logits": "start_logits", "end_logits": "end_logits"}
+
+
+def run_torch(*arguments):
+    script = os.path.join(os.path.dirname(__file__), "run_family.py")
+    done = subprocess.run([TORCH, script, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists(TORCH), reason="PyTorch and transformers are not there: make venv-torch")
+def test_every_class_of_every_member_is_computed_and_written(tmp_path):
+    wanted = [(name, arguments | {"num_labels": 2 if name.endswith(("Answering", "PreTraining")) else 3}, model_type not in WITHOUT_SEGMENTS)
+              for model_type, kinds in KINDS.items() for arguments in kinds for member in FAMILY if model_type in member.stems
+              for name in member.classes(model_type)]
+    assert len({name for name, _, _ in wanted}) == sum(len(member.stems) * len(member.forms) for member in FAMILY)
+    (tmp_path / "classes.json").write_text(json.dumps(wanted))
+    run_torch("make", models := tmp_path / "models", tmp_path / "classes.json")
+    for number, (name, _, _) in enumerate(wanted):
+        compute_and_write(models / str(number), name)
+    differences = run_torch("compare", models)
+    assert len(differences) == len(wanted)
+    assert [row for row in differences if row[2] > 1e-6] == []  # the same numbers in, the same out
+
+
+def compute_and_write(place: pathlib.Path, name: str):
+    stored, expected = formats.read(str(place)), np.load(place / "expected.npz")
+    formats.write(stored, "hugging_face", str(place / "written"))
+    rows = {key.removeprefix("in."): expected[key].astype("int32") for key in expected.files if key.startswith("in.")}
+    places = np.tile(np.arange(rows["input_ids"].shape[1]), (3, 1))
+    found = formats.outputs(formats.make_model(stored), rows | {"masked_lm_positions": places})
+    for key in expected.files:
+        ours = NAMES.get(key.removeprefix("out."), "mlm_logits" if "mlm_logits" in found and key == "out.logits" else "logits")
+        if "NextSentence" in name and ours == "logits":
+            ours = "nsp_logits"
+        if not key.startswith("out.") or (ours == "mlm_logits" and "NextSentence" in name):
+            continue
+        got, value = found[ours], expected[key]
+        if value.shape[:2] == rows["input_mask"].shape:
+            got, value = got[rows["input_mask"] == 1], value[rows["input_mask"] == 1]
+        np.testing.assert_allclose(got, value, rtol=0, atol=1e-5 * np.abs(value).max(), err_msg=f"{name}, {place}: {key}")
