@@ -40,7 +40,8 @@ def run_torch(*arguments):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists(TORCH), reason="PyTorch and transformers are not there: make venv-torch")
 def test_every_class_of_every_member_is_computed_and_written(tmp_path):
-    wanted = [(name, arguments | {"num_labels": 2 if name.endswith(("Answering", "PreTraining")) else 3}, model_type not in WITHOUT_SEGMENTS)
+    wanted = [(name, arguments | {"num_labels": 2 if name.endswith(("Answering", "PreTraining")) else 3},
+               model_type not in WITHOUT_SEGMENTS)
               for model_type, kinds in KINDS.items() for arguments in kinds for member in FAMILY if model_type in member.stems
               for name in member.classes(model_type)]
     assert len({name for name, _, _ in wanted}) == sum(len(member.stems) * len(member.forms) for member in FAMILY)
