@@ -31,7 +31,7 @@ Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
                               ".parquet": "parquet"}
 OBJECTS = ("jsonl", "parquet")  # forms whose rows have keys
-HEADLESS = " (a file without a line of names is read with options.header=false, its columns are c1, c2, ...)"
+HEADLESS = " (a file without names of columns: options.header=false, its columns are c1, c2, ...; tools/inspect_data.py shows it)"
 ROWS = (".jsonl", ".json", ".parquet")  # ends of the names of files whose rows have keys
 JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself

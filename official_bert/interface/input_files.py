@@ -145,7 +145,7 @@ def _options(config: Config, inputs: Sequence[str], overrides: Sequence[str]) ->
 
 
 def _names(columns: Columns) -> list[str]:
-    return [name for names in columns.values() for name in names]
+    return [name for names in columns.values() for name in names if name]
 
 
 def _plain(cells: Sequence[str], inputs: Sequence[str], text_may_have_tabs: bool) -> bool:
@@ -161,7 +161,7 @@ def _suffix(path: str) -> str:
 def _row(table: Table, number: int, columns: Columns, keep: Sequence[str], nulls: list[str]) -> dict[str, Any]:
     where = table.place(number)
     kept = {name: _kept(table.columns[name][number], f"{where}: column {name!r}") for name in keep}
-    found = {name: [table.columns[part][number] for part in parts] for name, parts in columns.items()}
+    found = {name: [table.columns[part][number] if part else "" for part in parts] for name, parts in columns.items()}
     return kept | {name: _input(name, columns[name], cells, where, nulls, {*columns} <= MAY_BE_NULL) for name, cells in found.items()}
 
 

@@ -171,21 +171,18 @@ class Task(TaskBase):
         train_path = "" if not (steps.train or divided) else _rows_of(
             files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"]))
         test_path = _rows_of(files.path(files.predict_file, FILES["test"])) if steps.predict else ""
-        options = self.options
-        columns = Columns(options.word_column, options.tag_column, options.separator, options.scheme == "plain", options.labels,
-                          options.empty_text, options.overlaps)
         notes: list[str] = []
-        train = conll.read_sentences(train_path, columns, notes=notes) if train_path else None
-        held_out = conll.read_sentences(dev_path, columns, notes=notes) if dev_path else None
-        tests = conll.read_to_tag(test_path, columns, logging.warning, notes) if test_path else None
-        notes += [self._described(path, sentences) for path, sentences in ((train_path, train), (dev_path, held_out)) if sentences]
+        train = self.read_sentences(train_path, notes) if train_path else None
+        held_out = self.read_sentences(dev_path, notes) if dev_path else None
+        tests = conll.read_to_tag(test_path, self.columns, logging.warning, notes) if test_path else None
+        notes += [self.described(path, sentences) for path, sentences in ((train_path, train), (dev_path, held_out)) if sentences]
         for path, sentences in ((train_path, train), (dev_path, held_out), (test_path, tests)):
             if self.options.document_context and sentences and not any(sentence.document for sentence in sentences):
                 raise ValueError(f"{path}: expected lines {conll.DOCUMENT_START} between the documents for options.document_context, got "
                                  "none; without this option each sentence is a row; a file that is one document begins with such a line")
         if train is not None and held_out is not None:
             conll.check_held_out(train_path, train, dev_path, held_out, files.refuse_same, logging.warning)
-        task = self._with_labels_of(train_path, train) if train is not None else self
+        task = self.with_labels_of(train_path, train) if train is not None else self
         model = model or task.build_model()
         if train is not None and self.options.divides(divided):
             parts = task._divide(train_path, train, divided)
@@ -209,7 +206,18 @@ class Task(TaskBase):
         kinds = [() if documents else tuple(sorted({tag[2:] for tag in sentence.tags})) for sentence in sentences]
         return splits.divide(self.options, units, kinds, hold_out, str(path), "sentences", "documents" if documents else "")
 
-    def _described(self, path: Source, sentences: Sequence[Sentence]) -> str:
+    @property
+    def columns(self) -> Columns:
+        """How files are read."""
+        options = self.options
+        return Columns(options.word_column, options.tag_column, options.separator, options.scheme == "plain", options.labels,
+                       options.empty_text, options.overlaps)
+
+    def read_sentences(self, path: Source, notes: list[str]) -> list[Sentence]:
+        """Reads the sentences of a file with their tags; `notes` gets lines about what was left out."""
+        return conll.read_sentences(_rows_of(path), self.columns, notes=notes)
+
+    def described(self, path: Source, sentences: Sequence[Sentence]) -> str:
         """A line about a file's sentences: their number, and the scheme and number of its entities by type."""
         tags = [sentence.tags for sentence in sentences]
         if self.options.scheme == "plain":
@@ -218,7 +226,7 @@ class Task(TaskBase):
             told = chunk_tags.describe_scheme(tags)
         return f"{path}: {len(sentences)} sentences, {told}"
 
-    def _with_labels_of(self, path: Source, sentences: Sequence[Sentence]) -> "Task":
+    def with_labels_of(self, path: Source, sentences: Sequence[Sentence]) -> "Task":
         """Returns this task with the labels of the training data's types in its options, unless labels are given.
 
         Raises ValueError if no word is labelled as anything but O.

@@ -13,8 +13,9 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.data import labelled_texts
+from official_bert.data.choice_answers import AnswerAs, right_ones
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.tables import Source, Table, read_table
+from official_bert.data.tables import Source, Table, TableOptions
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.files import written_whole
 from official_bert.models.classifier import ChoiceClassifier
@@ -27,14 +28,17 @@ FILES = {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}  # of a --d
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TextOptions):
+class Options(TextOptions, TableOptions):
     """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and its possible endings."""
 
     text_column: str = "sent1"
     begin_column: str = "sent2"  # of every choice, as a question; "" with choices_column: choices stand alone
     choice_columns: tuple[str, ...] = ENDINGS
     choices_column: str = ""  # instead of choice_columns: lists in JSON or Parquet, of any lengths
-    label_column: str = "label"  # the number of the right choice, from 0, or its letter, from A
+    label_column: str = "label"  # the number of the right choice, its letter, its text, or its key
+    keys_column: str = ""  # lists of the choices' keys, one of which is the answer (ARC's choices.label)
+    answer_as: AnswerAs = "auto"  # by all answers of a file
+    first_choice: int = 0  # the number of the first choice, in answers that are numbers
 
     def __post_init__(self):
         super().__post_init__()
@@ -44,14 +48,19 @@ class Options(TextOptions):
             raise ValueError("config.options.choice_columns: expected none beside choices_column, whose lists hold the choices")
         if len({*self.choice_columns}) < len(self.choice_columns):
             raise ValueError(f"config.options.choice_columns: expected every column once, got {list(self.choice_columns)}")
-        if not (self.choices_column or (self.begin_column and len(self.choice_columns) > 1)):
+        if self.first_choice not in (0, 1):
+            raise ValueError(f"config.options.first_choice: expected 0 or 1, got {self.first_choice}")
+        if self.answer_as == "key" and not self.keys_column:
+            raise ValueError("config.options.keys_column: expected the column of the choices' keys beside answer_as: key")
+        if not (self.choices_column or (len(self.choice_columns) > 1 and (self.begin_column or self.choice_columns != ENDINGS))):
             raise ValueError("config.options.choices_column: expected a column of lists, or begin_column and two or more choice_columns")
 
     @property
     def choice_parts(self) -> tuple[str, ...]:
-        """The columns of the choices: that of their beginning first, if there is one."""
-        choices = (self.choices_column,) if self.choices_column else self.choice_columns
-        return (self.begin_column, *choices) if self.begin_column else choices
+        """The columns of the choices: that of their beginning first; without one, "" stands before columns of single choices."""
+        if self.choices_column:
+            return (self.begin_column, self.choices_column) if self.begin_column else (self.choices_column,)
+        return (self.begin_column, *self.choice_columns)
 
 
 class Task(TextClassification):
@@ -98,11 +107,14 @@ class Task(TextClassification):
         if labelled and options.label_column in (options.text_column, *options.choice_parts):
             raise ValueError("config.options.label_column: expected another column than those of the texts and choices, got "
                              f"{options.label_column!r}")
-        table = read_table(path, [options.text_column, *options.choice_parts, *([options.label_column] if labelled else [])])
+        keys = [options.keys_column] if labelled and options.keys_column else []
+        parts = filter(None, options.choice_parts)
+        table = options.read_table(path, [options.text_column, *parts, *([options.label_column] if labelled else []), *keys])
         columns = (options.text_column, *(() if options.choices_column else options.choice_columns))
         table = labelled_texts.without_empty(table, columns, "keep", logging.warning)
         choices = self._choices(table)
-        targets = _right_ones(table, options.label_column, choices) if labelled else None
+        targets = right_ones(table, options.label_column, self._endings(table), options.keys_column, options.answer_as,
+                             options.first_choice) if labelled else None
         return LabelledTexts(str(path), labelled_texts.texts(table, options.text_column), None, targets, choices)
 
     def _choices(self, table: Table) -> list[tuple[str, ...]]:
@@ -118,6 +130,13 @@ class Task(TextClassification):
                                  f"got {str(value)[:60]!r}")
         return [tuple(f"{begin} {ending}".strip() for ending in endings)
                 for begin, endings in zip(begins, table.columns[options.choices_column])]
+
+    def _endings(self, table: Table) -> list[tuple[str, ...]]:
+        """The texts of each row's choices, without their beginning."""
+        options = self.options
+        if options.choices_column:
+            return list(map(tuple, table.columns[options.choices_column]))
+        return list(zip(*(table.columns[name] for name in options.choice_columns)))
 
     def make_features(self, data, targets, cache_dir=""):
         """A row for each choice of each text."""
@@ -153,16 +172,3 @@ class Task(TextClassification):
 
 def _path(which: str, given: Source, files: DataFiles) -> Source:
     return given or (os.path.join(files.data_dir, FILES[which]) if files.data_dir else "")
-
-
-def _right_ones(table: Table, column: str, choices: list[tuple[str, ...]]) -> np.ndarray:
-    """Returns the number of each row's right choice, int32 [N]. Raises ValueError, naming the line, for one that the row lacks."""
-    letters = {chr(ord("A") + number): number for number in range(26)}
-    found = np.zeros(len(table), np.int32)
-    for row, (value, some) in enumerate(zip(table.columns[column], choices)):
-        known = [str(number) for number in range(len(some))]
-        number = letters.get(labelled_texts.label_text(value), labelled_texts.numbers_of(known)(value))
-        if not 0 <= number < len(some):
-            raise ValueError(f"{table.place(row)}: column {column!r}: expected one of {known}, got {value!r}")
-        found[row] = number
-    return found

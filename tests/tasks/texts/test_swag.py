@@ -90,7 +90,7 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
 
 RACE = {"text_column": "article", "begin_column": "question", "choices_column": "options", "label_column": "answer", "max_seq_length": 64}
 ROWS = [{"article": "It rained.", "question": "What fell?", "options": ["water", "books", "a king"], "answer": "A"},
-        {"article": "It rained again.", "question": "Where?", "options": ["here", "there"], "answer": 1}]
+        {"article": "It rained again.", "question": "Where?", "options": ["here", "there"], "answer": "B"}]
 
 
 def write_rows(path, rows):
@@ -121,8 +121,8 @@ def test_lists_of_any_length_share_a_batch_and_a_missing_choice_is_never_chosen(
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    ({"answer": "C"}, r"dev\.jsonl:2: column 'answer': expected one of \['0', '1'\], got 'C'"),
-    ({"answer": 2}, r"dev\.jsonl:2: column 'answer': expected one of"),
+    ({"answer": "C"}, r"dev\.jsonl:2: column 'answer': expected one of \['A', 'B'\], got 'C'"),
+    ({"answer": 2}, r"dev\.jsonl:2: column 'answer': got '2', and 'A' in .*dev\.jsonl:1: expected numbers or letters"),
     ({"options": ["here"]}, r"dev\.jsonl:2: column 'options': expected a list of two or more texts"),
     ({"options": "here"}, r"dev\.jsonl:2: column 'options': expected a list")])
 def test_wrong_lists_are_told_with_their_line(tmp_path, change, told):
