@@ -21,7 +21,6 @@ COMMANDS: Mapping[str, str] = types.MappingProxyType({
     "build-vocab": "official_bert.tools.build_vocab",
     "extend-vocab": "official_bert.tools.extend_vocab",
     "create-pretraining-data": "official_bert.tools.create_pretraining_data",
-    "inspect-data": "official_bert.tools.inspect_data",
     "inspect-records": "official_bert.tools.inspect_records",
     "pack-records": "official_bert.tools.pack_records",
     "pretrain": "official_bert.run_pretraining",

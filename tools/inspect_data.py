@@ -74,7 +74,7 @@ def read(task: Any, path: str) -> Reading:
         return Reading([(" ".join(f"{word}/{tag}" for word, tag in zip(one.words, one.tags)),) for one in sentences],
                        [one.words for one in sentences], dict(sorted(counts.items())), [*notes, task.described(path, sentences)])
     if not isinstance(task, TextClassification):
-        raise ValueError(f"--task={FLAGS.task}: expected classification, swag, ner or a data set of GLUE")
+        raise ValueError(f"--task={task.config.task}: expected classification, swag, ner or a data set of GLUE")
     found, rows = task.read_train(DataFiles(train_file=path))
     seconds = rows.choices or [(second,) for second in rows.text_pair or ()] or [()] * len(rows)
     labels = list(getattr(found.options, "labels", ())) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
@@ -99,15 +99,12 @@ def remedy(task: str, path: str, overrides: Sequence[str]) -> str:
     return ""
 
 
-def lengths_of(reading: Reading, keys_are_words: bool) -> tuple[np.ndarray, str]:
+def lengths_of(reading: Reading, keys_are_words: bool, vocab_file: str) -> tuple[np.ndarray, str]:
     """Returns the length of each row [N], with the special tokens, and its unit."""
-    if FLAGS.vocab_file:
-        tokenizer = FullTokenizer(FLAGS.vocab_file, not has_capitals(read_entries(FLAGS.vocab_file)))
-        count, unit = (lambda text: len(tokenizer.tokenize(text))), "tokens"
-    else:
-        count, unit = (lambda text: len(BasicTokenizer().tokenize(text))), "words"
+    tokenizer = FullTokenizer(vocab_file, not has_capitals(read_entries(vocab_file))) if vocab_file else BasicTokenizer()
+    unit = "tokens" if vocab_file else "words"
     rows = [(" ".join(key),) for key in reading.keys] if keys_are_words else reading.texts
-    return np.array([sum(map(count, row)) + 1 + len(row) for row in rows]), unit
+    return np.array([sum(len(tokenizer.tokenize(text)) for text in row) + 1 + len(row) for row in rows]), unit
 
 
 def histogram(lengths: np.ndarray) -> list[str]:
@@ -132,7 +129,7 @@ def main(arguments: list[str]) -> None:
     print(f"{path}: {len(reading.keys)} rows")
     print("\n".join(reading.notes), end="\n" * bool(reading.notes))
     print("labels: " + ", ".join(f"{label} {count}" for label, count in reading.labels.items()))
-    lengths, unit = lengths_of(reading, bool(reading.notes))
+    lengths, unit = lengths_of(reading, bool(reading.notes), FLAGS.vocab_file)
     longest = task.options.max_seq_length
     print(f"lengths in {unit}: {lengths.min()} to {lengths.max()}, mean {lengths.mean():.1f}; "
           f"{np.mean(lengths > longest):.1%} beyond options.max_seq_length={longest}")
