@@ -32,6 +32,8 @@ flags.DEFINE_string("encoding", "", "The encoding of --input_file, if it is a ta
 flags.DEFINE_list("keep_columns", [], "Columns of --input_file that are copied into the answers, such as an id.")
 flags.DEFINE_multi_string("set", [], "Options for reading --input_file, if training had others: --set options.text_column=review.")
 flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines, instead of printing them.")
+flags.DEFINE_string("output_format", "", "The form of --output_file, if training is to read it: csv, jsonl or parquet with the columns of "
+                    "training; of entities also conll, doccano, label_studio, prodigy, spacy ... By default JSON lines with all outputs.")
 flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
 flags.DEFINE_integer("top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
                      "own.", lower_bound=1)
@@ -43,7 +45,8 @@ TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
 def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
     from official_bert.data.long_work import preflight
-    from official_bert.interface.input_files import read_file, read_rows
+    from official_bert.interface import output_files
+    from official_bert.interface.input_files import read_entity_rows, read_file, read_rows
     from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
     from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
@@ -51,6 +54,9 @@ def main(arguments: list[str]) -> None:
     check_backend()
     if FLAGS.output_file and FLAGS.input_file:
         preflight.check_outputs([FLAGS.output_file], [FLAGS.input_file])
+    if FLAGS.output_format and not (FLAGS.output_file and FLAGS.output_format in output_files.OUTPUT_FORMATS):
+        raise ValueError(f"--output_format={FLAGS.output_format}: expected --output_file beside it, and one of "
+                         f"{', '.join(output_files.OUTPUT_FORMATS)}")
     task = "glue" if dataset_name(FLAGS.task) else FLAGS.task
     wanted = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS))
     head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
@@ -65,8 +71,13 @@ def main(arguments: list[str]) -> None:
     _check_dataset(predictor.config, FLAGS.task, FLAGS.model)
     if FLAGS.input_file and arguments[1:]:
         raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
+    if FLAGS.output_format:
+        output_files.check_format(FLAGS.output_format, predictor.outputs)
     one_of_two = bool(published and pairs is None and class_that_gives(predictor.outputs, served_classes("classification")))
-    if FLAGS.input_file not in ("", "-"):
+    with_entities = FLAGS.input_file and "entities" in predictor.outputs and not FLAGS.keep_columns
+    if with_entities and (texts := read_entity_rows(FLAGS.input_file, bool(FLAGS.output_format))):
+        rows = texts
+    elif FLAGS.input_file not in ("", "-"):
         overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]
         rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, overrides, FLAGS.keep_columns,
                          tagger="entities" in predictor.outputs, may_be_pairs=one_of_two)
@@ -78,6 +89,10 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
     if not rows:
         raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
+    if FLAGS.output_format:
+        answers = [predictor.unpadded(answer) for answer in predictor.answer(rows, FLAGS.batch_size)]
+        output_files.write_answers(FLAGS.output_file, FLAGS.output_format, rows, answers, predictor.config)
+        return
     if FLAGS.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
         logging.warning("%s of the rows: left out of --output_file, where an answer has its own", ", ".join(replaced))
     with written_whole(FLAGS.output_file) if FLAGS.output_file else contextlib.nullcontext() as output:

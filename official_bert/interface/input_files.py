@@ -26,6 +26,7 @@ from official_bert.data.tables import (
     rows_of,
     shown,
 )
+from official_bert.data.tagged import span_forms
 from official_bert.files import exists, read_lines
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
@@ -87,6 +88,18 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
         return list(_checked(((place(source, number), row) for number, row in enumerate(source.values)), inputs, may_be_pairs))
     _check_no_table(path, (wanted, same), has_format="file_format" in options)
     return list(read_rows((), path, inputs, read_lines(path), may_be_pairs))
+
+
+def read_entity_rows(path: str, always: bool) -> list[dict[str, Any]]:
+    """Reads the texts of a file in a form of entities (`data/tagged/span_forms.py`), each with what its row holds; [] for another file.
+
+    Unless `always`, also [] for rows whose text is under `text`, which `read_file` reads with all that they hold.
+    """
+    rows = span_forms.span_rows(path)
+    if rows is None or (not always and isinstance(rows.values[0], Mapping) and "text" in rows.values[0]):
+        return []
+    return [{**(rows.values[number] if isinstance(rows.values[number], Mapping) else {}), "text": record[0]}
+            for number, record in span_forms.records(rows) if record is not None]
 
 
 def _check_no_table(path: str, known: Iterable[Columns], has_format: bool) -> None:
