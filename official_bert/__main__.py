@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = types.MappingProxyType({
     "build-vocab": "official_bert.tools.build_vocab",
     "extend-vocab": "official_bert.tools.extend_vocab",
     "create-pretraining-data": "official_bert.tools.create_pretraining_data",
+    "inspect-data": "official_bert.tools.inspect_data",
     "inspect-records": "official_bert.tools.inspect_records",
     "pack-records": "official_bert.tools.pack_records",
     "pretrain": "official_bert.run_pretraining",
@@ -71,9 +72,12 @@ def overview() -> str:
 
 def _summary(module: str) -> str:
     """Returns the first line of the docstring of a module."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None and spec.origin is not None
-    text = ast.get_docstring(ast.parse(pathlib.Path(spec.origin).read_text(encoding="utf-8")))
+    path = pathlib.Path(__file__).parent.parent.joinpath(*module.split(".")[1:]).with_suffix(".py")  # a tool of a checkout
+    if not path.exists():
+        spec = importlib.util.find_spec(module)
+        assert spec is not None and spec.origin is not None
+        path = pathlib.Path(spec.origin)
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert text is not None
     return text.splitlines()[0]
 
