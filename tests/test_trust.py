@@ -29,6 +29,7 @@ ALLOWED = {
     ("tests/models/interchange/test_hugging_face.py", "pickle"): "writes hostile files, and reads none",
     ("tests/models/interchange/test_older_checkpoints.py", "pickle"): "writes files, and reads none",
     ("tests/models/interchange/test_page.py", "importlib.import_module"): "modules of this package",
+    ("tests/server/test_check_tf_serving.py", "exec_module"): "a script of this repository",
     ("tests/test_docs.py", "exec"): "the examples in this repository's pages",
     ("tests/text/test_compiling.py", "compile"): "a function that the test itself writes",
     ("tests/text/test_compiling.py", "exec"): "a function that the test itself writes",
