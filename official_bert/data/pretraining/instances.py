@@ -51,7 +51,7 @@ class InstanceConfig:
     max_seq_length: int = 128
     max_predictions_per_seq: int = DEFAULT_PREDICTIONS
     dupe_factor: int = 10  # passes over the corpus, each with pairs and masks of its own
-    short_seq_prob: float = 0.1  # probability that a document's instances aim at a random shorter length
+    short_seq_prob: float = 0.1  # probability that a document's instances aim at a random shorter length, as texts of fine-tuning have
     sentence_task: Literal["nsp", "sop", "none"] = "nsp"
     copies_apart: bool = False  # no random next segment comes from a document of the same text; False: as in 2018
     masking: MaskingConfig | None = dataclasses.field(default_factory=MaskingConfig)  # None: no masks

@@ -122,6 +122,7 @@ def _next_document(plan, documents, words, state):
     if state[PASS] < plan.dupe_factor:
         most = plan.max_seq_length - 3
         state[TARGET] = most
+        # Texts of fine-tuning are often short: a model that has only seen full rows would meet them, and their positions, anew.
         if random(words) < plan.short_seq_prob:
             state[TARGET] = 2 + below(words, most - 1)
 
@@ -152,6 +153,7 @@ def _reach(starts, first, last, wanted):
 @njit(forceinline=True)
 def _truncate(words, a_start, a_end, b_start, b_end, most):
     """Drops tokens of the longer segment, at its front or its end, until both fit (2018 `truncate_seq_pair`)."""
+    # At either end by chance: else models would see only beginnings, or only ends, of what is too long.
     for _ in range(a_end - a_start + b_end - b_start - most):
         at_front = next_word(words) < 0x80000000  # random() < 0.5, by its highest bit
         next_word(words)
@@ -172,6 +174,7 @@ def _sample_pair(plan, starts, document_starts, order, texts, words, state):
     first = document_starts[document] + state[SENTENCE]
     end = _reach(starts, first, document_starts[document + 1], state[TARGET])
     alone = end - first == 1
+    # Between two sentences, by chance: a cut within a sentence would tell, from its words alone, that B follows A.
     split = first + 1 if alone else first + 1 + below(words, end - first - 1)
     a_start, a_end, b_start, b_end = starts[first], starts[split], starts[split], starts[end]
     drawn = 0
@@ -180,7 +183,7 @@ def _sample_pair(plan, starts, document_starts, order, texts, words, state):
         if label:
             wanted = state[TARGET] - (a_end - a_start)
             b_start, b_end = _random_segment(starts, document_starts, order, texts, words, state[DOCUMENT], wanted)
-            end, drawn = split, b_end - b_start  # the unused sentences are put back
+            end, drawn = split, b_end - b_start  # the unused sentences are put back, so that no text is lost
     else:
         if alone:  # a sentence on its own is split between two of its tokens
             a_end = b_start = a_start + min(b_end - a_start, 1 + below(words, max(1, b_end - a_start - 1)))
