@@ -33,7 +33,8 @@ flags.DEFINE_enum("vectors", None, ["float32", "int8", "binary"], "Embeddings: t
 flags.DEFINE_string("calibration_file", "", "Texts for --vectors=int8, of the forms that run_predict --input_file takes: some thousand "
                     "like those that will be asked.")
 flags.DEFINE_integer("max_seq_length", 0, "The most tokens of a row; 0: as in training.")
-flags.DEFINE_integer("top_k", None, "Fill-mask: words for each [MASK] (default 5).", lower_bound=1)
+flags.DEFINE_integer("top_k", None, "Fill-mask: words for each [MASK] (default 5). Sparse vectors: words of a text (default 256).",
+                     lower_bound=1)
 flags.DEFINE_float("threshold", None, "Multi-label classifier: a label is given from this probability on; by default as the run's "
                    "options.threshold says (0.5, or what its evaluation tuned).", 0.0, 1.0)
 flags.DEFINE_bool("pretokenized", None, "Tagger: words are separated by spaces, as in CoNLL files; otherwise punctuation around words is "

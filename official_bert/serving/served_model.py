@@ -57,7 +57,7 @@ class ServingOptions:
 
     head: Literal["", "embeddings"] = ""  # "": that of the task
     max_seq_length: int = 0  # 0: as in training
-    top_k: int | None = _read_by("fill-mask models")  # words for each blank
+    top_k: int | None = _read_by("fill-mask models and sparse vectors")  # words for each blank, or of a text
     pooling: Literal["cls", "mean"] | None = _read_by("embeddings (--head=embeddings)")
     normalize: bool | None = _read_by("embeddings")  # vectors of length 1
     dimensions: int | None = _read_by("embeddings")  # the first numbers of a vector alone

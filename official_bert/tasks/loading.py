@@ -29,6 +29,7 @@ MODULES: Mapping[str, str] = types.MappingProxyType({
     "glue": "official_bert.tasks.texts.glue",
     "swag": "official_bert.tasks.texts.swag",
     "retrieval": "official_bert.tasks.retrieval.task",
+    "splade": "official_bert.tasks.retrieval.sparse",
     "reranking": "official_bert.tasks.reranking.task",
     "squad": "official_bert.tasks.squad.task",
     "ner": "official_bert.tasks.tagging.task"})

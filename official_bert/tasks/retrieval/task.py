@@ -6,6 +6,7 @@ are compared as in STS.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -39,7 +40,7 @@ class Task(TaskBase):
 
     Options = Options
     head = "embeddings"
-    served_classes = (ServedEmbeddings,)
+    served_classes: ClassVar[tuple[type, ...]] = (ServedEmbeddings,)
 
     def build_model(self):
         """Builds an encoder without a head."""

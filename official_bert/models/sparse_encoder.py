@@ -1,0 +1,52 @@
+"""The model of sparse vectors: a weight for each word of the vocabulary (SPLADE, Formal et al. 2021).
+
+B batch, T texts of an example, R texts in all, S sequence, V words.
+"""
+
+import keras
+from keras import ops
+
+from official_bert.layers.heads import MaskedLMHead
+from official_bert.layers.recomputation import recomputed_in_chunks
+from official_bert.models.bi_encoder import cut_to_longest
+from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
+
+TEXTS_AT_ONCE = 2  # whose logits are held together
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class SparseEncoder(EncoderWithHeads):
+    """An encoder with the head for words: a word weighs log(1 + ReLU(its largest logit over the tokens of a text)).
+
+    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S]. Outputs: `weights` [B,T,V], float32. The logits [R,S,V] never exist whole:
+    they are computed for the positions of a few texts at a time, and again in the backward pass.
+    """
+
+    heads = ("masked_lm",)
+
+    def __init__(self, encoder: BertEncoder, cuts: bool = False, **kwargs):
+        super().__init__(encoder, **kwargs)
+        self.settings = {"cuts": cuts}
+        settings = encoder.settings
+        self.masked_lm = MaskedLMHead(settings["vocab_size"], settings["hidden_size"],
+                                      settings["masked_lm_act"] or settings["hidden_act"], settings["initializer_range"],
+                                      settings["layer_norm_epsilon"], settings["embedding_size"], name="masked_lm",
+                                      dtype=self.dtype_policy)
+
+    def call(self, inputs, training=None):
+        _, texts, length = ops.shape(inputs["input_ids"])
+        rows = {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}           # [R,S]
+        weights = self.word_weights(cut_to_longest(rows) if self.settings["cuts"] else rows, training)
+        return {"weights": ops.reshape(weights, (-1, texts, self.encoder.settings["vocab_size"]))}
+
+    def word_weights(self, rows, training=None):
+        """Returns the weights [R,V] of rows [R,S] of the encoder's inputs."""
+        hidden = self.encoder(rows, training=training)["sequence_output"]                   # [R,S,D]
+        table = self.encoder.embeddings.word_embeddings
+
+        def largest(part):
+            logits = self.masked_lm(part["hidden"], table, training=training)               # [TEXTS_AT_ONCE,S,V]
+            return ops.max(ops.where(part["mask"][:, :, None] > 0, logits, -1e9), axis=1)
+        found = recomputed_in_chunks(largest, [*self.masked_lm.weights, table], [], {"hidden": hidden, "mask": rows["input_mask"]},
+                                     TEXTS_AT_ONCE, self.encoder.settings["vocab_size"])
+        return ops.log1p(ops.relu(found))

@@ -1,0 +1,52 @@
+"""The served model of sparse vectors: the words of a text that weigh most.
+
+B texts, K words.
+"""
+
+from typing import ClassVar
+
+import keras
+import tensorflow as tf
+
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
+from official_bert.text.graph import GraphTokenizer
+
+
+class ServedSparse(ServedModel):
+    """Gives the `top_k` words of a text that weigh most, as ids of the vocabulary, and their weights; fewer are filled up with 0."""
+
+    outputs: ClassVar[tuple[str, ...]] = ("ids", "weights", "truncated")
+    reads: ClassVar[tuple[str, ...]] = ("top_k",)
+    why_not_dense = "the logits of words are computed for a few texts at a time"
+    tokens_at_once = 4096
+
+    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, top_k: int = 256):
+        super().__init__(model, tokenizer, max_seq_length)
+        self.top_k = min(top_k, self.encoder.settings["vocab_size"])
+
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `ids` and `weights` [B,K], heaviest first."""
+        rows = {name: inputs[name] for name in ID_INPUTS}
+        return self.run(rows, {"ids": tf.TensorSpec([None, self.top_k], tf.int32), "weights": tf.TensorSpec([None, self.top_k])})
+
+    def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `ids` and `weights` [G,K]."""
+        weights, ids = tf.math.top_k(self.model.word_weights(dict(inputs), training=False), self.top_k)
+        return {"ids": tf.where(weights > 0.0, ids, 0), "weights": weights}
+
+    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the same for texts, and `truncated` [B]."""
+        features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]))
+        return {**self.answer_rows(features), "truncated": truncated}
+
+    @staticmethod
+    def unpadded(answer):
+        """The words that weigh something."""
+        count = sum(weight > 0.0 for weight in answer["weights"])
+        return {**answer, "ids": answer["ids"][:count], "weights": answer["weights"][:count]}
+
+    @staticmethod
+    def describe(row, answer):
+        """Returns the ids with their weights."""
+        kept = ServedSparse.unpadded(answer)
+        return ["  " + " ".join(f"{number}:{weight:.3f}" for number, weight in zip(kept["ids"], kept["weights"]))]

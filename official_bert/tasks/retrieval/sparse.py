@@ -1,0 +1,184 @@
+"""Search by sparse vectors (SPLADE): a text is a weight for each word, few of which are not 0, so that an index of words finds it.
+
+The loss of retrieval, on products, and a penalty that keeps weights few: the squared mean weight of each word (FLOPS, Paria et al. 2020).
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy.sparse
+import tensorflow as tf
+
+from official_bert.config import check_used
+from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.search import measures
+from official_bert.data.search.collections import Collection
+from official_bert.data.sources import ExampleSource
+from official_bert.models.sparse_encoder import SparseEncoder
+from official_bert.reports.sections import Section
+from official_bert.tasks.retrieval import options as retrieval_options
+from official_bert.tasks.retrieval import task as retrieval
+from official_bert.tasks.retrieval.held_out import worst_queries
+from official_bert.tasks.retrieval.served import ServedSparse
+from official_bert.training.task import DataFiles, Predictions
+
+QUERIES_AT_ONCE = 256
+MOST_WORDS = 256  # of a vector that is evaluated
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(retrieval_options.Options):
+    """Those of retrieval, and the penalty."""
+
+    temperature: float = 1.0  # divides the products
+    query_penalty: float = 3e-4  # factors of the penalty on the weights of first texts
+    passage_penalty: float = 1e-4  # and of second ones and negatives
+    penalty_steps: int = 1000  # in which the factors rise from 0 as the square of the step; 0: they are there from the first
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("query_penalty", "passage_penalty"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"config.options.{name}: expected a number of at least 0, got {getattr(self, name)}")
+        if self.penalty_steps < 0:
+            raise ValueError(f"config.options.penalty_steps: expected at least 0, got {self.penalty_steps}")
+        if self.train_on != "pairs":
+            raise ValueError(f"config.options.train_on: sparse vectors are trained on pairs, got {self.train_on}")
+        check_used(self, ["score_column", "matryoshka", "pooling", "normalize", "texts_at_once", "score_range"], "--task=retrieval", False)
+
+
+def flops_penalty(weights: tf.Tensor, present: tf.Tensor, group_size: int) -> tf.Tensor:
+    """Sum over groups of rows of (sum over words of the squared mean weight) * the group's rows: weights [B,V], present [B] -> [].
+
+    The mean is that of a group, which is the same in a global batch and in its parts.
+    """
+    real = tf.reshape(tf.cast(present, tf.float32), (-1, group_size, 1))
+    count = tf.reduce_sum(real, axis=1)                                                    # [B/G,1]
+    means = tf.math.divide_no_nan(tf.reduce_sum(tf.reshape(weights, (-1, group_size, weights.shape[-1])) * real, axis=1), count)
+    return tf.reduce_sum(tf.reduce_sum(tf.square(means), axis=-1) * count[:, 0])
+
+
+class RisingPenalty(ExampleSource):
+    """Batches with the share of the penalty at their number, `penalty_share` [B]: from 0 to 1 as the square of the step."""
+
+    steps = 0
+
+    def batch(self, number):
+        share = min(1.0, (number + 1) / self.steps) ** 2 if self.steps else 1.0
+        return super().batch(number) | {"penalty_share": np.full(self.batch_size, share, np.float32)}
+
+
+class Task(retrieval.Task):
+    """A weight of each word for each text: rows [B,T,S] as in retrieval."""
+
+    Options = Options
+    served_classes = (ServedSparse,)
+    loss_names = ("ranking", "flops")
+
+    def build_model(self):
+        """Builds an encoder with the head for words, whose weights are those of masked LM."""
+        return SparseEncoder.make(self.config.model, {"cuts": not self.config.training.xla}, recompute=self.config.training.recompute)
+
+    def losses(self, outputs, batch):
+        """The loss of retrieval on products, and the penalty; none for texts that are only searched."""
+        if "penalty_share" not in batch:
+            return {}
+        options, weights, real = self.options, outputs["weights"], batch["example_weights"]
+        total, count = self._loss(weights, batch)
+        present = tf.cast(tf.reduce_max(batch["input_mask"], axis=-1) > 0, tf.float32) * real[:, None]     # [B,T]
+        sides = [flops_penalty(weights[:, place], present[:, place], options.group_size) for place in range(weights.shape[1])]
+        penalty = options.query_penalty * sides[0] + options.passage_penalty * tf.add_n(sides[1:]) / (len(sides) - 1)
+        return {"ranking": (total, count), "flops": (penalty * batch["penalty_share"][0], count)}
+
+    @property
+    def counter_names(self):
+        return ("words",)
+
+    def counters(self, outputs, batch):
+        """The mean number of words of second texts."""
+        words = tf.reduce_sum(tf.cast(outputs["weights"][:, -1] > 0.0, tf.float32), axis=-1)
+        return {"words": (tf.reduce_sum(words * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
+
+    def predictions(self, outputs, batch):
+        weights, ids = tf.math.top_k(outputs["weights"], min(MOST_WORDS, outputs["weights"].shape[-1]))
+        return {"ids": ids, "weights": weights}
+
+    def batch_spec(self, batch_size):
+        """Rows at their full length, and the share of the penalty."""
+        return super().batch_spec(batch_size) | {"penalty_share": tf.TensorSpec((batch_size,), tf.float32)}
+
+    def best_metric(self):
+        """nDCG@10."""
+        return "ndcg_at_10"
+
+    def check(self, steps):
+        """Also refuses predictions."""
+        if steps.predict:
+            raise ValueError("--predict_file: expected none for task splade; run_predict gives the words of texts")
+        super().check(steps)
+        if steps.train:
+            self._check_groups("batch_size", self.config.training.accumulation_steps)
+
+    def _training_source(self, data: LabelledTexts, files: DataFiles) -> ExampleSource:
+        source = super()._training_source(data, files)
+        rising = RisingPenalty(source.examples, source.batch_size, source.seed, source.shuffle, source.buckets, by_length=source.by_length)
+        rising.steps = self.options.penalty_steps
+        return rising
+
+    def _pairs(self, data: LabelledTexts | None, files: DataFiles):
+        """Pairs to evaluate are a small collection: each first text searches all second texts."""
+        if data is None:
+            return None
+        assert data.text_pair is not None
+        queries, passages = (list(dict.fromkeys(texts)) for texts in (data.text, data.text_pair))
+        number_of = {text: number for number, text in enumerate(passages)}
+        relevant: list[dict[int, int]] = [{} for _ in queries]
+        query_of = {text: number for number, text in enumerate(queries)}
+        for query, passage in data.pairs():
+            relevant[query_of[query]][number_of[passage]] = 1
+        return self._collection(Collection(data.path, queries, queries, passages, passages, relevant, [[] for _ in queries]), files)
+
+    def _collection(self, collection: Collection, files: DataFiles):
+        return Searched(collection, super()._collection(collection, files).source)
+
+    def served(self, model, options):
+        return ServedSparse.make(self, model, options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Searched:
+    """Queries that search all passages of a collection by products of sparse vectors."""
+
+    collection: Collection
+    source: ExampleSource
+
+    def evaluate(self, predictions: Predictions) -> dict[str, float]:
+        """Computes nDCG@10, MRR, recall and MAP, and the mean number of words of a passage. Raises ValueError unless every text has a
+        vector.
+        """
+        rankings, words = self._rankings(predictions)
+        return measures.means(measures.measure(rankings, self.collection.relevant)) | {"words": words}
+
+    def examine(self, predictions: Predictions) -> list[Section]:
+        """Returns the queries that fare worst."""
+        rankings, passages = self._rankings(predictions)[0], self.collection.passages
+        best = [max(grades, key=lambda number: (grades[number], -number)) for grades in self.collection.relevant]
+        return [worst_queries(self.collection.queries, measures.measure(rankings, self.collection.relevant),
+                              [passages[number] for number in best], [passages[ranking[0]] for ranking in rankings])]
+
+    def _rankings(self, predictions: Predictions) -> tuple[list[list[int]], float]:
+        found = self.source.in_order(predictions)
+        if any(row is None for row in found):
+            raise ValueError(f"config.training.eval_steps: expected 0, because all passages of {self.collection.path} are searched")
+        ids, weights = (np.stack([row[name][0] for row in found]) for name in ("ids", "weights"))  # type: ignore[index]
+        rows = np.repeat(np.arange(len(ids)), ids.shape[1])
+        matrix = scipy.sparse.csr_array((weights.ravel(), (rows, ids.ravel())))
+        matrix.eliminate_zeros()
+        count = len(self.collection.queries)
+        queries, passages = matrix[:count], matrix[count:]
+        rankings = []
+        for start in range(0, count, QUERIES_AT_ONCE):
+            products = (queries[start:start + QUERIES_AT_ONCE] @ passages.T).toarray()
+            rankings += np.argsort(-products, axis=1, kind="stable")[:, :measures.DEPTH].tolist()
+        return rankings, passages.nnz / passages.shape[0]
