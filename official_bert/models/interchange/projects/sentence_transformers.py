@@ -10,6 +10,7 @@ from official_bert.models.interchange.stored_models import StoredModel, StoredPo
 MODULES_FILE, POOLING_FOLDER, CONFIG_FILE = "modules.json", "1_Pooling", "config.json"
 NORMALIZE_FOLDER = "2_Normalize"
 SETTINGS_FILE, LENGTH_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
+TOKENIZER_FILE, NO_LENGTH = "tokenizer_config.json", 10**6  # tokens: a larger number stands for none
 PREFIX = "sentence_transformers.models."
 PROMPTS = {"query": ("query",), "passage": ("document", "passage")}  # our names, and theirs
 MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max",
@@ -51,9 +52,12 @@ def read_settings(folder: str) -> dict[str, Any]:
     """
     if not (kinds := _modules(folder)):
         return {}
-    path, length_path = os.path.join(folder, SETTINGS_FILE), os.path.join(folder, LENGTH_FILE)
-    prompts = (stored_models.read_mapping(path) if os.path.exists(path) else {}).get("prompts") or {}
-    longest = (stored_models.read_mapping(length_path) if os.path.exists(length_path) else {}).get("max_seq_length") or 0
+    path, length_path, tokenizer_path = (os.path.join(folder, name) for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE))
+    settings, lengths, tokenizer = (stored_models.read_mapping(name) if os.path.exists(name) else {}
+                                    for name in (path, length_path, tokenizer_path))
+    prompts = settings.get("prompts") or {}
+    longest = lengths.get("max_seq_length") or tokenizer.get("model_max_length") or 0  # the latter alone since its version 6
+    longest = 0 if isinstance(longest, (int, float)) and longest > NO_LENGTH else longest
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise ValueError(f"{path}: prompts: expected texts by name, got {str(prompts)[:80]}")
     if not isinstance(longest, int) or longest < 0:
