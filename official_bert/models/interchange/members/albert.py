@@ -8,7 +8,7 @@ import numpy as np
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.member import LINEAR, USUAL_KEYS, Form, Member, dense, output, tables
-from official_bert.models.interchange.names import DENSE, NORM, rows
+from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, rows
 
 LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.0."  # of groups of one layer, as all published models have
 NUMBERS = re.compile(r"(albert_layer_groups)\.(\d+)\.(albert_layers)\.(\d+)\.")
@@ -63,3 +63,31 @@ ALBERT = Member(
     defaults={"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_hidden_layers": 12, "num_hidden_groups": 1,
               "num_attention_heads": 64, "intermediate_size": 16384, "inner_group_num": 1, "hidden_act": "gelu_new",
               "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+# Google's checkpoints (TF 1).
+TF1_LAYER = "bert/encoder/transformer/group_{i}/inner_group_0/"
+TF1_TABLE = NameTable([
+    *rows("embeddings/", "bert/embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
+    *rows("embeddings/LayerNorm/", "bert/embeddings/LayerNorm/", NORM),
+    *rows("embeddings/projection/", "bert/encoder/embedding_hidden_mapping_in/", DENSE),
+    *(row for name in ("query", "key", "value")
+      for row in rows(f"layer_{{i}}/attention/{name}/", f"{TF1_LAYER}attention_1/self/{name}/", DENSE)),
+    *rows("layer_{i}/attention/output/", TF1_LAYER + "attention_1/output/dense/", DENSE),
+    *rows("layer_{i}/attention_LayerNorm/", TF1_LAYER + "LayerNorm/", NORM),
+    *rows("layer_{i}/intermediate/", TF1_LAYER + "ffn_1/intermediate/dense/", DENSE),
+    *rows("layer_{i}/output/", TF1_LAYER + "ffn_1/intermediate/output/dense/", DENSE),
+    *rows("layer_{i}/output_LayerNorm/", TF1_LAYER + "LayerNorm_1/", NORM),
+    *rows("pooler/", "bert/pooler/dense/", DENSE), *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
+    *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM), ("masked_lm/output_bias", "cls/predictions/output_bias"),
+    *rows("next_sentence/", "cls/seq_relationship/", OUTPUT), *rows("classifier/", "", OUTPUT)])
+
+
+def tf1_layer(name: str, config: ModelConfig) -> str:
+    """A variable's name with the number of its layer among those of all groups."""
+    return re.sub(r"group_(\d+)/inner_group_(\d+)/",
+                  lambda match: f"group_{int(match[1]) * config.layers_in_group + int(match[2])}/inner_group_0/", name)
+
+
+def tf1_config(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Translates an `albert_config.json`, whose gelu is the tanh form, to the keys of ModelConfig."""
+    act = values.get("hidden_act")
+    return ALBERT.read_config({**values, "hidden_act": "gelu_new" if act == "gelu" else act}, path)

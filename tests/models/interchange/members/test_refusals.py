@@ -1,0 +1,76 @@
+"""What changes the computation and is not computed is refused by name; a configuration that no member has stays with us."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+from made_checkpoints import stored_small
+
+from official_bert.config import ModelConfig
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.members.family import FAMILY, member_for
+
+ROOT = pathlib.Path(__file__).parents[4]
+FIXTURES = ROOT / "tests" / "golden" / "family"
+
+
+@pytest.mark.parametrize(("model", "changes", "message"), [
+    ("bert/BertForPreTraining", {"embedding_size": 16}, "embedding_size: 16 is not computed here in a model of this type"),
+    ("bert/BertForPreTraining", {"rope_scaling": {"type": "linear"}}, "rope_scaling: .* is not computed here"),
+    ("roberta/RobertaForMaskedLM", {"relative_attention_num_buckets": 32}, "relative_attention_num_buckets: 32 is not computed here"),
+    ("roberta/RobertaForMaskedLM", {"position_embedding_type": "relative_key_query"}, "position_embedding_type: 'relative_key_query'"),
+    ("roberta/RobertaForMaskedLM", {"pad_token_id": None}, "config.json: pad_token_id: expected the padding's id"),
+    ("roberta/RobertaForMaskedLM", {"architectures": ["RobertaForCausalLM"]}, "expected one of RobertaModel, .* got RobertaForCausalLM"),
+    ("mpnet/MPNetForMaskedLM", {"relative_attention_num_buckets": 16}, "expected at least 32, which the code counts in, got 16"),
+    ("electra_generator/ElectraForMaskedLM", {"summary_type": "mean"}, "summary_type: 'mean' is not computed here; expected 'first'"),
+    ("electra_generator/ElectraForMaskedLM", {"quantization_config": {"bits": 4}}, "quantization_config: .* is not computed here"),
+    ("albert/AlbertForPreTraining", {"num_hidden_groups": 4}, "model.layers_in_group: expected num_hidden_layers .3. to be"),
+    ("distilbert/DistilBertForMaskedLM", {"activation": "silu"}, "activation: expected one of .* got 'silu'")])
+def test_keys_that_change_the_computation_are_refused(model, changes, message, tmp_path):
+    folder = shutil.copytree(FIXTURES / model, tmp_path / "copy")
+    values = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=message):
+        formats.read(str(folder))
+
+
+@pytest.mark.parametrize("kind", ["t5", "xlnet", "funnel", "gpt2", "bart", "big_bird", "longformer", "modernbert", "deberta-v2"])
+def test_other_types_are_refused_with_the_list_of_those_that_are_computed(kind, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "architectures": ["Other"]}))
+    with pytest.raises(ValueError, match=f"model_type bert, roberta, .*albert.*, got model_type '{kind}'"):
+        formats.read(str(tmp_path))
+
+
+def test_a_combination_that_no_member_has_is_kept_by_our_format_alone(tmp_path):
+    config = ModelConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+                         first_position=3, relative_buckets=8)
+    with pytest.raises(ValueError, match="no model of Hugging Face's has model.*relative_buckets 8.*only --to=ours can hold it"):
+        member_for(config)
+
+
+@pytest.mark.parametrize("name", ["tf1", "keras_hub"])
+def test_formats_of_bert_alone_refuse_a_relative(name, tmp_path):
+    with pytest.raises(ValueError, match=r"computes BERT alone, the model has pooler_act 'relu'"):
+        formats.write(stored_small("", pooler_act="relu"), name, str(tmp_path / "out"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spanbert_is_a_bert_without_the_head_for_sentences(tmp_path):
+    formats.write(stored_small("pretraining"), "hugging_face", str(tmp_path / "spanbert"))
+    path = tmp_path / "spanbert" / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in values.items() if key not in ("model_type", "architectures")}))
+    stored = formats.read(str(tmp_path / "spanbert"))
+    without = {name: weight for name, weight in stored.weights.items() if not name.startswith("next_sentence")}
+    assert stored.head == "pretraining" and formats.make_model(formats.dataclasses.replace(stored, weights=without)).next_sentence is None
+
+
+def test_the_page_has_a_row_for_every_member():
+    page = (ROOT / "docs" / "family.md").read_text(encoding="utf-8")
+    for member in FAMILY:
+        for model_type in member.stems:
+            assert f"`{model_type}`" in page
+    for field in ("embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "layers_in_group", "relative_buckets",
+                  "pooler_act", "masked_lm_act"):
+        assert f"`{field}" in page
