@@ -159,3 +159,8 @@ def test_tools_and_configurations_are_part_of_the_package():
         installed = pathlib.Path(module.__file__).parent.parent / own  # one copy: that of the checkout, which names it so
         assert installed.is_file()
     assert importlib.util.find_spec("official_bert.tools.create_pretraining_data") is not None
+
+
+def test_no_two_test_files_have_one_name():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))  # pytest imports them by name

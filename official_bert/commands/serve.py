@@ -27,8 +27,8 @@ flags.DEFINE_string("default_model", "", "The model that answers requests which 
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may send requests: keep it local, or give "
                     "--api_token_file and TLS.")
 flags.DEFINE_integer("rest_api_port", 8501, "Port of REST and the page; 0: any free port; -1: none.", -1, 65535)
-flags.DEFINE_integer("port", -1, "Port of gRPC, such as TF Serving's 8500; 0: any free port; -1: none. Keep it to clients that you trust: a flood "
-                     "of HTTP/2 headers takes 200 MB before it is turned away (SECURITY.md).", -1, 65535)
+flags.DEFINE_integer("port", -1, "Port of gRPC, such as TF Serving's 8500; 0: any free port; -1: none. Keep it to clients that you trust: "
+                     "a flood of HTTP/2 headers takes 200 MB before it is turned away (SECURITY.md).", -1, 65535)
 flags.DEFINE_bool("enable_batching", True, "Whether waiting requests run together in one batch.")
 flags.DEFINE_string("batching_parameters_file", "", "TF Serving's batching parameters (text); empty: 32 rows, no waiting.")
 flags.DEFINE_bool("enable_per_model_batching_parameters", False, "Whether each version is batched by its own file, "

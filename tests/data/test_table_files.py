@@ -22,13 +22,13 @@ def write(tmp_path, name, content):
 
 
 @pytest.mark.parametrize(("name", "content"), [
-    ("a.csv.gz", gzip.compress(CSV.encode())), ("a.csv.bz2", bz2.compress(CSV.encode())), ("A.CSV.XZ", lzma.compress(CSV.encode())),
-    ("a.csv.zst", zstandard.compress(b"\xef\xbb\xbf" + CSV.encode())), ("a.csv", gzip.compress(CSV.encode())),
+    ("a.csv.gz", gzip.compress(CSV.encode(), mtime=0)), ("a.csv.bz2", bz2.compress(CSV.encode())), ("A.CSV.XZ", lzma.compress(CSV.encode())),
+    ("a.csv.zst", zstandard.compress(b"\xef\xbb\xbf" + CSV.encode())), ("a.csv", gzip.compress(CSV.encode(), mtime=0)),
     ("train.txt", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
     ("train.csv", '[{"text": "so good", "label": "pos"},\n{"text": "bad, bad", "label": "neg"}]'),
     ("train", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
     ("train.data", json.dumps([{"text": "so good", "label": "pos"}, {"text": "bad, bad", "label": "neg"}], indent=1)),
-    ("a.jsonl.gz", gzip.compress(b'{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n')),
+    ("a.jsonl.gz", gzip.compress(b'{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n', mtime=0)),
     ("fast.txt", "__label__pos so good\n__label__neg bad, bad\n"), ("fast.train.tsv", "__label__pos\tso good\n\n__label__neg bad, bad")])
 def test_content_decides_whatever_the_name(tmp_path, name, content):
     assert read_table(write(tmp_path, name, content), ["text", "label"]).columns == BOTH
