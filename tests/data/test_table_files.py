@@ -22,7 +22,8 @@ def write(tmp_path, name, content):
 
 
 @pytest.mark.parametrize(("name", "content"), [
-    ("a.csv.gz", gzip.compress(CSV.encode(), mtime=0)), ("a.csv.bz2", bz2.compress(CSV.encode())), ("A.CSV.XZ", lzma.compress(CSV.encode())),
+    ("a.csv.gz", gzip.compress(CSV.encode(), mtime=0)), ("a.csv.bz2", bz2.compress(CSV.encode())),
+    ("A.CSV.XZ", lzma.compress(CSV.encode())),
     ("a.csv.zst", zstandard.compress(b"\xef\xbb\xbf" + CSV.encode())), ("a.csv", gzip.compress(CSV.encode(), mtime=0)),
     ("train.txt", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
     ("train.csv", '[{"text": "so good", "label": "pos"},\n{"text": "bad, bad", "label": "neg"}]'),
