@@ -148,7 +148,7 @@ def tune(task, train, output, seed, *more):
         "--set=optimizer.warmup_proportion=0.1", f"--set=options.max_seq_length={FLAGS.max_seq_length}", "--cache_dir=",
         "--set=optimizer.name=adamw_bias_corrected", *more)
     with open(os.path.join(output, "log.jsonl"), encoding="utf-8") as file:
-        rates = [row["train/examples_per_second"] for row in map(json.loads, file) if "train/examples_per_second" in row]
+        rates = [row["train/sequences_per_second"] for row in map(json.loads, file) if "train/sequences_per_second" in row]
     return FLAGS.batch_size / float(np.median(rates[1:] or rates)) if rates else (time.perf_counter() - began) / FLAGS.steps
 
 
