@@ -181,7 +181,8 @@ def test_an_export_in_a_smaller_precision_answers_nearly_the_same(make, name, pr
 
 
 @pytest.mark.parametrize(("name", "options", "told"), [
-    ("squad", {"top_k": 3}, "--top_k: read by fill-mask models and sparse vectors alone, got a model that gives answer, start, end, score, null_score"),
+    ("squad", {"top_k": 3}, "--top_k: read by fill-mask models and sparse vectors alone, "
+     "got a model that gives answer, start, end, score, null_score"),
     ("glue", {"no_answer": True}, "--no_answer: read by question answering alone, got a model that gives label"),
     ("squad", {"no_answer": False, "null_score_diff_threshold": 2.0}, "--null_score_diff_threshold: expected --no_answer beside it"),
     ("squad", {"null_score_diff_threshold": float("nan")}, "--null_score_diff_threshold: expected a number, got nan"),
