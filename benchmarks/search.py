@@ -43,8 +43,7 @@ model = SentenceTransformer(c["model"]); model.max_seq_length = c["length"]
 if c["train"]:
     pairs = [line.rstrip("\\n").split("\\t") for line in open(c["train"], encoding="utf-8")][1:]
     data = DataLoader([InputExample(texts=pair) for pair in pairs], shuffle=True, batch_size=c["batch"], drop_last=True,
-                      generator=torch.Generator().manual_seed(c["seed"]), collate_fn=model.smart_batching_collate
-                      if hasattr(model, "smart_batching_collate") else lambda rows: rows)
+                      generator=torch.Generator().manual_seed(c["seed"]), collate_fn=list)
     loss_of = losses.MultipleNegativesRankingLoss(model, scale=20.0)
     named = list(model.named_parameters())
     groups = [{"params": [w for n, w in named if n.endswith(("bias", "LayerNorm.weight")) == last], "weight_decay": decay}
