@@ -37,6 +37,9 @@ class ModelConfig:
     layer_groups: int = 0  # so many groups of neighbouring layers share their weights (ALBERT); 0: each layer has its own
     layers_in_group: int = 1  # layers of a group before the first is used again
     relative_buckets: int = 0  # rows of a table of distances, added to the scores of attention in all layers (MPNet); 0: none
+    # Distances instead of a table of positions (DeBERTa): single ones up to B/2, then ranges that grow by a factor up to the span.
+    position_buckets: int = 0  # B; 0: a table of positions
+    position_span: int = 512
     pooler_act: Activation = "tanh"
     masked_lm_act: Literal["", Activation] = ""  # of the head for words; "": hidden_act
 
@@ -45,7 +48,8 @@ class ModelConfig:
                     "max_position_embeddings", "layers_in_group"):
             if getattr(self, key) < 1:
                 raise ValueError(f"model.{key}: expected at least 1, got {getattr(self, key)}")
-        for key in ("type_vocab_size", "embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "relative_buckets"):
+        for key in ("type_vocab_size", "embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "relative_buckets",
+                    "position_buckets"):
             if getattr(self, key) < 0:
                 raise ValueError(f"model.{key}: expected at least 0, got {getattr(self, key)}")
         for key in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
@@ -64,6 +68,12 @@ class ModelConfig:
         if self.num_hidden_layers % self.layers_in_group or self.own_layers > self.num_hidden_layers:
             raise ValueError(f"model.layers_in_group: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of it, and at "
                              f"least layer_groups times it, got {self.layer_groups} groups of {self.layers_in_group}")
+        if (buckets := self.position_buckets) and (buckets < 4 or buckets % 2 or self.position_span <= buckets):
+            raise ValueError(f"model.position_buckets: expected 0 or an even number from 4 to below position_span ({self.position_span}), "
+                             f"got {self.position_buckets}")
+        if self.position_buckets and (self.relative_buckets or self.first_position):
+            raise ValueError("model.position_buckets: expected 0 beside relative_buckets or first_position: positions are told in one way, "
+                             f"got {self.position_buckets}")
         if self.relative_buckets and (self.relative_buckets < 4 or self.relative_buckets % 4):
             raise ValueError(f"model.relative_buckets: expected 0 or a multiple of 4, got {self.relative_buckets}")
 
@@ -95,5 +105,5 @@ OF_2018 = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_head
            "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
            "initializer_range")  # keys of bert_config.json
 OF_RELATIVES = ("embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "layers_in_group", "relative_buckets",
-                "pooler_act", "masked_lm_act")
+                "position_buckets", "position_span", "pooler_act", "masked_lm_act")
 BERT_BASE = ModelConfig()  # the default sizes of layers and models

@@ -56,18 +56,20 @@ class Projection(keras.layers.EinsumDense):
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention without residual or layer norm (paper 3; 2018 `attention_layer`).
 
+    Scores are the sum of `score_terms` products: with 3, those of rows with distances too (`distance_scores`).
     With `recompute`, training keeps no tensor of [Q,S]: the backward pass makes the weights again, a few rows of the batch at a time.
     """
 
     def __init__(self, num_heads=BERT_BASE.num_attention_heads, hidden_size=BERT_BASE.hidden_size,
-                 dropout=BERT_BASE.attention_probs_dropout_prob, initializer_range=BERT_BASE.initializer_range, recompute=False, **kwargs):
+                 dropout=BERT_BASE.attention_probs_dropout_prob, initializer_range=BERT_BASE.initializer_range, recompute=False,
+                 score_terms=1, **kwargs):
         super().__init__(**kwargs)
         if hidden_size % num_heads:
             raise ValueError(f"hidden_size: expected a multiple of {num_heads} heads, got {hidden_size}")
         self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "dropout": dropout,
-                         "initializer_range": initializer_range, "recompute": recompute}
+                         "initializer_range": initializer_range, "recompute": recompute, "score_terms": score_terms}
         head_size = hidden_size // num_heads
-        self.scale = head_size ** -0.5
+        self.scale = (score_terms * head_size) ** -0.5
         self.query, self.key, self.value = (
             Projection("bsd,dnh->bsnh", (None, num_heads, head_size), bias_axes="nh", name=name,
                                      kernel_initializer=truncated_normal(initializer_range), dtype=self.dtype_policy)
@@ -85,12 +87,15 @@ class SelfAttention(keras.layers.Layer):
         self.merge_heads.build((None, None, *self.value.compute_output_shape(input_shape)[2:]))
         self.built = True
 
-    def call(self, x, attention_mask, queries=None, bias=None, training=None):
+    def call(self, x, attention_mask, queries=None, bias=None, distances=None, distance_rows=None, training=None):
         """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D].
 
-        `bias` [B or 1,N,Q,S] is added to the scores.
+        `bias` [B or 1,N,Q,S] is added to the scores, and so is what queries and keys have to do with `distances` [R,D], of which pair
+        Q,S has row `distance_rows` [B or 1,Q,S].
         """
         q, k = self._queries_and_keys(x, queries)                                     # [B,N,Q,H], [B,N,S,H]
+        if distances is not None:
+            bias = self.distance_scores(q, k, distances, distance_rows)
         v = self._by_head(self.value(x))                                              # [B,N,S,H]
         recomputes = self.settings["recompute"] and training and queries is None
         context = (self._attend_in_blocks if recomputes else self._attend)(
@@ -100,6 +105,17 @@ class SelfAttention(keras.layers.Layer):
     def scores(self, x, queries=None):
         """x [B,S,D], queries [B,Q,D] or None for x -> how well each query fits each row, before mask and softmax, [B,N,Q,S]."""
         return self._products(*self._queries_and_keys(x, queries))
+
+    def distance_scores(self, q, k, distances, rows):
+        """Returns how well queries fit distances and distances fit keys (He et al. 2021, 3.1): [B,N,Q,S].
+
+        q [B,N,Q,H], scaled, k [B,N,S,H], distances [R,D], rows [B or 1,Q,S]: R products a row, not S, then a choice among them.
+        """
+        of_queries, of_keys = self._queries_and_keys(ops.expand_dims(distances, 0), None)                 # [1,N,R,H]
+        rows = ops.broadcast_to(ops.expand_dims(rows, 1), (*ops.shape(q)[:3], ops.shape(k)[2]))           # [B,N,Q,S]
+        to_distance = ops.take_along_axis(self._products(q, of_keys), rows, axis=3)
+        from_distance = ops.take_along_axis(self._products(k, of_queries), ops.transpose(rows, (0, 1, 3, 2)), axis=3)  # [B,N,S,Q]
+        return to_distance + ops.transpose(from_distance, (0, 1, 3, 2))
 
     def _queries_and_keys(self, x, queries):
         """[B,N,Q,H], scaled, and [B,N,S,H]."""

@@ -15,25 +15,27 @@ class Embeddings(keras.layers.Layer):
 
     With `embedding_size`, the tables are so wide, and a product with bias brings their sum to D after the layer norm. Positions count
     from `first_position`; if that is not 0, tokens of the id before it are padding, which is not counted and has that row (RoBERTa).
+    Without positions, the attention knows of distances (DeBERTa).
     """
 
     def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size,
                  max_position_embeddings=BERT_BASE.max_position_embeddings, type_vocab_size=BERT_BASE.type_vocab_size,
                  dropout=BERT_BASE.hidden_dropout_prob, initializer_range=BERT_BASE.initializer_range,
-                 layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0, first_position=0, task_type_vocab_size=0, **kwargs):
+                 layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0, first_position=0, task_type_vocab_size=0,
+                 has_positions=True, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size,
                          "max_position_embeddings": max_position_embeddings, "type_vocab_size": type_vocab_size,
                          "dropout": dropout, "initializer_range": initializer_range,
                          "layer_norm_epsilon": layer_norm_epsilon, "embedding_size": embedding_size,
-                         "first_position": first_position, "task_type_vocab_size": task_type_vocab_size}
+                         "first_position": first_position, "task_type_vocab_size": task_type_vocab_size, "has_positions": has_positions}
         self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
         self.dropout = Dropout(dropout, dtype=self.dtype_policy)
         self.projection = keras.layers.Dense(hidden_size, kernel_initializer=truncated_normal(initializer_range), name="projection",
                                              dtype=self.dtype_policy) if embedding_size else None
         self.tables = {name: rows for name, rows in (
             ("word_embeddings", vocab_size), ("token_type_embeddings", type_vocab_size),
-            ("position_embeddings", max_position_embeddings), ("task_type_embeddings", task_type_vocab_size)) if rows}
+            ("position_embeddings", max_position_embeddings * has_positions), ("task_type_embeddings", task_type_vocab_size)) if rows}
         for name in self.tables:  # an initializer each: tables that share one begin with the same rows
             setattr(self, f"{name}_initializer", truncated_normal(initializer_range))
 
@@ -54,28 +56,33 @@ class Embeddings(keras.layers.Layer):
         Raises ValueError for a sequence longer than the position table.
         """
         words = ops.take(self.word_embeddings, input_ids, axis=0)                     # [B,S,D]
-        parts = [words, self._positions(input_ids, position_ids)]
+        parts = [words]
         if self.settings["type_vocab_size"]:
             parts.append(ops.take(self.token_type_embeddings, segment_ids, axis=0))   # [B,S,D]
         if self.settings["task_type_vocab_size"]:
             tasks = self.task_type_embeddings[:1][None]                               # [1,1,D]
             parts.append(tasks if task_type_ids is None else ops.take(self.task_type_embeddings, task_type_ids, axis=0))
+        self._check_length(input_ids.shape[1], position_ids)
+        if self.settings["has_positions"]:
+            parts.append(self._positions(input_ids, position_ids))
         # Rows are added in float32 under every precision policy; the tables of an export may be of bfloat16.
-        words, positions, *others = (ops.cast(rows, "float32") for rows in parts)
-        summed = words
-        for rows in (*others, positions):
+        summed, *others = (ops.cast(rows, "float32") for rows in parts)
+        for rows in others:
             summed = summed + rows
         rows = self.layer_norm(ops.cast(summed, self.compute_dtype))
         rows = self.dropout(rows, training=training)
         return rows if self.projection is None else self.projection(rows)
 
-    def _positions(self, input_ids, position_ids):
-        """The rows [1 or B,S,D] of positions."""
-        length, first = input_ids.shape[1], self.settings["first_position"]
+    def _check_length(self, length, position_ids):
+        first = self.settings["first_position"]
         longest = self.settings["max_position_embeddings"] - first
         if position_ids is None and length is not None and length > longest:
             raise ValueError(f"sequence of {length} tokens is longer than the model's {longest} positions (max_position_embeddings"
                              f"{' - first_position' if first else ''})")
+
+    def _positions(self, input_ids, position_ids):
+        """The rows [1 or B,S,D] of positions."""
+        first = self.settings["first_position"]
         if position_ids is None and not first:
             return self.position_embeddings[:ops.shape(input_ids)[1]][None]           # [1,S,D]
         if position_ids is None:

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from official_bert.layers.attention import truncated_normal
+from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.model_config import BERT_BASE
 
 FARTHEST = 128  # distances from here on share the last bucket
@@ -48,6 +49,49 @@ class RelativePositions(keras.layers.Layer):
         of_distance = ops.take(self.table, buckets_of_distances(self.settings["buckets"], longest), axis=0)   # [2*longest-1,N]
         distances = ops.expand_dims(ops.expand_dims(key_places, 0), 0) - ops.expand_dims(query_places, 2)     # [B or 1,Q,S]
         return ops.transpose(ops.take(ops.cast(of_distance, self.compute_dtype), distances + longest - 1, axis=0), (0, 3, 1, 2))
+
+    def get_config(self):
+        return super().get_config() | self.settings
+
+
+@functools.cache
+def rows_of_distances(buckets: int, span: int, longest: int) -> np.ndarray:
+    """Returns the row of each distance -(longest - 1), ..., longest - 1 of a query from its key in a table of 2 * `buckets` rows.
+
+    Distances up to half of the buckets have a row each; farther ones share rows by their logarithm, up to `span` (DeBERTa v2).
+    """
+    distances, half = np.arange(1 - longest, longest), buckets // 2
+    far = np.maximum(np.abs(distances), half).astype(np.float32)  # in float32, as PyTorch computes it: borders of ranges depend on it
+    steps = np.ceil(np.log(far / np.float32(half)) / np.log(np.float32((span - 1) / half)) * np.float32(half - 1))
+    ranges = np.where(np.abs(distances) <= half, distances, np.sign(distances) * (steps.astype(np.int32) + half))
+    return np.clip(ranges + buckets, 0, 2 * buckets - 1).astype(np.int32)
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class DistanceEmbeddings(keras.layers.Layer):
+    """A normalized row for each bucket of distances (He et al. 2021). B batch, Q query rows, S sequence, R rows, D hidden size."""
+
+    def __init__(self, buckets=256, span=512, hidden_size=BERT_BASE.hidden_size, longest=BERT_BASE.longest_row,
+                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, **kwargs):
+        super().__init__(**kwargs)
+        self.settings = {"buckets": buckets, "span": span, "hidden_size": hidden_size, "longest": longest,
+                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon}
+        self.table_initializer = truncated_normal(initializer_range)
+        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, *_):
+        """Makes the table and its layer norm."""
+        shape = (2 * self.settings["buckets"], self.settings["hidden_size"])
+        self.table = self.add_weight(shape=shape, initializer=self.table_initializer, name="table", autocast=False)
+        self.layer_norm.build(shape)
+        self.built = True
+
+    def call(self, query_places, key_places):
+        """Places of queries [B or 1,Q] and of keys [S] in their row -> rows [R,D], and the row of each pair [B or 1,Q,S]."""
+        longest = self.settings["longest"]
+        numbers = ops.convert_to_tensor(rows_of_distances(self.settings["buckets"], self.settings["span"], longest))
+        distances = ops.expand_dims(query_places, 2) - ops.expand_dims(ops.expand_dims(key_places, 0), 0)
+        return self.layer_norm(self.table), ops.take(numbers, distances + longest - 1, axis=0)
 
     def get_config(self):
         return super().get_config() | self.settings

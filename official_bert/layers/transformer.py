@@ -43,12 +43,12 @@ class TransformerLayer(keras.layers.Layer):
                  intermediate_size=BERT_BASE.intermediate_size, hidden_act=BERT_BASE.hidden_act,
                  dropout=BERT_BASE.hidden_dropout_prob, attention_dropout=BERT_BASE.attention_probs_dropout_prob,
                  initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon,
-                 recompute_attention=False, **kwargs):
+                 recompute_attention=False, score_terms=1, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "intermediate_size": intermediate_size,
                          "hidden_act": hidden_act, "dropout": dropout, "attention_dropout": attention_dropout,
                          "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,
-                         "recompute_attention": recompute_attention}
+                         "recompute_attention": recompute_attention, "score_terms": score_terms}
         policy = self.dtype_policy
 
         def dense(units, name):
@@ -60,7 +60,7 @@ class TransformerLayer(keras.layers.Layer):
 
         get_activation(hidden_act)  # refuses an unknown name
         self.attention = SelfAttention(num_heads, hidden_size, attention_dropout, initializer_range, recompute_attention,
-                                       name="attention", dtype=policy)
+                                       score_terms, name="attention", dtype=policy)
         self.attention_dropout = fused.Dropout(dropout, dtype=policy)
         self.attention_layer_norm = layer_norm("attention_LayerNorm")
         self.intermediate = dense(intermediate_size, "intermediate")
@@ -78,13 +78,13 @@ class TransformerLayer(keras.layers.Layer):
         self.output_layer_norm.build(width)
         self.built = True
 
-    def call(self, x, attention_mask, queries=None, bias=None, training=None):
+    def call(self, x, attention_mask, queries=None, training=None, **positions):
         """x [B,S,D], attention_mask [B,1,1 or Q,S], queries [B,Q,D] (the wanted rows of x) or None for x -> [B,Q,D].
 
-        `bias` [B or 1,N,Q,S] is added to the scores of attention.
+        `positions` are arguments of the attention: `bias`, or `distances` and `distance_rows`.
         """
         rows = x if queries is None else queries
-        attended = self.attention(x, attention_mask, queries=queries, bias=bias, training=training)
+        attended = self.attention(x, attention_mask, queries=queries, training=training, **positions)
         rows = self._add(rows, attended, self.attention_dropout, self.attention_layer_norm, training)
         # As a matrix: TensorFlow fuses product, bias and activation into one operation for matrices, but not for rank 3.
         expanded = self.intermediate(ops.reshape(rows, (-1, self.settings["hidden_size"])))  # [B*Q,4D]

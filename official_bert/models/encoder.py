@@ -10,7 +10,7 @@ from official_bert.layers.attention import make_attention_mask, truncated_normal
 from official_bert.layers.bilstm import last_states, make_bilstm, run_bilstm
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.recomputation import recomputed
-from official_bert.layers.relative_positions import RelativePositions
+from official_bert.layers.relative_positions import DistanceEmbeddings, RelativePositions
 from official_bert.layers.transformer import TransformerLayer, get_activation
 from official_bert.model_config import ModelConfig
 
@@ -57,15 +57,20 @@ class BertEncoder(keras.Model):
         policy = self.dtype_policy
         self.embeddings = Embeddings(config.vocab_size, config.hidden_size, config.max_position_embeddings, config.type_vocab_size,
                                      config.hidden_dropout_prob, config.initializer_range, config.layer_norm_epsilon,
-                                     config.embedding_size, config.first_position, config.task_type_vocab_size, name="embeddings",
-                                     dtype=policy)
-        self.relative_positions = RelativePositions(
-            config.relative_buckets, config.num_attention_heads, config.longest_row, config.initializer_range,
-            name="relative_positions", dtype=policy) if config.relative_buckets else None
+                                     config.embedding_size, config.first_position, config.task_type_vocab_size, not config.position_buckets,
+                                     name="embeddings", dtype=policy)
+        self.relative_positions = None
+        if config.relative_buckets:
+            self.relative_positions = RelativePositions(config.relative_buckets, config.num_attention_heads, config.longest_row,
+                                                        config.initializer_range, name="relative_positions", dtype=policy)
+        elif config.position_buckets:
+            self.relative_positions = DistanceEmbeddings(
+                config.position_buckets, config.position_span, config.hidden_size, config.longest_row, config.initializer_range,
+                config.layer_norm_epsilon, name="relative_positions", dtype=policy)
         self.transformer_layers = [
             TransformerLayer(config.num_attention_heads, config.hidden_size, config.intermediate_size, config.hidden_act,
                              config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.initializer_range,
-                             config.layer_norm_epsilon, recompute == "attention",
+                             config.layer_norm_epsilon, recompute == "attention", 3 if config.position_buckets else 1,
                              name=f"layer_{index}", dtype=policy) for index in range(config.own_layers)]
         self.bilstms = [make_bilstm(config.hidden_size, f"bilstm_{index}", policy) for index in range(config.bilstm_layers)]
         self.pooler = keras.layers.Dense(config.hidden_size, get_activation(config.pooler_act),
@@ -92,12 +97,12 @@ class BertEncoder(keras.Model):
                                        inputs.get("task_type_ids"), training=training)  # [B,S,D]
         layer_outputs, prunes, count = [], positions is not None and not self.bilstms, self.config.num_hidden_layers
         layers = [self.transformer_layers[self.config.weights_of_layer(index)] for index in range(count)]
-        bias = self._bias(x)
+        distances = self._distances(x)
         for index, layer in enumerate(layers):
             if prunes and index == count - 1:
                 x = self._last_rows(layer, x, mask, ops.concatenate([pooled_places, ops.cast(positions, "int32")], axis=1), training)
             else:
-                x = self._run(layer, x, mask, bias, training)                         # [B,S,D]
+                x = self._run(layer, x, mask, distances, training)                      # [B,S,D]
             layer_outputs.append(x)
         if self.bilstms:
             x, pooled = self._run_bilstms(x, inputs["input_mask"], positions, training)
@@ -126,26 +131,29 @@ class BertEncoder(keras.Model):
             x = run_bilstm(bilstm, x, ops.cast(input_mask, "bool"), training)         # [B,S,D]
         return x if positions is None else gather_rows(x, positions), last_states(x, last_real_places(input_mask))
 
-    def _bias(self, x, places=None):
-        """What distances of rows of x [B,S,D] add to scores of attention, [B or 1,N,Q,S]: of queries at `places` [B,Q] or of all."""
+    def _distances(self, x, places=None):
+        """What layers are told of the distances of rows of x [B,S,D] from queries at `places` [B,Q], or from all, as their arguments."""
         if self.relative_positions is None:
-            return None
+            return {}
         keys = ops.arange(ops.shape(x)[1], dtype="int32")
-        return self.relative_positions(ops.expand_dims(keys, 0) if places is None else places, keys)
+        found = self.relative_positions(ops.expand_dims(keys, 0) if places is None else places, keys)
+        return {"bias": found} if self.config.relative_buckets else {"distances": found[0], "distance_rows": found[1]}
 
-    def _run(self, layer, x, mask, bias, training):
+    def _run(self, layer, x, mask, distances, training):
         """Runs a whole layer; with `recompute=True`, the backward pass computes its activations again."""
         if self.settings["recompute"] is True and training:
             sites = [variable for variable in layer.variables if variable.name == "seed_generator_state"]
-            return recomputed(lambda rows, *bias: layer(rows, mask, bias=bias[0] if bias else None, training=True), layer.weights, sites,
-                              x, *(() if bias is None else (bias,)))
-        return layer(x, mask, bias=bias, training=training)
+            learned = [name for name in distances if name != "distance_rows"]  # gradients flow to arguments alone, and to numbers
+            others = {name: value for name, value in distances.items() if name not in learned}
+            return recomputed(lambda rows, *more: layer(rows, mask, training=True, **others, **dict(zip(learned, more))), layer.weights,
+                              sites, x, *(distances[name] for name in learned))
+        return layer(x, mask, training=training, **distances)
 
     def _last_rows(self, layer, x, mask, wanted, training):
         """Runs the last layer for the rows `wanted` [B,1+P] only -> [B,1+P,D]; keys and values come from all rows."""
         if mask.shape[2] != 1:
             mask = ops.take_along_axis(mask, ops.expand_dims(wanted, (1, 3)), axis=2)  # [B,1,1+P,S]
-        return layer(x, mask, queries=gather_rows(x, wanted), bias=self._bias(x, wanted), training=training)
+        return layer(x, mask, queries=gather_rows(x, wanted), training=training, **self._distances(x, wanted))
 
     def get_config(self):
         return super().get_config() | self.settings

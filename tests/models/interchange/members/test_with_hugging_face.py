@@ -25,7 +25,10 @@ KINDS = {
     "electra": [SIZES | {"embedding_size": 16}, SIZES | {"embedding_size": 24, "hidden_act": "relu"}],
     "albert": [SIZES | {"embedding_size": 8, "num_hidden_layers": 5, "num_hidden_groups": 2, "inner_group_num": 2},
                SIZES | {"embedding_size": 24, "hidden_act": "gelu"}]}
-WITHOUT_SEGMENTS = ("roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
+KINDS["deberta-v2"] = [SIZES | {
+    "relative_attention": True, "position_biased_input": False, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+    "pos_att_type": ["c2p", "p2c"], "position_buckets": 6, "max_relative_positions": span, "type_vocab_size": 0} for span in (-1, 20)]
+WITHOUT_SEGMENTS = ("deberta-v2", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
 NAMES = {"last_hidden_state": "sequence_output", "pooler_output": "pooled_output", "prediction_logits": "mlm_logits",
          "seq_relationship_logits": "nsp_logits", "sop_logits": "nsp_logits", "start_logits": "start_logits", "end_logits": "end_logits"}
 

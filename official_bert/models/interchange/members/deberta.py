@@ -1,0 +1,72 @@
+"""DeBERTa v3, and v2 without its convolution (He et al. 2021): distances in the attention instead of positions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from official_bert.model_config import ModelConfig
+from official_bert.models.interchange.members.bert import WORDS, tied
+from official_bert.models.interchange.members.member import LINEAR, USUAL_KEYS, Form, Member, dense, output, tables
+from official_bert.models.interchange.names import DENSE, NORM, rows
+
+LAYER = "deberta.encoder.layer.{i}."
+POOLER, CLASSIFIER = dense("pooler/", "pooler.dense."), output("classifier/", "classifier.")
+# Names of `legacy: false`, by those of `legacy: true`, which are written.
+NEWER = {"lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
+         "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.", "lm_predictions.lm_head.bias": "cls.predictions.bias"}
+
+
+def distances(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Buckets of distances, and the span beyond which all have the last."""
+    kinds = values["pos_att_type"]
+    if sorted(kinds.split("|") if isinstance(kinds, str) else kinds or ()) != ["c2p", "p2c"]:
+        raise ValueError(f"pos_att_type: expected p2c and c2p, got {kinds!r}")
+    if values["position_buckets"] < 1:
+        raise ValueError(f"position_buckets: expected a number of buckets, got {values['position_buckets']}")
+    if values.get("pooler_hidden_size", values["hidden_size"]) != values["hidden_size"]:
+        raise ValueError(f"pooler_hidden_size: expected hidden_size {values['hidden_size']}, got {values['pooler_hidden_size']}")
+    span = values["max_relative_positions"]
+    return {"position_span": span if span > 0 else values["max_position_embeddings"]}
+
+
+def their_distances(config: ModelConfig) -> dict[str, Any]:
+    """The reverse of `distances`."""
+    span = config.position_span
+    return {"max_relative_positions": -1 if span == config.max_position_embeddings else span, "pos_att_type": ["p2c", "c2p"],
+            "relative_attention": True, "position_biased_input": False, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+            "pooler_hidden_size": config.hidden_size, "legacy": True}
+
+
+def usual_names(tensors: dict[str, np.ndarray], _: ModelConfig) -> dict[str, np.ndarray]:
+    """Gives a head for words of the newer form the names of the older."""
+    def renamed(name: str) -> str:
+        newer = next((newer for newer in NEWER if name.startswith(newer)), "")
+        return NEWER[newer] + name.removeprefix(newer) if newer else name
+    return {renamed(name): tensor for name, tensor in tensors.items()}
+
+
+DEBERTA = Member(
+    stems={"deberta-v2": "DebertaV2"}, prefix="deberta.",
+    encoder=(*tables("deberta.", ("word_embeddings", "token_type_embeddings")),
+             ("relative_positions/table", "deberta.encoder.rel_embeddings.weight"),
+             *rows("relative_positions/LayerNorm/", "deberta.encoder.LayerNorm.", NORM, LINEAR),
+             *(row for ours, theirs in (("query", "self.query_proj"), ("key", "self.key_proj"), ("value", "self.value_proj"),
+                                        ("output", "output.dense"))
+               for row in rows(f"layer_{{i}}/attention/{ours}/", f"{LAYER}attention.{theirs}.", DENSE, LINEAR)),
+             *rows("layer_{i}/attention_LayerNorm/", LAYER + "attention.output.LayerNorm.", NORM, LINEAR),
+             *dense("layer_{i}/intermediate/", LAYER + "intermediate.dense."), *dense("layer_{i}/output/", LAYER + "output.dense."),
+             *rows("layer_{i}/output_LayerNorm/", LAYER + "output.LayerNorm.", NORM, LINEAR)),
+    forms={"Model": Form(""), "ForMaskedLM": Form("pretraining", WORDS),
+           "ForSequenceClassification": Form("classifier", POOLER, CLASSIFIER), "ForMultipleChoice": Form("choice", POOLER, CLASSIFIER),
+           "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
+           "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))},
+    tied=tied("deberta."),
+    keys=USUAL_KEYS | {"position_buckets": "position_buckets", "pooler_act": "pooler_hidden_act"}, fields=distances, values=their_distances,
+    switches={"relative_attention": (True,), "position_biased_input": (False,), "norm_rel_ebd": ("layer_norm",), "share_att_key": (True,),
+              "conv_kernel_size": (0, None), "attention_head_size": (None,)},
+    used=("pos_att_type",), unpack=usual_names,
+    defaults={"vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144,
+              "type_vocab_size": 0, "layer_norm_eps": 1e-7, "relative_attention": False, "max_relative_positions": -1,
+              "position_biased_input": True, "pos_att_type": None, "position_buckets": -1, "pooler_hidden_act": "gelu",
+              "norm_rel_ebd": "none", "share_att_key": False})
