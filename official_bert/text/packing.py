@@ -1,6 +1,7 @@
 """Rows of tokens: `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]`, truncation, sliding windows."""
 
 import bisect
+import dataclasses
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
@@ -34,6 +35,33 @@ def keep(tokens: T, count: int, part: Part) -> T:
         return tokens[:count]  # type: ignore[return-value]
     last = count if part == "tail" else count // 2
     return [*tokens[:count - last], *tokens[len(tokens) - last:]]  # type: ignore[return-value]
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """The form of rows: `[CLS] a [SEP] b [SEP]` or, with two separators and a single segment, `<s> a </s></s> b </s>`.
+
+    Without a second text, or with an empty one, a row is `[CLS] a [SEP]`.
+    """
+
+    cls_id: int
+    sep_id: int
+    pad_id: int = 0
+    separators: int = 1  # between two texts
+    second_segment: int = 1  # of the second text
+
+    def extra(self, pair: bool) -> int:
+        """Returns the number of special tokens in a row of one text, or of a pair."""
+        return 2 + self.separators * pair
+
+    def pack(self, ids_a: Sequence[int], ids_b: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
+        """Returns (input_ids, segment_ids) of one text or two."""
+        input_ids, segment_ids = pack_pair(ids_a, None, self.cls_id, self.sep_id)
+        if ids_b is not None and len(ids_b):
+            more = [self.sep_id] * (self.separators - 1)
+            input_ids += [*more, *map(int, ids_b), self.sep_id]
+            segment_ids += [0] * len(more) + [self.second_segment] * (len(ids_b) + 1)
+        return input_ids, segment_ids
 
 
 def pack_pair(ids_a: Sequence[int], ids_b: Sequence[int] | None, cls_id: int, sep_id: int) -> tuple[list[int], list[int]]:

@@ -4,11 +4,8 @@ Plain, exact Python; the fast forms (`text/fast_tokenization`, `text/graph`) are
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from official_bert.text import packing
+from official_bert.text.tokenizer import Tokenizer
 from official_bert.text.vocab import load_vocab
 
 UNKNOWN = "[UNK]"
@@ -134,20 +131,21 @@ def _in_canonical_order(chars: list[tuple[str, int, int]]) -> list[tuple[str, in
     return ordered + sorted(run, key=lambda mark: unicodedata.combining(mark[0]))
 
 
-class FullTokenizer:
+class FullTokenizer(Tokenizer):
     """Turns text into WordPieces and their ids (2018 `FullTokenizer`).
 
-    Attributes: `vocab` {token: id} in the order of the file, `inv_vocab` {id: token}, `vocab_file`, `do_lower_case`.
-    Raises ValueError for a vocabulary that cannot be used, see `load_vocab`.
+    `vocab` has the order of the file. Raises ValueError for a vocabulary that cannot be used, see `load_vocab`.
     """
 
+    kind = "wordpiece"
+
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
-        self.vocab_file = vocab_file
-        self.do_lower_case = do_lower_case
-        self.vocab = load_vocab(vocab_file)
-        self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        super().__init__(vocab_file, do_lower_case, load_vocab(vocab_file))
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self._longest = max(map(len, self.vocab))  # no piece of a word can be longer
+
+    def _continues(self, token: str) -> bool:
+        return token.startswith("##")
 
     def tokenize(self, text: str) -> list[str]:
         """Returns the WordPieces of `text`; pieces that continue a word begin with ##."""
@@ -185,42 +183,3 @@ class FullTokenizer:
             pieces.append(piece)
             start = end
         return pieces
-
-    def encode(self, texts: Sequence[str], text_pairs: Sequence[str] | None = None,
-               max_seq_length: int = 512) -> dict[str, np.ndarray]:
-        """The inputs of an encoder for B texts, or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32 [B,S].
-
-        S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError if there are not as
-        many `text_pairs` as texts.
-        """
-        if isinstance(texts, str) or (text_pairs is not None and len(text_pairs) != len(texts)):
-            raise ValueError("expected a list of texts and, if there are pairs, as many second texts")
-        cls_id, sep_id, pad_id = map(self.special_id, ("[CLS]", "[SEP]", "[PAD]"))
-        ids = [[self.convert_tokens_to_ids(self.tokenize(text)) for text in side] for side in (texts, text_pairs or [""] * len(texts))]
-        rows = [packing.pack_pair(*packing.truncate_pair(first, second, max_seq_length - (3 if second else 2)), cls_id, sep_id)
-                for first, second in zip(*ids)]
-        shape = len(rows), max((len(row) for row, _ in rows), default=0)
-        encoded = {"input_ids": np.full(shape, pad_id, np.int32), "input_mask": np.zeros(shape, np.int32),
-                   "segment_ids": np.zeros(shape, np.int32)}
-        for number, (row, segments) in enumerate(rows):
-            for name, values in (("input_ids", row), ("input_mask", 1), ("segment_ids", segments)):
-                encoded[name][number, :len(row)] = values
-        return encoded
-
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids of `tokens`. Raises ValueError for a token that is not in the vocabulary."""
-        try:
-            return [self.vocab[token] for token in tokens]
-        except KeyError as error:
-            raise ValueError(f"{self.vocab_file}: token {error.args[0]!r} is not in the vocabulary") from None
-
-    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the tokens of `ids`. Raises ValueError for an id beyond the vocabulary."""
-        try:
-            return [self.inv_vocab[int(index)] for index in ids]
-        except KeyError as error:
-            raise ValueError(f"{self.vocab_file}: expected ids below {len(self.vocab)}, got {error.args[0]}") from None
-
-    def special_id(self, token: str) -> int:
-        """Returns the id of a special token such as [MASK]."""
-        return self.convert_tokens_to_ids([token])[0]

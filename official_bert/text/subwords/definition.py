@@ -1,0 +1,151 @@
+"""What the files of a tokenizer say about it: its kind, special and added tokens, ids, the form of rows, steps before the model."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from official_bert.text.subwords import tokenizer_files as names
+from official_bert.text.subwords.character_map import Steps
+from official_bert.text.tokenizer import ROLES
+
+Kind = Literal["byte_bpe", "unigram", "wordpiece"]
+ROBERTA = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>")))
+ALBERT = dict(zip(ROLES, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")))
+KEYS = dict(zip(ROLES, ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")))
+
+
+@dataclasses.dataclass(frozen=True)
+class AddedToken:
+    """A token that is searched for in a text before all else."""
+
+    content: str
+    id: int
+    single_word: bool = False  # no letter or digit may stand beside it
+    lstrip: bool = False  # takes the white space before it
+    rstrip: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A class of tokenizers of Hugging Face."""
+
+    kind: Kind
+    special: Mapping[str, str]
+    separators: int
+    second_segment: int
+    ids: Literal["own", "xlm_roberta", "camembert"] = "own"  # how they follow from those of a SentencePiece model
+
+
+FAMILIES: Mapping[str, Family] = {
+    "RobertaTokenizer": Family("byte_bpe", ROBERTA, 2, 0), "XLMRobertaTokenizer": Family("unigram", ROBERTA, 2, 0, "xlm_roberta"),
+    "CamembertTokenizer": Family("unigram", ROBERTA, 2, 0, "camembert"), "AlbertTokenizer": Family("unigram", ALBERT, 1, 1),
+    "MPNetTokenizer": Family("wordpiece", {**ROBERTA, "[UNK]": "[UNK]"}, 2, 0)}
+# Classes that only say that tokenizer.json has everything.
+GENERIC = ("", "PreTrainedTokenizer", "TokenizersBackend")
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+    """A tokenizer as its files define it."""
+
+    where: str
+    family: Family
+    files: Mapping[str, bytes]
+    special: Mapping[str, str]  # role of BERT's token: token
+    added: Sequence[AddedToken]  # of a SentencePiece model; `tokenizer.json` lists its own
+    config: Mapping[str, Any]  # tokenizer_config.json
+
+    @property
+    def model(self) -> bytes | None:
+        """The SentencePiece model, if there is one."""
+        return next((self.files[name] for name in names.MODEL_FILES if name in self.files), None)
+
+    @property
+    def steps(self) -> Steps:
+        """What is done to a text before a SentencePiece model: ALBERT's steps."""
+        if class_of(self.files, self.where) != "AlbertTokenizer":
+            return Steps()
+        return Steps(True, not self.config.get("keep_accents", False), bool(self.config.get("do_lower_case", True)))
+
+
+def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
+    """Reads what files say. Raises ValueError, naming `where`, for another tokenizer than those of `FAMILIES`, or damaged files."""
+    config = _mapping(files, names.CONFIG_FILE, where)
+    named = class_of(files, where)
+    if named not in FAMILIES and named not in GENERIC:
+        raise ValueError(f"{where}: tokenizer_class: expected {', '.join(sorted(FAMILIES))} or BertTokenizer, got {named!r}")
+    library = _mapping(files, names.JSON_FILE, where)
+    family = FAMILIES[named] if named in FAMILIES else _generic(files, library, where)
+    stated = {**_mapping(files, names.SPECIAL_FILE, where), **{key: value for key, value in config.items() if key in KEYS.values()}}
+    special = {role: _content(stated.get(key)) or family.special[role] for role, key in KEYS.items()}
+    return Definition(where, family, files, special, _added(files, config, where), config)
+
+
+def class_of(files: Mapping[str, bytes], where: str) -> str:
+    """Returns the class of a tokenizer that its files name, without Fast; "" if they name none."""
+    config = _mapping(files, names.CONFIG_FILE, where)
+    return str(config.get("tokenizer_class") or files.get(names.CLASS_FILE, b"").decode()).removesuffix("Fast")
+
+
+def _mapping(files: Mapping[str, bytes], name: str, where: str) -> dict[str, Any]:
+    """Returns the content of a JSON file, {} if there is none."""
+    if name not in files:
+        return {}
+    try:
+        values = json.loads(files[name])
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where}: {name} is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: {name}: expected a mapping, got {str(values)[:60]}")
+    return values
+
+
+def _content(token: Any) -> str:
+    """Returns a token, which files hold as a string or as a mapping."""
+    return str(token.get("content", "")) if isinstance(token, dict) else token or ""
+
+
+def _generic(files: Mapping[str, bytes], library: Mapping[str, Any], where: str) -> Family:
+    """Returns the family of a tokenizer whose class is not named."""
+    if not library:
+        if any(name in files for name in names.MODEL_FILES) and names.MODEL_FILES[0] not in files:
+            return Family("unigram", ALBERT, 1, 1)  # ids are the model's own
+        if names.VOCAB_JSON in files:
+            return FAMILIES["RobertaTokenizer"]
+        raise ValueError(f"{where}: expected {names.CONFIG_FILE} with tokenizer_class beside {', '.join(sorted(files))}: it decides the ids")
+    model = library.get("model") or {}
+    kinds: dict[str, Kind] = {"BPE": "byte_bpe", "Unigram": "unigram", "WordPiece": "wordpiece"}
+    if (kind := model.get("type", "BPE" if "merges" in model else "")) not in kinds:
+        raise ValueError(f"{where}: {names.JSON_FILE}: model: expected {', '.join(kinds)}, got {kind!r}")
+    vocab = model.get("vocab") or {}
+    known = set(vocab) if isinstance(vocab, dict) else {str(entry[0]) for entry in vocab}
+    known |= {_content(token) for token in library.get("added_tokens") or ()}
+    special = ALBERT if {"[CLS]", "[SEP]"} <= known else ROBERTA
+    separators, second_segment = _form_of_pairs(library.get("post_processor") or {}, special, where)
+    return Family(kinds[kind], {**special, **({"[PAD]": "[PAD]"} if "[PAD]" in known else {}),
+                                **({"[UNK]": "[UNK]"} if "[UNK]" in known else {})}, separators, second_segment)
+
+
+def _form_of_pairs(processor: Mapping[str, Any], special: Mapping[str, str], where: str) -> tuple[int, int]:
+    """Returns the number of separators between two texts, and the segment of the second, by `post_processor`."""
+    kind = processor.get("type")
+    if kind == "TemplateProcessing":
+        pair = [(one.get("SpecialToken") or one.get("Sequence")) for one in processor.get("pair") or ()]
+        ids = [str(one.get("id")) for one in pair]
+        wanted = [[special["[CLS]"], "A", *[special["[SEP]"]] * count, "B", special["[SEP]"]] for count in (1, 2)]
+        if ids not in wanted:
+            raise ValueError(f"{where}: {names.JSON_FILE}: post_processor: expected rows {' '.join(wanted[0])} or {' '.join(wanted[1])}, "
+                             f"got {' '.join(ids)}")
+        return wanted.index(ids) + 1, int(pair[ids.index("B")].get("type_id", 0))
+    usual = {"RobertaProcessing": (2, 0), "BertProcessing": (1, 1)}
+    return usual.get(str(kind), (2, 0) if special is ROBERTA else (1, 1))
+
+
+def _added(files: Mapping[str, bytes], config: Mapping[str, Any], where: str) -> list[AddedToken]:
+    """Returns the tokens that were added to a tokenizer, as far as its files give their ids."""
+    found = {str(content): AddedToken(str(content), int(index)) for content, index in _mapping(files, names.ADDED_FILE, where).items()}
+    for index, token in (config.get("added_tokens_decoder") or {}).items():
+        found[token["content"]] = AddedToken(token["content"], int(index), *(
+            bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip")))
+    return list(found.values())

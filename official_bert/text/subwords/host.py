@@ -1,0 +1,224 @@
+"""Byte-level BPE and SentencePiece unigram on the host, by the libraries that define them: `sentencepiece` and `tokenizers`."""
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import tokenizers
+
+from official_bert.text.subwords import model_proto, tokenizer_files
+from official_bert.text.subwords.added_tokens import AddedTokens
+from official_bert.text.subwords.character_map import joined
+from official_bert.text.subwords.definition import AddedToken, Definition
+from official_bert.text.tokenizer import ROLES, Span, Tokenizer
+
+WORD_START, BYTE_SPACE = "\u2581", "\u0120"  # the letters for a space, of a unigram model and of byte-level BPE
+SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class SubwordTokenizer(Tokenizer):
+    """A tokenizer of pieces of words, as its files define it."""
+
+    space: str  # letter of a space in tokens
+
+    def __init__(self, vocab_file: str, definition: Definition, vocab: Mapping[str, int], added: Sequence[AddedToken]):
+        super().__init__(vocab_file, definition.steps.lower, vocab, definition.special)
+        self.definition, self.added = definition, added
+        self.separators, self.second_segment = definition.family.separators, definition.family.second_segment
+        if absent := [token for role, token in self.special.items() if token not in vocab and role != "[MASK]"]:
+            raise ValueError(f"{vocab_file}: expected special tokens {' '.join(self.special.values())}, "
+                             f"got {len(vocab)} tokens without {' '.join(absent)}")
+        self._whole = {token.content for token in added} - {self.special["[UNK]"]}
+
+    def _continues(self, token: str) -> bool:
+        return not token.startswith(self.space) and token not in self._whole
+
+    def tokenize_ids(self, text):
+        """Returns the ids of a text's tokens."""
+        return self.encode_all([text])[0]
+
+    def tokenize(self, text):
+        """Returns the tokens of `text`."""
+        return self.convert_ids_to_tokens(self.tokenize_ids(text))
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of each text."""
+        raise NotImplementedError
+
+
+class SentencePieceTokenizer(SubwordTokenizer):
+    """A SentencePiece unigram model (`.model`) by its own library, with the ids of XLM-R, CamemBERT, ALBERT, or of the model itself."""
+
+    kind, space = "unigram", WORD_START
+
+    def __init__(self, vocab_file: str, definition: Definition):
+        assert definition.model is not None
+        model = model_proto.read(definition.model, vocab_file)
+        model.normalizer_spec.precompiled_charsmap = joined(model.normalizer_spec.precompiled_charsmap, definition.steps)
+        self.model = model.SerializeToString()
+        pieces = [piece.piece for piece in model.pieces]
+        unknown = next(index for index, piece in enumerate(model.pieces) if piece.type == model_proto.UNKNOWN)
+        vocab, self.ids = _ids(pieces, unknown, definition)
+        added = _added_tokens(definition, vocab)
+        super().__init__(vocab_file, definition, vocab | {token.content: token.id for token in added}, added)
+        self._library = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        self._finder = AddedTokens(added)
+
+    def tokenize_with_offsets(self, text: str) -> list[Span]:
+        """Returns (token, start, end) for each token, see `Tokenizer`. A character that becomes several belongs to the piece with its last."""
+        text = _readable(text)
+        tokens: list[Span] = []
+        for part in self._finder.split(text):
+            if part.token:
+                tokens.append((part.token.content, *_trimmed(text, part.start, part.end)))
+                continue
+            places = _places(text[part.start:part.end])
+            for piece in self._library.encode(text[part.start:part.end], return_type="proto").pieces:
+                start, end = part.start + places[piece.begin], part.start + places[piece.end]
+                token = self.inv_vocab[int(self.ids[piece.id])]
+                tokens.append((token, *_trimmed(text, start, end + (start == end and token != WORD_START))))
+        return tokens
+
+    def encode_all(self, texts):
+        """Returns the ids of each text."""
+        found = []
+        for text in map(_readable, texts):
+            ids: list[int] = []
+            for part in self._finder.split(text):
+                ids += [part.token.id] if part.token else self.ids[self._library.encode(text[part.start:part.end])].tolist()
+            found.append(ids)
+        return found
+
+
+class LibraryTokenizer(SubwordTokenizer):
+    """A tokenizer of Hugging Face's `tokenizers`: byte-level BPE, or a unigram model in `tokenizer.json`."""
+
+    def __init__(self, vocab_file: str, definition: Definition):
+        self.kind = definition.family.kind  # type: ignore[misc]
+        self.space = BYTE_SPACE if self.kind == "byte_bpe" else WORD_START
+        self.settings = library_settings(definition)
+        try:
+            self._library = tokenizers.Tokenizer.from_str(json.dumps(self.settings))
+        except Exception as error:  # of many types
+            raise ValueError(f"{vocab_file}: the tokenizers library cannot read it: {error}") from None
+        self._library.no_truncation()
+        self._library.no_padding()
+        added = [AddedToken(token["content"], token["id"], *(bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip")))
+                 for token in self.settings["added_tokens"]]
+        super().__init__(vocab_file, definition, self._library.get_vocab(with_added_tokens=True), added)
+
+    def tokenize_with_offsets(self, text: str) -> list[Span]:
+        """Returns (token, start, end) for each token, see `Tokenizer`. In byte-level BPE, only the space itself is a space."""
+        text = _readable(text)
+        encoded = self._library.encode(text, add_special_tokens=False)
+        spaces = " " if self.kind == "byte_bpe" else None
+        return [(self.inv_vocab[index], *_trimmed(text, *place, spaces)) for index, place in zip(encoded.ids, encoded.offsets)]
+
+    def tokenize_word(self, word: str) -> list[str]:
+        """Returns the tokens of a word that stands behind a space."""
+        return self.tokenize(f" {word}" if self.kind == "byte_bpe" else word)
+
+    def encode_all(self, texts):
+        """Returns the ids of each text."""
+        return [encoded.ids for encoded in self._library.encode_batch(list(map(_readable, texts)), add_special_tokens=False)]
+
+
+def _readable(text: str) -> str:
+    """Replaces halves of surrogate pairs, which no UTF-8 has."""
+    return text if text.isascii() else SURROGATES.sub("\ufffd", text)
+
+
+def _places(text: str) -> Sequence[int]:
+    """Returns the character of each byte of a text in UTF-8, and the number of characters."""
+    if text.isascii():
+        return range(len(text) + 1)
+    return [*np.repeat(np.arange(len(text)), [len(char.encode()) for char in text]).tolist(), len(text)]
+
+
+def _trimmed(text: str, start: int, end: int, spaces: str | None = None) -> tuple[int, int]:
+    """Returns the part of a span without `spaces` (white space) at its ends; a span of spaces alone is empty, at its end."""
+    part = text[start:end]
+    start = end - len(part.lstrip(spaces))
+    return start, max(start, end - len(part) + len(part.rstrip(spaces)))
+
+
+def _ids(pieces: Sequence[str], unknown: int, definition: Definition) -> tuple[dict[str, int], np.ndarray]:
+    """Returns {token: id}, and the id of each piece of a SentencePiece model."""
+    ids, scheme = np.arange(len(pieces)), definition.family.ids
+    before: dict[str, int] = {}
+    if scheme == "xlm_roberta":  # fairseq's: <s> <pad> </s> <unk>, then the model's from <unk> <s> </s> on
+        ids, before = ids + 1, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+        ids[:3] = 3, 0, 2
+    elif scheme == "camembert":
+        ids, before = ids + 4, {"<s>NOTUSED": 0, "<pad>": 1, "</s>NOTUSED": 2, "<unk>": 3, "<unk>NOTUSED": 4}
+    if scheme != "own":
+        if pieces[:3] != ["<unk>", "<s>", "</s>"]:
+            raise ValueError(f"{definition.where}: expected a SentencePiece model that begins with <unk> <s> </s>, "
+                             f"got {' '.join(pieces[:3])}")
+        ids[unknown] = 3
+    vocab = before | {piece: int(ids[index]) for index, piece in enumerate(pieces) if index != unknown or scheme == "own"}
+    if scheme != "own":
+        vocab.setdefault(definition.special["[MASK]"], len(pieces) + (1 if scheme == "xlm_roberta" else 4))
+    return vocab, ids
+
+
+def _added_tokens(definition: Definition, vocab: Mapping[str, int]) -> list[AddedToken]:
+    """Returns the tokens to look for: the special ones and those that were added. The mask takes the space before it."""
+    said = {token.content: token for token in definition.added}
+    special = [token for token in definition.special.values() if token in vocab and token not in said]
+    return [AddedToken(token, vocab[token], lstrip=token == definition.special["[MASK]"]) for token in special] + list(said.values())
+
+
+def library_settings(definition: Definition) -> dict[str, Any]:
+    """Returns the content of `tokenizer.json`, or the same of `vocab.json` and `merges.txt`.
+
+    Raises ValueError for steps that are not computed here.
+    """
+    files, where = definition.files, definition.where
+    if tokenizer_files.JSON_FILE in files:
+        settings = json.loads(files[tokenizer_files.JSON_FILE])
+        _check_settings(settings, definition)
+        return settings | {"added_tokens": settings.get("added_tokens") or []}
+    if not {tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE} <= set(files):
+        raise ValueError(f"{where}: expected {tokenizer_files.JSON_FILE}, or {tokenizer_files.VOCAB_JSON} with "
+                         f"{tokenizer_files.MERGES_FILE}; got {', '.join(sorted(files))}")
+    vocab = json.loads(files[tokenizer_files.VOCAB_JSON])
+    lines = files[tokenizer_files.MERGES_FILE].decode().split("\n")
+    merges = [line.removesuffix("\r") for line in lines if line.strip() and not line.startswith("#version")]
+    added = [{"id": token.id, "content": token.content, "single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip,
+              "normalized": False, "special": True} for token in _added_tokens(definition, vocab)]
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": sorted(added, key=lambda token: token["id"]),
+            "normalizer": None, "post_processor": None, "decoder": None,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": bool(definition.config.get("add_prefix_space", False)),
+                              "trim_offsets": True, "use_regex": True},
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                      "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab, "merges": merges}}
+
+
+def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None:
+    """Raises ValueError for a `tokenizer.json` of a kind that has no form in TensorFlow here."""
+    model, before = settings.get("model") or {}, settings.get("pre_tokenizer") or {}
+    where = f"{definition.where}: {tokenizer_files.JSON_FILE}"
+    wanted: dict[str, Any]
+    if definition.family.kind == "byte_bpe":
+        wanted = {"type": ("ByteLevel",), "use_regex": (True, None)}
+        usual = {"dropout": (None, 0, 0.0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
+                 "byte_fallback": (False, None), "ignore_merges": (False, None)}
+        if settings.get("normalizer"):
+            raise ValueError(f"{where}: normalizer: expected none, got {settings['normalizer'].get('type')}: it is not computed here")
+    else:
+        steps = before.get("pretokenizers") or [before]
+        before = steps[-1]
+        if [step.get("type") for step in steps[:-1]] not in ([], ["WhitespaceSplit"]):
+            raise ValueError(f"{where}: pre_tokenizer: expected WhitespaceSplit and Metaspace, got {[step.get('type') for step in steps]}")
+        wanted = {"type": ("Metaspace",), "replacement": (WORD_START,), "prepend_scheme": ("always", None),
+                  "add_prefix_space": (True, None)}
+        usual = {"byte_fallback": (False, None)}
+    for section, values, allowed in (("pre_tokenizer", before, wanted), ("model", model, usual)):
+        for key, usual_values in allowed.items():
+            if values.get(key) not in usual_values:
+                raise ValueError(f"{where}: {section}.{key}: {values.get(key)!r} is not computed here; expected {usual_values[0]!r}")

@@ -1,0 +1,57 @@
+"""The message of a SentencePiece `.model` file, as far as it is read and written here; other fields are kept as they are.
+
+The library's own module for it demands a newer protobuf than TensorFlow and Apache Beam take.
+"""
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
+UNIGRAM = 1  # kind of model
+_KINDS = descriptor_pb2.FieldDescriptorProto
+# (name, number, type, default) by message; sentencepiece_model.proto
+_FIELDS = {
+    "Piece": (("piece", 1, _KINDS.TYPE_STRING, ""), ("score", 2, _KINDS.TYPE_FLOAT, ""), ("type", 3, _KINDS.TYPE_INT32, "1")),
+    "Trainer": (("model_type", 3, _KINDS.TYPE_INT32, "1"), ("byte_fallback", 35, _KINDS.TYPE_BOOL, "false")),
+    "Normalizer": (("precompiled_charsmap", 2, _KINDS.TYPE_BYTES, ""), ("add_dummy_prefix", 3, _KINDS.TYPE_BOOL, "true"),
+                   ("remove_extra_whitespaces", 4, _KINDS.TYPE_BOOL, "true"), ("escape_whitespaces", 5, _KINDS.TYPE_BOOL, "true")),
+    "Model": (("pieces", 1, "Piece", ""), ("trainer_spec", 2, "Trainer", ""), ("normalizer_spec", 3, "Normalizer", ""))}
+
+
+def _message() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="official_bert/sentencepiece_model.proto", package="official_bert.sentencepiece")
+    for name, fields in _FIELDS.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, default in fields:
+            label = _KINDS.LABEL_REPEATED if field == "pieces" else _KINDS.LABEL_OPTIONAL
+            added = message.field.add(name=field, number=number, label=label)
+            if isinstance(kind, str):
+                added.type, added.type_name = _KINDS.TYPE_MESSAGE, f".official_bert.sentencepiece.{kind}"
+            else:
+                added.type = kind
+                if default:
+                    added.default_value = default
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("official_bert.sentencepiece.Model"))
+
+
+ModelProto = _message()
+
+
+def read(content: bytes, where: str) -> Any:
+    """Reads the content of a `.model` file. Raises ValueError, naming `where`, for another file or another kind of model."""
+    model = ModelProto()
+    try:
+        model.ParseFromString(content)
+    except Exception as error:  # google.protobuf.message.DecodeError, which differs between its implementations
+        raise ValueError(f"{where}: expected a SentencePiece model, got another file ({error})") from None
+    if not model.pieces:
+        raise ValueError(f"{where}: expected a SentencePiece model, got a file without pieces")
+    if model.trainer_spec.model_type != UNIGRAM or model.trainer_spec.byte_fallback:
+        raise ValueError(f"{where}: expected a unigram model without byte fallback, got another kind of SentencePiece model")
+    if not (model.normalizer_spec.add_dummy_prefix and model.normalizer_spec.remove_extra_whitespaces
+            and model.normalizer_spec.escape_whitespaces):
+        raise ValueError(f"{where}: expected a SentencePiece model that puts a space before a text and removes superfluous ones")
+    return model

@@ -1,0 +1,113 @@
+"""What every tokenizer gives: tokens with their places in a text, special ids, the form of rows, which tokens begin a word.
+
+Three kinds exist: WordPiece (`text/tokenization`), byte-level BPE and SentencePiece unigram (`text/subwords`). Special tokens go by the
+names that BERT gives to their roles: `special_id("[CLS]")` is the id of `<s>` in XLM-R's vocabulary.
+"""
+
+import abc
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from official_bert.text.packing import Template, truncate_pair
+
+ROLES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+Span = tuple[str, int, int]  # a token, its start and end in code points of the text
+
+
+class Tokenizer(abc.ABC):
+    """Turns text into tokens and their ids.
+
+    Attributes: `vocab` {token: id}, `inv_vocab` {id: token}, `vocab_file`, `do_lower_case`, `special` {role of BERT's token: token},
+    `exportable` ("", or why there is no form in TensorFlow).
+    """
+
+    kind: ClassVar[Literal["wordpiece", "byte_bpe", "unigram", "japanese"]]
+    exportable: str = ""
+    separators: int = 1  # between two texts of a row
+    second_segment: int = 1  # segment of the second text
+
+    def __init__(self, vocab_file: str, do_lower_case: bool, vocab: Mapping[str, int], special: Mapping[str, str] | None = None):
+        self.vocab_file, self.do_lower_case, self.vocab = vocab_file, do_lower_case, vocab
+        self.inv_vocab = {index: token for token, index in vocab.items()}
+        self.special = dict(special or zip(ROLES, ROLES))
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Rows that the vocabulary needs: one more than the highest id."""
+        return max(self.vocab.values()) + 1
+
+    @functools.cached_property
+    def template(self) -> Template:
+        """The form of rows of one text or two."""
+        return Template(self.special_id("[CLS]"), self.special_id("[SEP]"), self.special_id("[PAD]"), self.separators, self.second_segment)
+
+    @functools.cached_property
+    def continues_word(self) -> np.ndarray:
+        """Whether each id [size] is of a token that continues a word."""
+        continues = np.zeros(self.size, np.bool_)
+        continues[[index for token, index in self.vocab.items() if self._continues(token)]] = True
+        return continues
+
+    @abc.abstractmethod
+    def _continues(self, token: str) -> bool:
+        """Whether a token continues a word."""
+
+    @abc.abstractmethod
+    def tokenize_with_offsets(self, text: str) -> list[Span]:
+        """Returns (token, start, end) for each token: from its first to its last character of `text` that is not a space.
+
+        Offsets count code points of `text`, the end excluded. If one character becomes several tokens, each spans it.
+        """
+
+    def tokenize(self, text: str) -> list[str]:
+        """Returns the tokens of `text`."""
+        return [token for token, _, _ in self.tokenize_with_offsets(text)]
+
+    def tokenize_word(self, word: str) -> list[str]:
+        """Returns the tokens of a word that stands behind a space."""
+        return self.tokenize(word)
+
+    def tokenize_ids(self, text: str) -> list[int]:
+        """Returns the ids of a text's tokens."""
+        return self.convert_tokens_to_ids(self.tokenize(text))
+
+    def encode(self, texts: Sequence[str], text_pairs: Sequence[str] | None = None,
+               max_seq_length: int = 512) -> dict[str, np.ndarray]:
+        """The inputs of an encoder for B texts, or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32 [B,S].
+
+        S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError if there are not as
+        many `text_pairs` as texts.
+        """
+        if isinstance(texts, str) or (text_pairs is not None and len(text_pairs) != len(texts)):
+            raise ValueError("expected a list of texts and, if there are pairs, as many second texts")
+        ids = [[self.tokenize_ids(text) for text in side] for side in (texts, text_pairs or [""] * len(texts))]
+        rows = [self.template.pack(*truncate_pair(first, second, max_seq_length - self.template.extra(bool(second))))
+                for first, second in zip(*ids)]
+        shape = len(rows), max((len(row) for row, _ in rows), default=0)
+        encoded = {"input_ids": np.full(shape, self.template.pad_id, np.int32), "input_mask": np.zeros(shape, np.int32),
+                   "segment_ids": np.zeros(shape, np.int32)}
+        for number, (row, segments) in enumerate(rows):
+            for name, values in (("input_ids", row), ("input_mask", 1), ("segment_ids", segments)):
+                encoded[name][number, :len(row)] = values
+        return encoded
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """Returns the ids of `tokens`. Raises ValueError for a token that is not in the vocabulary."""
+        try:
+            return [self.vocab[token] for token in tokens]
+        except KeyError as error:
+            raise ValueError(f"{self.vocab_file}: token {error.args[0]!r} is not in the vocabulary") from None
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Returns the tokens of `ids`. Raises ValueError for an id beyond the vocabulary."""
+        try:
+            return [self.inv_vocab[int(index)] for index in ids]
+        except KeyError as error:
+            raise ValueError(f"{self.vocab_file}: expected ids below {len(self.vocab)}, got {error.args[0]}") from None
+
+    def special_id(self, role: str) -> int:
+        """Returns the id of the special token in the role of BERT's [MASK], ..."""
+        return self.convert_tokens_to_ids([self.special.get(role, role)])[0]
