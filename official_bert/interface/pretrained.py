@@ -13,22 +13,32 @@ from official_bert.models.interchange.projects import hugging_face_tokenizers
 from official_bert.models.run_folder import RunFolder
 from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import restore_model
+from official_bert.text import loading
+from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.tokenizer import Tokenizer
 from official_bert.text.vocab import has_capitals, read_entries
 
+NO_TOKENIZERS = ("config.json", "bert_config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json")
 
-def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -> FullTokenizer:
-    """Returns the tokenizer of a vocabulary file, a training run, a checkpoint of any format, an exported model, or a folder of
-    Hugging Face's `tokenizer.save_pretrained` alone.
 
-    `tokenize(text)` gives WordPieces, `encode(texts)` an encoder's inputs. Without `do_lower_case`, the files decide
-    whether text is lower-cased; if they do not say, text is lower-cased unless the vocabulary has entries with capital letters.
+def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -> Tokenizer:
+    """Returns the tokenizer of a vocabulary file or of the files in docs/tokenizers.md, a training run, a checkpoint of any format, an
+    exported model, or a folder of Hugging Face's `tokenizer.save_pretrained` alone.
+
+    `tokenize(text)` gives its tokens, `tokenize_with_offsets(text)` also their places, `encode(texts)` an encoder's inputs. Without
+    `do_lower_case`, the files decide whether text is lower-cased; if they do not say, text is lower-cased unless the vocabulary has entries
+    with capital letters.
 
     Warns of tokens that were added to Hugging Face's tokenizer. Raises ValueError if there is no vocabulary, or one of another tokenizer.
     """
     vocab_file, lower_case = _vocabulary(os.fspath(path))
     if do_lower_case is not None:
         lower_case = do_lower_case
+    if tokenizer_files.is_subwords(vocab_file):
+        tokenizer = loading.load(vocab_file)
+        casing.agreed(tokenizer.do_lower_case, do_lower_case, vocab_file)
+        return tokenizer
     return FullTokenizer(vocab_file, not has_capitals(read_entries(vocab_file)) if lower_case is None else lower_case)
 
 
@@ -38,7 +48,7 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
     home = RunFolder(os.path.join(folder, "assets")) if folder else RunFolder.holding(path)
     if home and home.vocab_file:
         return home.vocab_file, home.recorded_config().tokenizer.do_lower_case
-    if is_file(path) and path.endswith(".txt"):
+    if is_file(path) and path.endswith((".txt", *tokenizer_files.ENDINGS)) and os.path.basename(path) not in NO_TOKENIZERS:
         return path, None
     path = local_checkpoint(path)
     alone = None if formats.holds_model(path) else hugging_face_tokenizers.read_alone(path)
@@ -53,7 +63,7 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
 def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEncoder:
     """Returns the encoder of a training run or of a checkpoint of any format, without heads.
 
-    It takes `FullTokenizer.encode`'s dict and gives `sequence_output` [B,S,D] (a vector for each token), `pooled_output` [B,D] (of
+    It takes `Tokenizer.encode`'s dict and gives `sequence_output` [B,S,D] (a vector for each token), `pooled_output` [B,D] (of
     [CLS], for the next-sentence head), `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`, a list of [B,S,D].
 
     Raises ValueError if there is no checkpoint or weights are missing.

@@ -11,7 +11,7 @@ import functools
 import itertools
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -166,7 +166,7 @@ def _characters_that_matter() -> list[str]:
     return sorted(chars - {LINE_SEPARATOR})
 
 
-def _piece_table(vocab: dict[str, int]) -> PieceTable:
+def _piece_table(vocab: Mapping[str, int]) -> PieceTable:
     """Entries need not be normalised: those that no word can match are never found."""
     if len(vocab) > ID_MASK:
         raise ValueError(f"expected a vocabulary of at most {ID_MASK} entries, got {len(vocab)}")

@@ -1,12 +1,15 @@
 """Makes the tokenizer of a vocabulary file, of whatever kind it is."""
 
+import functools
 import hashlib
 import os
+from collections.abc import Mapping
 
 from official_bert.files import exists, open_bytes
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer
+from official_bert.text.vocab import check_size, load_vocab
 
 VOCAB_FILE = "vocab.txt"  # in a run, for WordPiece
 
@@ -19,9 +22,19 @@ def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
     """
     if not tokenizer_files.is_subwords(vocab_file):
         return FullTokenizer(vocab_file, do_lower_case)
+    return _load_subwords(vocab_file, content_of(vocab_file))
+
+
+def of_files(files: Mapping[str, bytes], where: str) -> Tokenizer:
+    """Returns the tokenizer of files that are no list of WordPieces."""
+    return _load_subwords(where, tokenizer_files.pack(files))
+
+
+@functools.lru_cache(2)
+def _load_subwords(vocab_file: str, content: bytes) -> Tokenizer:
     from official_bert.text.subwords import host
     from official_bert.text.subwords.definition import read_definition
-    definition = read_definition(tokenizer_files.read(vocab_file), vocab_file)
+    definition = read_definition(tokenizer_files.unpack(content, vocab_file), vocab_file)
     by_model = definition.family.kind == "unigram" and definition.model is not None
     return (host.SentencePieceTokenizer if by_model else host.LibraryTokenizer)(vocab_file, definition)
 
@@ -48,3 +61,18 @@ def stored_in(folder: str) -> str:
     """Returns the path of the tokenizer that a run or an exported model keeps in a folder, "" if there is none."""
     paths = (os.path.join(folder, name) for name in (VOCAB_FILE, tokenizer_files.BUNDLE))
     return next((path for path in paths if exists(path)), "")
+
+
+def entries(vocab_file: str) -> Mapping[str, int]:
+    """Returns {token: id} of a tokenizer; raises ValueError as `load` does."""
+    return load(vocab_file).vocab if tokenizer_files.is_subwords(vocab_file) else load_vocab(vocab_file)
+
+
+def check_rows(vocab_file: str, vocab_size: int) -> None:
+    """Raises ValueError if a tokenizer has ids without an embedding in the model; the model may have more."""
+    check_size(vocab_file, max(entries(vocab_file).values()) + 1, vocab_size)
+
+
+def lower_cases(vocab_file: str) -> bool | None:
+    """Tells whether the files of a tokenizer lower-case text; None for a list of WordPieces, which does not say it."""
+    return load(vocab_file).do_lower_case if tokenizer_files.is_subwords(vocab_file) else None

@@ -26,6 +26,8 @@ from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.models.run_folder import VOCAB_FILE, RunFolder
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
+from official_bert.text import loading
+from official_bert.text.subwords import tokenizer_files
 
 # Modules of this package by the names that a user gives; each is imported when it is needed (keras_hub takes seconds).
 FOLDER_FORMATS = ("hugging_face", "keras_hub")
@@ -161,14 +163,14 @@ def vocab_file_of(path: str, model: StoredModel) -> str:
     path = prefixes.local_checkpoint(path)
     folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
     for place in (RunFolder(folder), RunFolder.around(folder)):
-        if place.vocab_file:
-            return place.vocab_file
-    if model.vocab is None:
+        if (file := place.vocab_file) and bool(model.tokenizer) == file.endswith(tokenizer_files.BUNDLE):
+            return file
+    if model.vocab is None and not model.tokenizer:
         return ""
     temporary = tempfile.mkdtemp(prefix="official_bert_")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     stored_models.write_vocab(model, temporary)
-    return os.path.join(temporary, VOCAB_FILE)
+    return loading.stored_in(temporary)
 
 
 def write(model: StoredModel, name: str, folder: str) -> list[str]:
@@ -176,6 +178,9 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
 
     Raises ValueError for a folder that exists already, or a model that the format cannot hold.
     """
+    if model.tokenizer and name not in ("ours", "hugging_face"):
+        raise ValueError(f"--to={name}: holds a list of WordPieces alone, and {model.origin} has another tokenizer; "
+                         "expected ours or hugging_face")
     with written_folder(folder) as temporary:
         return module_of(name).write(model, temporary)
 

@@ -13,6 +13,7 @@ from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.run_folder import VOCAB_FILE
+from official_bert.text.subwords import tokenizer_files
 from official_bert.text.vocab import read_entries
 
 Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span", "replaced"]
@@ -35,7 +36,8 @@ class StoredModel:
     config: ModelConfig | None = None
     model_type: str = ""  # Hugging Face's name of the member of the family; "" if the files do not say
     head: Head = ""
-    vocab: Sequence[str] | None = None
+    vocab: Sequence[str] | None = None  # WordPieces
+    tokenizer: Mapping[str, bytes] = dataclasses.field(default_factory=dict)  # files of another tokenizer, by name
     do_lower_case: bool | None = None
     labels: Sequence[str] = ()
     kind: Kind = ""  # of a classifier's answers; "" if the files do not say
@@ -105,8 +107,17 @@ def read_vocab(folder: str) -> list[str] | None:
     return read_entries(path) if os.path.exists(path) else None
 
 
+def read_tokenizer(folder: str) -> dict[str, bytes]:
+    """Reads the files of another tokenizer than WordPiece in a run's folder, {} if there are none."""
+    path = os.path.join(folder, tokenizer_files.BUNDLE)
+    return tokenizer_files.read(path) if os.path.exists(path) else {}
+
+
 def write_vocab(stored: StoredModel, folder: str) -> None:
-    """Writes the vocabulary, if the model has one."""
+    """Writes the vocabulary, or the files of another tokenizer in one, if the model has one."""
+    if stored.tokenizer:
+        with open(os.path.join(folder, tokenizer_files.BUNDLE), "wb") as bundle:
+            bundle.write(tokenizer_files.pack(stored.tokenizer))
     if stored.vocab is not None:
         with open(os.path.join(folder, VOCAB_FILE), "w", encoding="utf-8", newline="") as file:
             file.write("\n".join(stored.vocab) + "\n")

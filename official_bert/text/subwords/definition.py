@@ -69,12 +69,22 @@ class Definition:
         return Steps(True, not self.config.get("keep_accents", False), bool(self.config.get("do_lower_case", True)))
 
 
+    @property
+    def lower_cases(self) -> bool:
+        """Whether text is lower-cased before it is cut into pieces."""
+        if self.family.kind == "wordpiece":
+            return bool(self.config.get("do_lower_case", True))
+        return self.steps.lower
+
+
 def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
     """Reads what files say. Raises ValueError, naming `where`, for another tokenizer than those of `FAMILIES`, or damaged files."""
     config = _mapping(files, names.CONFIG_FILE, where)
     named = class_of(files, where)
     if named not in FAMILIES and named not in GENERIC:
-        raise ValueError(f"{where}: tokenizer_class: expected {', '.join(sorted(FAMILIES))} or BertTokenizer, got {named!r}")
+        file = names.CONFIG_FILE if config.get("tokenizer_class") else "config.json"
+        raise ValueError(f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {named!r}; {', '.join(sorted(FAMILIES))} are "
+                         "computed, too")
     library = _mapping(files, names.JSON_FILE, where)
     family = FAMILIES[named] if named in FAMILIES else _generic(files, library, where)
     stated = {**_mapping(files, names.SPECIAL_FILE, where), **{key: value for key, value in config.items() if key in KEYS.values()}}
@@ -113,7 +123,8 @@ def _generic(files: Mapping[str, bytes], library: Mapping[str, Any], where: str)
             return Family("unigram", ALBERT, 1, 1)  # ids are the model's own
         if names.VOCAB_JSON in files:
             return FAMILIES["RobertaTokenizer"]
-        raise ValueError(f"{where}: expected {names.CONFIG_FILE} with tokenizer_class beside {', '.join(sorted(files))}: it decides the ids")
+        raise ValueError(f"{where}: expected {names.CONFIG_FILE} with tokenizer_class beside {', '.join(sorted(files))}: "
+                         "it decides the ids")
     model = library.get("model") or {}
     kinds: dict[str, Kind] = {"BPE": "byte_bpe", "Unigram": "unigram", "WordPiece": "wordpiece"}
     if (kind := model.get("type", "BPE" if "merges" in model else "")) not in kinds:

@@ -1,6 +1,5 @@
 """Byte-level BPE and SentencePiece unigram on the host, by the libraries that define them: `sentencepiece` and `tokenizers`."""
 
-import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from official_bert.text.subwords import model_proto, tokenizer_files
 from official_bert.text.subwords.added_tokens import AddedTokens
 from official_bert.text.subwords.character_map import joined
 from official_bert.text.subwords.definition import AddedToken, Definition
-from official_bert.text.tokenizer import ROLES, Span, Tokenizer
+from official_bert.text.tokenizer import Span, Tokenizer
 
 WORD_START, BYTE_SPACE = "\u2581", "\u0120"  # the letters for a space, of a unigram model and of byte-level BPE
 SURROGATES = re.compile("[\ud800-\udfff]")
@@ -69,7 +68,10 @@ class SentencePieceTokenizer(SubwordTokenizer):
         self._finder = AddedTokens(added)
 
     def tokenize_with_offsets(self, text: str) -> list[Span]:
-        """Returns (token, start, end) for each token, see `Tokenizer`. A character that becomes several belongs to the piece with its last."""
+        """Returns (token, start, end) for each token, see `Tokenizer`.
+
+        A character that becomes several belongs to the piece with its last, and to pieces of some of them alone.
+        """
         text = _readable(text)
         tokens: list[Span] = []
         for part in self._finder.split(text):
@@ -78,9 +80,9 @@ class SentencePieceTokenizer(SubwordTokenizer):
                 continue
             places = _places(text[part.start:part.end])
             for piece in self._library.encode(text[part.start:part.end], return_type="proto").pieces:
-                start, end = part.start + places[piece.begin], part.start + places[piece.end]
+                start, end = _trimmed(text, part.start + places[piece.begin], part.start + places[piece.end])
                 token = self.inv_vocab[int(self.ids[piece.id])]
-                tokens.append((token, *_trimmed(text, start, end + (start == end and token != WORD_START))))
+                tokens.append((token, start, end + (start == end < part.end and token != WORD_START)))
         return tokens
 
     def encode_all(self, texts):

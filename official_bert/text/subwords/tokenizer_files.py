@@ -7,6 +7,7 @@ or one of the files in it.
 import io
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 
 from official_bert.files import exists, is_folder, open_bytes, read_json
@@ -35,7 +36,9 @@ def read(path: str) -> dict[str, bytes]:
     Raises ValueError if there are none.
     """
     if path.endswith(".zip"):
-        return _unpack(path)
+        if not exists(path):
+            raise ValueError(f"{path}: no such tokenizer file")
+        return unpack(_content(path), path)
     if is_folder(path):
         return _read_folder(path)
     name = os.path.basename(path)
@@ -52,10 +55,10 @@ def _read_folder(folder: str) -> dict[str, bytes]:
     if not set(files) & {JSON_FILE, *MODEL_FILES, VOCAB_JSON, WORDPIECE_FILE}:
         raise ValueError(f"{folder}: no tokenizer found there: expected {JSON_FILE}, {MODEL_FILES[0]}, {MODEL_FILES[1]}, "
                          f"{VOCAB_JSON} with {MERGES_FILE}, or {WORDPIECE_FILE}")
-    if exists(config := os.path.join(folder, "config.json")) and isinstance(values := read_json(config), dict):
-        if named := values.get("tokenizer_class") or CLASSES_OF_MODELS.get(str(values.get("model_type"))):
-            files[CLASS_FILE] = str(named).encode()
-    return files
+    config = os.path.join(folder, "config.json")
+    values = read_json(config) if exists(config) else {}
+    named = isinstance(values, dict) and (values.get("tokenizer_class") or CLASSES_OF_MODELS.get(str(values.get("model_type"))))
+    return files | ({CLASS_FILE: str(named).encode()} if named else {})
 
 
 def _content(path: str) -> bytes:
@@ -63,14 +66,13 @@ def _content(path: str) -> bytes:
         return file.read()
 
 
-def _unpack(path: str) -> dict[str, bytes]:
-    if not exists(path):
-        raise ValueError(f"{path}: no such tokenizer file")
+def unpack(content: bytes, where: str) -> dict[str, bytes]:
+    """Returns the files in the content of a bundle. Raises ValueError, naming `where`, for damaged content."""
     try:
-        with zipfile.ZipFile(io.BytesIO(_content(path))) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             return {name: archive.read(name) for name in archive.namelist()}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path}: damaged tokenizer file: {error}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{where}: damaged tokenizer file: {error}") from None
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:

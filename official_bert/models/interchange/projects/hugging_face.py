@@ -20,6 +20,7 @@ from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
 from official_bert.models.interchange.projects import sentence_transformers, torch_pickle
 from official_bert.models.interchange.stored_models import Kind, StoredModel
+from official_bert.text.subwords import tokenizer_files
 
 NAME = "Hugging Face folder"
 CONFIG_FILE = "config.json"
@@ -66,7 +67,7 @@ def read(folder: str) -> StoredModel:
                         f"({f'head: {head}' if head else 'the encoder'}); what it computes otherwise is not done here")
     return StoredModel(origin=f"{NAME} {folder} ({architecture or member.title})", weights=weights, table=table, config=config,
                        model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, vocab=vocab, pooling=pooling,
-                       **(sentence_transformers.read_settings(folder) if pooling else {}),
+                       **(sentence_transformers.read_settings(folder) if pooling else {}), tokenizer=tokenizers.read_files(folder),
                        warnings=warnings,
                        sentence_task=member.sentence_task if "next_sentence/output_bias" in weights else "",
                        do_lower_case=tokenizers.read_do_lower_case(folder),
@@ -191,12 +192,14 @@ def write(stored: StoredModel, folder: str) -> list[str]:
         tensors[name] = np.ascontiguousarray(matrix.T if ours.endswith("/kernel") else matrix)
     tensors = member.pack(tensors, config)
     save_file(tensors, os.path.join(folder, WEIGHTS_FILE), metadata={"format": "pt"})
-    padding = {"pad_token_id": list(stored.vocab).index("[PAD]") if stored.vocab and "[PAD]" in stored.vocab else 0}
+    padding = {"pad_token_id": tokenizers.pad_id(stored)}
     values = {"architectures": [architecture], "model_type": model_type} | padding | member.write_config(config) | {
         "position_embedding_type": "absolute", "tie_word_embeddings": True, "torch_dtype": "float32"}
     stored_models.write_mapping(values | _label_values(stored), os.path.join(folder, CONFIG_FILE))
-    stored_models.write_vocab(stored, folder)
-    if stored.vocab is not None:
+    if stored.tokenizer:
+        tokenizer_files.write_files(stored.tokenizer, folder)
+    elif stored.vocab is not None:
+        stored_models.write_vocab(stored, folder)
         tokenizers.write(stored, config.longest_row, folder)
     if stored.pooling in ("cls", "mean") and not stored.head:
         sentence_transformers.write_modules(stored, config.hidden_size, folder)

@@ -1,4 +1,4 @@
-"""Reads and writes the tokenizer's files of a Hugging Face folder: vocabulary and casing. Other tokenizers are refused."""
+"""Reads and writes the tokenizer's files of a Hugging Face folder: vocabulary and casing, or the files of another tokenizer as they are."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,51 @@ from typing import Any
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.text.subwords import definition, tokenizer_files
 from official_bert.text.vocab import SPECIAL_TOKENS
 
 TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE = "tokenizer_config.json", "tokenizer.json", "config.json"
 ADDED_FILE = "added_tokens.json"
-CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast")
+CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")  # and the same with Fast
+GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")  # tokenizer.json says it all
 # Switches of their tokenizer that change the tokens, with their values for BERT of 2018.
 SWITCHES: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None),
                                  "handle_chinese_chars": (True, None), "clean_text": (True, None)}
 
 
+def read_files(folder: str) -> dict[str, bytes]:
+    """Reads the files of another tokenizer than BERT's, {} if it is BERT's or there is none.
+
+    Raises ValueError for a tokenizer that is not computed here.
+    """
+    try:
+        files = tokenizer_files.read(folder)
+    except ValueError:
+        return {}
+    return files if _is_other(files, folder) else {}
+
+
+def _is_other(files: Mapping[str, bytes], folder: str) -> bool:
+    """Whether the files are those of another tokenizer; raises ValueError for one that is not computed here."""
+    named = definition.class_of(files, folder)
+    if named in CLASSES or (named in definition.GENERIC and tokenizer_files.WORDPIECE_FILE in files):
+        return False
+    family = definition.read_definition(files, folder).family
+    return family.kind != "wordpiece" or family.special["[CLS]"] != "[CLS]"
+
+
+def pad_id(stored: StoredModel) -> int:
+    """Returns the id of padding, 0 if no tokenizer is known."""
+    if stored.tokenizer:
+        from official_bert.text import loading
+        return loading.of_files(stored.tokenizer, stored.origin).special_id("[PAD]")
+    return list(stored.vocab).index("[PAD]") if stored.vocab and "[PAD]" in stored.vocab else 0
+
+
 def read_vocab(folder: str) -> list[str] | None:
-    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that)."""
+    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that); None for another tokenizer."""
+    if read_files(folder):
+        return None
     path = os.path.join(folder, FAST_TOKENIZER_FILE)
     if (vocab := stored_models.read_vocab(folder)) is not None or not os.path.exists(path):
         return vocab
@@ -30,13 +63,19 @@ def read_vocab(folder: str) -> list[str] | None:
 
 def read_alone(folder: str) -> StoredModel | None:
     """Reads a folder of `tokenizer.save_pretrained`, without a model: vocabulary and casing alone. None if it has no vocabulary."""
-    if os.path.isdir(folder) and (vocab := read_vocab(folder)) is not None:
-        return StoredModel(origin=folder, weights={}, table=NameTable([]), vocab=vocab, do_lower_case=read_do_lower_case(folder))
-    return None
+    if not os.path.isdir(folder):
+        return None
+    files, vocab = read_files(folder), read_vocab(folder)
+    if not files and vocab is None:
+        return None
+    return StoredModel(origin=folder, weights={}, table=NameTable([]), vocab=vocab, tokenizer=files,
+                       do_lower_case=read_do_lower_case(folder))
 
 
 def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     """Returns a warning about tokens that were added to the tokenizer and that no text is given here."""
+    if vocab is None:
+        return []
     path, fast_path = (os.path.join(folder, name) for name in (ADDED_FILE, FAST_TOKENIZER_FILE))
     added = list(stored_models.read_mapping(path)) if os.path.exists(path) else []
     if os.path.exists(fast_path):
@@ -54,9 +93,11 @@ def read_do_lower_case(folder: str) -> bool | None:
 
     Raises ValueError for another tokenizer than BERT's, and for unsupported switches.
     """
+    if files := read_files(folder):
+        return definition.read_definition(files, folder).lower_cases
     path, fast_path = (os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE))
     fast = _normalizer(fast_path) if os.path.exists(fast_path) else {}
-    generic = _tokenizer_class(folder) == "PreTrainedTokenizerFast" and os.path.exists(fast_path)  # has tokenizer.json's switches alone
+    generic = _tokenizer_class(folder) in GENERIC and os.path.exists(fast_path)  # has tokenizer.json's switches alone
     values = stored_models.read_mapping(path) if os.path.exists(path) and not generic else {}
     told = values.get("do_lower_case") is not None
     lower = values["do_lower_case"] if told else fast.get("lowercase")
@@ -73,7 +114,7 @@ def _tokenizer_class(folder: str) -> str | None:
     """
     for path in (os.path.join(folder, name) for name in (TOKENIZER_FILE, MODEL_FILE)):
         named = stored_models.read_mapping(path).get("tokenizer_class") if os.path.exists(path) else None
-        if named is not None and named not in CLASSES:
+        if named is not None and named not in GENERIC and str(named).removesuffix("Fast") not in CLASSES:
             raise ValueError(f"{path}: tokenizer_class: expected {CLASSES[0]}, got {named!r}")
         if named is not None:
             return named

@@ -62,19 +62,21 @@ def read(prefix: str) -> StoredModel:
     weights = {_name(key): reader.get_tensor(key) for key in sorted(reader.get_variable_to_shape_map()) if key.startswith(PREFIX)}
     run = RunFolder.around(prefix)
     config, vocab = run.recorded_config() if run.has_begun else None, stored_models.read_vocab(run.path)
+    tokenizer = stored_models.read_tokenizer(run.path)
     head = stored_models.head_of(weights, prefix)
     if config is None:
-        return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=vocab)
+        return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=vocab, tokenizer=tokenizer)
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
                        head="choice" if config.task == TASKS["choice"] else head,
                        pooling=config.options.get("pooling", "mean") if config.task == VECTORS and not head else "",
                        **(_vector_settings(config) if config.task == VECTORS and not head else {}),
                        labels=[str(label) for label in config.options.get("labels") or ()],
                        kind=_kind_of(config, weights) if head == "classifier" else "", threshold=_threshold_of(config, prefix),
-                       objective=_objective_of(config) if head == "pretraining" else "", vocab=vocab,
+                       objective=_objective_of(config) if head == "pretraining" else "", vocab=vocab, tokenizer=tokenizer,
                        sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
                        # Without a vocabulary, nobody has chosen the default.
-                       do_lower_case=None if config.tokenizer.do_lower_case and vocab is None else config.tokenizer.do_lower_case)
+                       do_lower_case=None if config.tokenizer.do_lower_case and vocab is None and not tokenizer
+                       else config.tokenizer.do_lower_case)
 
 
 def _vector_settings(config: Config) -> dict[str, Any]:
