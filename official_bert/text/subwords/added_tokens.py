@@ -28,7 +28,7 @@ class AddedTokens:
         last = 0
         for found in self._pattern.finditer(text) if self._pattern else ():
             start, end, token = found.start(), found.end(), self.tokens[found.group()]
-            if token.single_word and (_is_letter(text[start - 1:start]) or _is_letter(text[end:end + 1])):
+            if token.single_word and (is_letter(text[start - 1:start]) or is_letter(text[end:end + 1])):
                 continue
             while token.lstrip and start > last and text[start - 1].isspace():
                 start -= 1
@@ -43,5 +43,6 @@ class AddedTokens:
             yield Part(last, len(text), None)
 
 
-def _is_letter(char: str) -> bool:
+def is_letter(char: str) -> bool:
+    """Whether a character may not stand beside a token that is a whole word; "" may."""
     return char.isalnum() or char == "_"

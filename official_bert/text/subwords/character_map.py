@@ -68,12 +68,12 @@ def joined(charsmap: bytes, steps: Steps) -> bytes:
     if not any(steps):
         return charsmap
     chars = [chr(code) for code in itertools.chain(*CHARACTERS) if code != 0x0A]
-    before = _before(steps).normalize_str("\n".join(chars)).split("\n")
     composed = ["".join(parts) for parts in _hangul()]
+    before = _before(steps).normalize_str("\n".join([*chars, *composed])).split("\n")
     keys = [*chars, *composed, "\n"]
     own = {key: value for key, value in zip(keys, look_up(charsmap, keys)) if value is not None}
     rules = {char: value for char, text in zip(chars, before) if (value := _mapped(text, own)) != char}
-    rules |= {key: own[key] for key in composed if key in own and not any(part in rules for part in key)}
+    rules |= {key: value for key, text in zip(composed, before[len(chars):]) if (value := _mapped(text, own)) != key}
     rules |= {key: value for key, value in own.items() if key == "\n"}
     if steps.quotes:
         rules |= {key: own.get(value, value) for key, value in QUOTES.items()}

@@ -15,6 +15,9 @@ from official_bert.text.subwords.character_map import joined
 from official_bert.text.subwords.definition import AddedToken, Definition
 from official_bert.text.tokenizer import Span, Tokenizer
 
+# What counts as a space at the ends of a piece: white space and what SentencePiece's usual character map makes a space or nothing.
+SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace()) + "".join(map(chr, (
+    *range(0x01, 0x09), 0x0B, *range(0x0E, 0x20), 0x7F, 0x8F, 0x9F, 0x61C, *range(0x200B, 0x2010), 0x2581, 0xFEFF, 0xFFFD)))
 WORD_START, BYTE_SPACE = "\u2581", "\u0120"  # the letters for a space, of a unigram model and of byte-level BPE
 SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -111,14 +114,22 @@ class LibraryTokenizer(SubwordTokenizer):
         self._library.no_padding()
         added = [AddedToken(token["content"], token["id"], *(bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip")))
                  for token in self.settings["added_tokens"]]
+        for token in added:
+            if (index := self._library.token_to_id(token.content)) != token.id:
+                raise ValueError(f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
+                                 f"got {token.id}")
         super().__init__(vocab_file, definition, self._library.get_vocab(with_added_tokens=True), added)
 
     def tokenize_with_offsets(self, text: str) -> list[Span]:
         """Returns (token, start, end) for each token, see `Tokenizer`. In byte-level BPE, only the space itself is a space."""
         text = _readable(text)
         encoded = self._library.encode(text, add_special_tokens=False)
-        spaces = " " if self.kind == "byte_bpe" else None
-        return [(self.inv_vocab[index], *_trimmed(text, *place, spaces)) for index, place in zip(encoded.ids, encoded.offsets)]
+        spaces = " " if self.kind == "byte_bpe" else SPACES
+        tokens = []
+        for index, place in zip(encoded.ids, encoded.offsets):
+            token, (start, end) = self.inv_vocab[index], _trimmed(text, *place, spaces)
+            tokens.append((token, start, end if token.strip(self.space) else start))  # a space put before the text has no place in it
+        return tokens
 
     def tokenize_word(self, word: str) -> list[str]:
         """Returns the tokens of a word that stands behind a space."""
@@ -141,8 +152,8 @@ def _places(text: str) -> Sequence[int]:
     return [*np.repeat(np.arange(len(text)), [len(char.encode()) for char in text]).tolist(), len(text)]
 
 
-def _trimmed(text: str, start: int, end: int, spaces: str | None = None) -> tuple[int, int]:
-    """Returns the part of a span without `spaces` (white space) at its ends; a span of spaces alone is empty, at its end."""
+def _trimmed(text: str, start: int, end: int, spaces: str = SPACES) -> tuple[int, int]:
+    """Returns the part of a span without `spaces` at its ends; a span of spaces alone is empty, at its end."""
     part = text[start:end]
     start = end - len(part.lstrip(spaces))
     return start, max(start, end - len(part) + len(part.rstrip(spaces)))

@@ -1,0 +1,140 @@
+"""Byte-level BPE in TensorFlow's own ops: words by classes of characters, then joins of symbols in all words at once.
+
+`text/subwords/byte_bpe` says why pairs may be joined before BPE's turn comes to them. N characters, M bytes or symbols.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.text.graph_subwords import GraphSubwords, Tokens
+from official_bert.text.subwords import byte_bpe
+from official_bert.text.subwords.byte_bpe import NEVER, SPACE
+from official_bert.text.subwords.host import LibraryTokenizer
+
+CONTRACTIONS = ("s", "t", "re", "ve", "m", "ll", "d")  # behind an apostrophe: words of their own
+PAGE = 256
+WALL = -1  # its three ranks are NEVER
+
+
+class _Symbols(NamedTuple):
+    """Symbols of words, in order; each [M] int32."""
+
+    ids: tf.Tensor
+    words: tf.Tensor
+    places: tf.Tensor  # the first byte
+
+
+class GraphByteBpe(GraphSubwords):
+    """`LibraryTokenizer` of byte-level BPE as a graph; its work is linear in a word's length for all but contrived words."""
+
+    def __init__(self, host: LibraryTokenizer):
+        super().__init__(host)
+        model = host.settings["model"]
+        tables = byte_bpe.merges(model["vocab"], model["merges"], host.vocab_file)
+        self.prefix = bool(host.settings["pre_tokenizer"].get("add_prefix_space", True))
+        classes = byte_bpe.character_classes().reshape(-1, PAGE)
+        pages, page_of = np.unique(classes, axis=0, return_inverse=True)
+        with tf.init_scope():
+            self._pages, self._page_of = tf.constant(pages.reshape(-1)), tf.constant(page_of.reshape(-1).astype(np.int32) * PAGE)
+            self._bytes, self._products = tf.constant(tables.bytes), tf.constant(tables.products)
+            self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values), WALL)
+
+    def _pieces(self, text: tf.Tensor) -> Tokens:
+        if self.prefix:
+            added = ~(tf.strings.regex_full_match(text, "(?s) .*") | tf.equal(text, ""))
+            text = tf.where(added, tf.strings.join([" ", text]), text)
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
+        codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
+        sizes = 1 + tf.cast(codes >= 0x80, tf.int32) + tf.cast(codes >= 0x800, tf.int32) + tf.cast(codes >= 0x10000, tf.int32)
+        begins = self._begins_word(codes, row_starts)
+        letters = tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8)
+        byte_starts = tf.concat([[0], tf.cumsum(sizes)], 0)
+        symbols = self._join(_Symbols(tf.gather(self._bytes, tf.cast(letters, tf.int32)),
+                                      tf.repeat(tf.cumsum(tf.cast(begins, tf.int32)), sizes), tf.range(tf.size(letters))))
+        char = tf.repeat(tf.range(tf.size(codes)), sizes)                                  # of each byte
+        row_splits = tf.searchsorted(symbols.places, tf.gather(byte_starts, row_starts), out_type=tf.int64)
+        lengths = row_splits[1:] - row_splits[:-1]
+        next_place = tf.concat([symbols.places[1:], [tf.size(letters)]], 0)[:tf.size(symbols.places)]
+        shift = tf.repeat(row_starts[:-1] + (tf.cast(added, tf.int32) if self.prefix else 0), lengths)
+        starts = tf.maximum(tf.gather(char, symbols.places) - shift, 0)
+        ends = tf.maximum(tf.gather(char, next_place - 1) + 1 - shift, 0)
+        return Tokens(symbols.ids, starts, ends, row_splits)
+
+    def _begins_word(self, codes: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
+        """Returns which characters [N] begin a word of GPT-2's pattern:
+        `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`.
+        """
+        count = tf.size(codes)
+        kinds = tf.gather(self._pages, tf.gather(self._page_of, codes // PAGE) + codes % PAGE)
+        first = tf.scatter_nd(row_starts[:, None], tf.ones_like(row_starts), [count + 1]) > 0
+        last, first = first[1:], first[:-1]
+        before = tf.concat([[SPACE], kinds[:-1]], 0)[:count]
+        plain = tf.equal(codes, ord(" "))
+        after_plain = tf.concat([[False], plain[:-1]], 0)[:count] & ~first
+        space = tf.equal(kinds, SPACE)
+        changes = first | tf.not_equal(kinds, before)
+        # A space joins the word behind it; of several, the others are a word. Other white space before a word stands alone.
+        to_word = ~last & tf.not_equal(tf.concat([kinds[1:], [SPACE]], 0)[:count], SPACE)
+        begins = tf.where(space, changes | to_word, changes & ~after_plain)
+        apostrophe = tf.equal(codes, ord("'")) & (first | (tf.not_equal(before, byte_bpe.OTHER) & ~after_plain))
+        return tf.cond(tf.reduce_any(apostrophe), lambda: _with_contractions(begins, codes, apostrophe, last), lambda: begins)
+
+    def _join(self, symbols: _Symbols) -> _Symbols:
+        """Joins pairs of symbols until none is left. Words in which a round joins nothing are finished, and set aside."""
+        unknown = tf.TensorShape([None])
+        finished = tf.fill([tf.size(symbols.places)], -1)                                  # [M] the symbol that begins at each byte
+        *_, finished = tf.while_loop(lambda ids, *_: tf.size(ids) > 0, self._round, (*symbols, finished),
+                                     shape_invariants=(unknown, unknown, unknown, unknown))
+        places = tf.cast(tf.where(finished >= 0)[:, 0], tf.int32)
+        return _Symbols(tf.gather(finished, places), tf.zeros_like(places), places)
+
+    def _round(self, ids: tf.Tensor, words: tf.Tensor, places: tf.Tensor, finished: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Joins every pair that is certain, and the lowest pair of each word; moves words without one to `finished`."""
+        within = tf.equal(words[1:], words[:-1])
+        pairs = tf.cast(ids, tf.int64)
+        packed = self._pairs.lookup(tf.where(within, pairs[:-1] * 2 ** 32 + pairs[1:], -1))
+        rank, left, right = (tf.cast(tf.bitwise.bitwise_and(tf.bitwise.right_shift(packed, tf.constant(shift, tf.int64)), NEVER), tf.int32)
+                             for shift in (40, 20, 0))
+        # A wall ends a word, as the end of the word in the text does.
+        words = tf.concat([[0], tf.cumsum(tf.cast(packed < 0, tf.int32))], 0)
+        lowest = tf.math.unsorted_segment_min(rank, words[:-1], words[-1] + 1)
+        is_lowest = tf.equal(rank, tf.gather(lowest, words[:-1]))
+        none = tf.constant([NEVER])
+        free_left = is_lowest | (rank < tf.concat([none, left[:-1]], 0)[:tf.size(rank)])
+        free_right = is_lowest | (rank <= tf.concat([right[1:], none], 0)[:tf.size(rank)])
+        # Of equal pairs in a row (aaaa), BPE joins the first, the third, ...
+        place = tf.range(tf.size(rank))
+        begins = tf.not_equal(rank, tf.concat([[-1], rank[:-1]], 0)[:tf.size(rank)])
+        run = tf.gather(tf.boolean_mask(place, begins), tf.cumsum(tf.cast(begins, tf.int32)) - 1)
+        join = (rank < NEVER) & free_right & tf.gather(free_left, run) & tf.equal((place - run) % 2, 0)
+        padded = tf.concat([join, [False]], 0)[:tf.size(ids)]
+        ids = tf.where(padded, tf.gather(self._products, tf.where(padded, tf.concat([rank, [0]], 0)[:tf.size(ids)], 0)), ids)
+        kept = tf.concat([[True], ~join], 0)[:tf.size(ids)]
+        open_ = tf.gather(lowest < NEVER, words)
+        done, rest = (tf.where(kept & part)[:, 0] for part in (~open_, open_))
+        finished = tf.tensor_scatter_nd_update(finished, tf.gather(places, done)[:, None], tf.gather(ids, done))
+        return tf.gather(ids, rest), tf.gather(words, rest), tf.gather(places, rest), finished
+
+
+def _with_contractions(begins: tf.Tensor, codes: tf.Tensor, apostrophe: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
+    """Makes contractions words of their own; `apostrophe` [N] are the places where one may begin."""
+    place = tf.cast(tf.where(apostrophe)[:, 0], tf.int32)
+    count = tf.size(codes)
+
+    def at(values, shift, filler):
+        return tf.gather(tf.concat([values, tf.fill([3], filler)], 0), place + shift)
+    size = tf.zeros_like(place)
+    for letters in CONTRACTIONS:
+        fits = ~at(last, 0, True)
+        for number, letter in enumerate(letters):
+            fits &= tf.equal(at(codes, number + 1, -1), ord(letter))
+            if number:
+                fits &= ~at(last, number, True)
+        size = tf.where(fits, len(letters) + 1, size)
+    place, size = tf.boolean_mask(place, size > 0), tf.boolean_mask(size, size > 0)
+    inside = tf.concat([place + 1, tf.boolean_mask(place + 2, size > 2)], 0)
+    begins = tf.tensor_scatter_nd_update(tf.concat([begins, [False]], 0), inside[:, None], tf.zeros_like(inside, tf.bool))
+    edges = tf.concat([place, place + size], 0)
+    return tf.tensor_scatter_nd_update(begins, edges[:, None], tf.ones_like(edges, tf.bool))[:count]

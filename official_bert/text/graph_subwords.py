@@ -1,0 +1,228 @@
+"""The base of tokenizers of pieces in TensorFlow: added tokens are found first, then each part between them is cut into pieces.
+
+B texts, P parts (added tokens, and the text between them), N characters, T tokens.
+"""
+
+import abc
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.text import graph_characters
+from official_bert.text.subwords.added_tokens import is_letter
+from official_bert.text.subwords.host import SPACES, SubwordTokenizer
+from official_bert.text.vocab import check_size
+
+WHITE_SPACE = [code for code in range(0x3001) if chr(code).isspace()]
+
+
+class Tokens(NamedTuple):
+    """The tokens of texts, flat; `starts` and `ends` are characters of their text, spaces at the ends still included."""
+
+    ids: tf.Tensor  # [T] int32
+    starts: tf.Tensor  # [T] int32
+    ends: tf.Tensor  # [T] int32
+    row_splits: tf.Tensor  # [B+1] int64
+
+
+class Parts(NamedTuple):
+    """Parts of texts."""
+
+    strings: tf.Tensor  # [P]
+    tokens: tf.Tensor  # [P] int32, the id of an added token, -1 for text
+    starts: tf.Tensor  # [P] int32, first character in the text
+    ends: tf.Tensor  # [P] int32
+    row_splits: tf.Tensor  # [B+1] int64
+
+
+class GraphSubwords(tf.Module, abc.ABC):
+    """A `SubwordTokenizer` as a graph: strings `[B]` to ragged ids `[B, (T)]`, with or without offsets.
+
+    Text is UTF-8; invalid bytes count as one U+FFFD each.
+    """
+
+    def __init__(self, host: SubwordTokenizer):
+        super().__init__()
+        self.host, self.vocab, self.vocab_file, self.do_lower_case = host, host.vocab, host.vocab_file, host.do_lower_case
+        self.added = [token for token in host.added if token.content]
+        with tf.init_scope():
+            self._spaces = tf.constant(WHITE_SPACE)
+            self._trims = tf.constant([ord(" ")] if host.kind == "byte_bpe" else [ord(char) for char in SPACES])
+            alone = any(token.single_word for token in self.added)
+            self._letters = tf.constant(np.array([is_letter(chr(code)) for code in range(0x110000)])) if alone else None
+            # A token of nothing but the letter of a space may lie nowhere.
+            blank = np.zeros(host.size, np.bool_)
+            blank[[index for token, index in host.vocab.items() if not token.strip(host.space)]] = True
+            self._blank = tf.constant(blank)
+
+    @property
+    def template(self):
+        """The form of rows."""
+        return self.host.template
+
+    def special_id(self, role: str) -> int:
+        """The id of the special token in the role of BERT's [MASK], ..."""
+        return self.host.special_id(role)
+
+    def check_rows(self, vocab_size: int) -> None:
+        """Raises ValueError if there are ids without an embedding in the model."""
+        check_size(self.vocab_file, self.host.size, vocab_size)
+
+    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """text [B] string -> ids [B, (T)] int32."""
+        tokens = self._tokens(_valid(text))
+        return tf.RaggedTensor.from_row_splits(tokens.ids, tokens.row_splits, validate=False)
+
+    def tokenize_with_offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `Tokenizer.tokenize_with_offsets`."""
+        text = _valid(text)
+        tokens = self._tokens(text)
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
+        first = tf.repeat(tf.cast(decoded.row_starts(), tf.int32), tokens.row_splits[1:] - tokens.row_splits[:-1])
+        length = tf.repeat(tf.cast(decoded.row_lengths(), tf.int32), tokens.row_splits[1:] - tokens.row_splits[:-1])
+        space = _one_of(decoded.values, self._trims)
+        starts, ends = _trimmed(space, first + tokens.starts, first + tokens.ends)
+        starts, ends = starts - first, ends - first
+        # A character that becomes several belongs to the piece with its last, and to pieces of some of them alone.
+        ends += tf.cast(tf.equal(starts, ends) & ~tf.gather(self._blank, tokens.ids) & (starts < length), tf.int32)
+        return tuple(tf.RaggedTensor.from_row_splits(values, tokens.row_splits, validate=False) for values in (tokens.ids, starts, ends))
+
+    def stands_alone(self, codes: tf.Tensor) -> tf.Tensor:
+        """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
+        tables = graph_characters.character_tables(False)
+        isolated = tables.pages[tables.page_of].reshape(-1) >> graph_characters.KIND_BITS == graph_characters.ISOLATED
+        return tf.gather(tf.constant(isolated), codes)
+
+    @abc.abstractmethod
+    def _pieces(self, text: tf.Tensor) -> Tokens:
+        """Cuts texts without added tokens into pieces."""
+
+    def _tokens(self, text: tf.Tensor) -> Tokens:
+        """Returns the tokens of texts."""
+        if not self.added:
+            return self._pieces(text)
+        # A regular expression of very many tokens would be slow: then their first letters are searched for.
+        contents = {token.content if len(self.added) <= 16 else token.content[0] for token in self.added}
+        pattern = f"(?s).*(?:{'|'.join(map(_quoted, sorted(contents)))}).*"
+        return tf.cond(tf.reduce_any(tf.strings.regex_full_match(text, pattern)),
+                       lambda: self._with_added(text), lambda: self._pieces(text))
+
+    def _with_added(self, text: tf.Tensor) -> Tokens:
+        parts = self._split(text)
+        is_text = parts.tokens < 0
+        pieces = self._pieces(tf.boolean_mask(parts.strings, is_text))
+        # Added tokens are rows of one piece among the rows of the other parts.
+        lengths = tf.scatter_nd(tf.where(is_text), pieces.row_splits[1:] - pieces.row_splits[:-1], tf.shape(parts.tokens, tf.int64)) \
+            + tf.cast(~is_text, tf.int64)
+        owner = tf.repeat(tf.range(tf.size(lengths)), lengths)
+        own = tf.gather(parts.tokens, owner)
+        within = tf.gather(parts.starts, owner)
+        behind = tf.gather(parts.ends, owner)
+        places = tf.where(own < 0)
+        ids = tf.tensor_scatter_nd_update(own, places, pieces.ids)
+        starts = tf.tensor_scatter_nd_update(within, places, tf.gather_nd(within, places) + pieces.starts)
+        ends = tf.tensor_scatter_nd_update(behind, places, tf.gather_nd(within, places) + pieces.ends)
+        return Tokens(ids, starts, ends, tf.gather(tf.concat([[0], tf.cumsum(lengths)], 0), parts.row_splits))
+
+    def _split(self, text: tf.Tensor) -> Parts:
+        """Splits texts at added tokens, see `AddedTokens`."""
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
+        codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
+        found = self._found(codes, row_starts)                                              # [K,3] first, end, id; in order
+        first, end, token = tf.unstack(found, num=3, axis=1)
+        # Where parts begin: at a text's start, at added tokens and behind them.
+        cuts = tf.unique(tf.sort(tf.concat([row_starts, first, end], 0)))[0]
+        starts, ends = cuts[:-1], cuts[1:]
+        place = tf.searchsorted(first, starts)
+        is_token = tf.equal(tf.gather(tf.concat([first, [-1]], 0), place), starts)
+        tokens = tf.where(is_token, tf.gather(tf.concat([token, [-1]], 0), place), -1)
+        strings = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(codes, cuts, validate=False), "UTF-8")
+        row_splits = tf.searchsorted(starts, row_starts, out_type=tf.int64)
+        of_row = tf.repeat(row_starts[:-1], row_splits[1:] - row_splits[:-1])
+        return Parts(strings, tokens, starts - of_row, ends - of_row, row_splits)
+
+    def _found(self, codes: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
+        """Returns the added tokens in the characters of texts: (first, end, id) [K,3] int32, in order, none overlapping."""
+        longest = max(len(token.content) for token in self.added)
+        row_end = tf.repeat(row_starts[1:], row_starts[1:] - row_starts[:-1])
+        padded = tf.concat([codes, tf.fill([longest], -1)], 0)
+        count = tf.size(codes)
+        lengths, ids, flags = (tf.zeros([count], tf.int32) for _ in range(3))
+        letter = self._is_letter(padded)
+        for token in sorted(self.added, key=lambda token: len(token.content)):  # of several that fit, the longest
+            size = len(token.content)
+            fits = tf.range(count) + size <= row_end
+            for place, char in enumerate(token.content):
+                fits &= tf.equal(padded[place:place + count], ord(char))
+            if token.single_word:
+                starts_text = tf.scatter_nd(row_starts[:, None], tf.ones_like(row_starts), [count + 1])[:count] > 0
+                before = tf.concat([[False], letter[:count]], 0)[:count] & ~starts_text
+                fits &= ~before & ~(letter[size:size + count] & (tf.range(count) + size < row_end))
+            lengths, ids = tf.where(fits, size, lengths), tf.where(fits, token.id, ids)
+            flags = tf.where(fits, token.lstrip + 2 * token.rstrip, flags)
+        first = tf.cast(tf.where(lengths > 0)[:, 0], tf.int32)
+        end = first + tf.gather(lengths, first)
+        kept = _from_the_left(first, end)
+        first, end = tf.boolean_mask(first, kept), tf.boolean_mask(end, kept)
+        flag, token = tf.gather(flags, first), tf.gather(ids, first)
+        last_end = tf.concat([[0], end[:-1]], 0)[:tf.size(first)]
+        row = tf.searchsorted(row_starts, first, side="right") - 1
+        space = _one_of(codes, self._spaces)
+        # White space runs from the last other character before, to the next behind.
+        place = tf.range(count)
+        behind_other = _running_maximum(tf.where(space, 0, place + 1))
+        next_other = count - tf.reverse(_running_maximum(tf.reverse(tf.where(space, 0, count - place), [0])), [0])
+        behind_other, next_other = (tf.concat([values, [0]], 0) for values in (behind_other, next_other))
+        stripped_end = tf.where(flag >= 2, tf.minimum(tf.gather(tf.concat([next_other[:count], [count]], 0), end),
+                                                      tf.gather(row_starts, row + 1)), end)
+        earliest = tf.maximum(tf.concat([[0], stripped_end[:-1]], 0)[:tf.size(first)], tf.maximum(last_end, tf.gather(row_starts, row)))
+        before = tf.where(first > 0, tf.gather(behind_other, tf.maximum(first - 1, 0)), 0)
+        stripped_first = tf.where(tf.equal(flag % 2, 1), tf.maximum(before, earliest), tf.maximum(first, earliest))
+        return tf.stack([stripped_first, tf.maximum(stripped_end, stripped_first), token], 1)
+
+    def _is_letter(self, codes: tf.Tensor) -> tf.Tensor:
+        """Whether characters [N] are letters, digits or _; only tokens that stand alone ask."""
+        return tf.zeros_like(codes, tf.bool) if self._letters is None else tf.gather(self._letters, tf.maximum(codes, 0)) & (codes >= 0)
+
+
+def _valid(text: tf.Tensor) -> tf.Tensor:
+    return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", replace_control_characters=False)
+
+
+def _one_of(codes: tf.Tensor, few: tf.Tensor) -> tf.Tensor:
+    """Whether characters [N] are among a few."""
+    table = tf.scatter_nd(few[:, None], tf.ones_like(few, tf.bool), [0x10000])
+    return tf.gather(table, tf.minimum(codes, 0x10000 - 1)) & (codes < 0x10000 - 1)
+
+
+def _quoted(text: str) -> str:
+    """Returns a text as a regular expression."""
+    return "".join(f"\\x{{{ord(char):x}}}" for char in text)
+
+
+def _running_maximum(values: tf.Tensor) -> tf.Tensor:
+    """Returns the largest of the values [N] up to each; they are 0 or their place + 1."""
+    new = values > 0
+    kept = tf.concat([[0], tf.boolean_mask(values, new)], 0)
+    return tf.gather(kept, tf.cumsum(tf.cast(new, tf.int32)))
+
+
+def _trimmed(space: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns spans without the spaces at their ends; a span of spaces alone is empty, at its end."""
+    count, place = tf.size(space), tf.range(tf.size(space))
+    next_other = count - tf.reverse(_running_maximum(tf.reverse(tf.where(space, 0, count - place), [0])), [0])
+    behind_other = tf.concat([[0], _running_maximum(tf.where(space, 0, place + 1))], 0)
+    first = tf.minimum(tf.gather(tf.concat([next_other, [count]], 0), starts), ends)
+    return first, tf.maximum(tf.gather(behind_other, ends), first)
+
+
+def _from_the_left(first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    """Returns which of the spans [K], in order of their starts, are kept if each drops those that begin inside it."""
+    def scan():
+        def step(place, last, kept):
+            keep = first[place] >= last
+            return place + 1, tf.where(keep, end[place], last), kept.write(place, keep)
+        kept = tf.TensorArray(tf.bool, tf.size(first))
+        return tf.while_loop(lambda place, *_: place < tf.size(first), step, (0, 0, kept))[2].stack()
+    return tf.cond(tf.reduce_any(first[1:] < end[:-1]), scan, lambda: tf.ones_like(first, tf.bool))

@@ -1,0 +1,64 @@
+"""SentencePiece unigram models in TensorFlow: tensorflow-text's op, then the ids of the tokenizer's own scheme.
+
+W words, T tokens.
+"""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from official_bert.text.graph_subwords import GraphSubwords, Tokens
+from official_bert.text.subwords import model_proto
+from official_bert.text.subwords.host import WORD_START, LibraryTokenizer, SentencePieceTokenizer
+from official_bert.text.subwords.library_models import model_of
+
+FRACTIONS = 2.0 ** 13  # of scores
+
+
+class GraphUnigram(GraphSubwords):
+    """A unigram tokenizer as a graph.
+
+    The op sums scores in float32, and so which of two spellings with equal scores ("0", "00" and "00", "0") it gives would depend on how
+    much text stands before. So it gets the words between spaces one by one, which no piece crosses, and scores rounded to 2^-13: sums of
+    such scores are exact up to 2,048. Then it gives the libraries' spelling, the one whose last piece is longest.
+    """
+
+    def __init__(self, host: SentencePieceTokenizer | LibraryTokenizer):
+        super().__init__(host)
+        model, ids = (host.model, host.ids) if isinstance(host, SentencePieceTokenizer) else model_of(host)
+        with tf.init_scope():
+            self._op = tf_text.SentencepieceTokenizer(model=_rounded(model, host.vocab_file), out_type=tf.int32)
+            self._ids = tf.constant(np.asarray(ids, np.int32))
+        # Without a piece for a space alone, unknown characters in neighbouring words would be one piece.
+        self._by_word = WORD_START in host.vocab
+
+    def _pieces(self, text: tf.Tensor) -> Tokens:
+        words = tf.strings.split(text, " ") if self._by_word else tf.RaggedTensor.from_row_lengths(text, tf.ones_like(text, tf.int64))
+        pieces, starts, ends = self._op.tokenize_with_offsets(words.values)                # [W,(T)], in bytes of the word
+        lengths = tf.strings.length(words.values)
+        before = tf.cumsum(lengths + 1, exclusive=True)                                    # a space behind each word
+        text_start = tf.gather(before, words.row_splits[:-1])                              # every text has a word, which may be empty
+        word_start = before - tf.repeat(text_start, words.row_lengths())
+        starts, ends = (tf.cast(part.values, tf.int32) + tf.gather(word_start, pieces.value_rowids()) for part in (starts, ends))
+        row_splits = tf.gather(pieces.row_splits, words.row_splits)
+        row = tf.repeat(tf.range(tf.size(text)), row_splits[1:] - row_splits[:-1])
+        starts, ends = (_characters(text, part, row) for part in (starts, ends))
+        return Tokens(tf.gather(self._ids, pieces.values), starts, ends, row_splits)
+
+
+def _rounded(content: bytes, where: str) -> bytes:
+    """Returns a model with rounded scores."""
+    model = model_proto.read(content, where)
+    for piece in model.pieces:
+        piece.score = round(piece.score * FRACTIONS) / FRACTIONS
+    return model.SerializeToString()
+
+
+def _characters(text: tf.Tensor, places: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
+    """Returns the characters of texts that begin at bytes `places` [T] of the texts `row` [T]."""
+    codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
+    first = tf.cast(codes.row_starts(), tf.int32)
+    text_lengths = tf.strings.length(text)
+    shift = tf.cumsum(text_lengths, exclusive=True)
+    every = tf.cast(offsets.values, tf.int32) + tf.gather(shift, tf.cast(codes.value_rowids(), tf.int32))
+    return tf.searchsorted(every, places + tf.gather(shift, row)) - tf.gather(first, row)

@@ -1,0 +1,92 @@
+"""Tables of byte-level BPE, for TensorFlow ops: classes of characters, and which pairs of symbols may be joined at once.
+
+BPE joins the pair of symbols of lowest rank, again and again: as many rounds as joins. The graph joins in each round every pair that
+BPE would certainly join later, wherever it stands, so that a few rounds do for any length. A pair (B, C) of rank r between A and D is
+certain if no join of a lower rank can ever take B away to the left or C to the right. On the left only symbols X that end with A can
+be joined with B; `left` is the lowest rank of such a join (X, B), over all X that A can grow into. `right` is the same of (C, Y). This
+needs that a symbol's own join comes before those which use it, as in every learned list of merges; others are refused.
+
+Pairs whose symbols cannot even grow into a pair that is joined are a wall: what stands on both sides of it is independent from then on.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tokenizers
+
+NEVER = (1 << 20) - 1  # a rank above all others
+LETTER, NUMBER, OTHER, SPACE = range(4)  # classes of characters
+CHARACTERS = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0000))  # Unicode assigns no others; the rest is OTHER
+# \s of Unicode
+WHITE_SPACE = (*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+
+
+class Merges(NamedTuple):
+    """Joins of pairs of symbols; a symbol's number is its id."""
+
+    keys: np.ndarray  # int64 [pairs], first symbol << 32 | second; a pair that is not here is a wall
+    values: np.ndarray  # int64 [pairs], rank << 40 | left << 20 | right; NEVER for none
+    products: np.ndarray  # int32 [merges], the symbol that a join gives
+    bytes: np.ndarray  # int32 [256], the symbol of each byte
+
+
+def byte_letters() -> list[str]:
+    """Returns the letter of each byte (GPT-2): printable ones stand for themselves, the others for U+0100 and on, in order."""
+    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
+
+
+def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where: str) -> Merges:
+    """Makes the tables of merges, each "a b" or (a, b), in the order of their ranks.
+
+    Raises ValueError for symbols without an id, too many merges, and a list in which a symbol is used before it is made.
+    """
+    if len(pairs) >= NEVER:
+        raise ValueError(f"{where}: expected fewer than {NEVER} merges, got {len(pairs)}")
+    letters = byte_letters()
+    parts = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in pairs]
+    if unknown := [token for token in [*letters, *(token for pair in parts for token in (*pair, "".join(pair)))] if token not in vocab]:
+        raise ValueError(f"{where}: {unknown[0]!r} is joined by a merge, or is a byte, and has no id in the vocabulary")
+    joins = [(vocab[first], vocab[second], vocab[first + second]) for first, second in parts]
+    made = dict.fromkeys((vocab[letter] for letter in letters), -1)  # the last merge that makes a symbol
+    made |= {product: rank for rank, (_, _, product) in enumerate(joins)}
+    for rank, (first, second, _) in enumerate(joins):
+        if max(made.get(first, NEVER), made.get(second, NEVER)) >= rank:
+            raise ValueError(f"{where}: merge {rank + 1}, {' '.join(parts[rank])}: one of its symbols is made by a later merge or by none; "
+                             "such a list has no form in TensorFlow here")
+    ends, begins = ({symbol: {symbol} for symbol in made} for _ in range(2))  # the symbols that end, or begin, each symbol
+    for first, second, product in joins:
+        ends[product] |= ends[second]
+        begins[product] |= begins[first]
+    values: dict[tuple[int, int], list[int]] = {}
+    for rank, (first, second, _) in enumerate(joins):
+        for symbol in ends[first]:
+            for other in begins[second]:
+                value = values.setdefault((symbol, other), [NEVER] * 3)  # ranks come in order: the first is the lowest
+                for place, applies in enumerate((symbol == first and other == second, other == second, symbol == first)):
+                    if applies and value[place] == NEVER:
+                        value[place] = rank
+    return Merges(np.array([first << 32 | second for first, second in values], np.int64),
+                  np.array([rank << 40 | left << 20 | right for rank, left, right in values.values()], np.int64),
+                  np.array([product for _, _, product in joins], np.int32), np.array([vocab[letter] for letter in letters], np.int32))
+
+
+@functools.cache
+def character_classes() -> np.ndarray:
+    """Returns the class of each code point, uint8 [0x110000], as the library's pattern for words sees it: its version of Unicode counts."""
+    split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str
+    skipped = {*WHITE_SPACE, ord("'")}
+    codes = np.array([code for part in CHARACTERS for code in part if code not in skipped])
+    starts = np.array([start for _, (start, _) in split("".join(map(chr, codes.tolist())))])  # runs of one class
+    # Between a letter and a digit, a letter is joined with the letter and a number with the digit.
+    probed = split("".join(f"a{chr(code)}1 " for code in codes[starts].tolist()))
+    begins = np.zeros(4 * len(starts) + 1, np.bool_)
+    begins[[start for _, (start, _) in probed]] = True
+    kinds = np.where(begins[1::4] & begins[2::4], OTHER, np.where(begins[2::4], LETTER, NUMBER))
+    classes = np.full(0x110000, OTHER, np.uint8)
+    classes[codes] = np.repeat(kinds, np.diff([*starts, len(codes)]))
+    classes[list(WHITE_SPACE)] = SPACE
+    return classes

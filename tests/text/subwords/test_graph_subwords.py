@@ -1,0 +1,71 @@
+"""Tokenizers of the family in TensorFlow: ids and places equal to those on the host."""
+
+import random
+
+import made_tokenizers
+import pytest
+import tensorflow as tf
+
+from official_bert.text import loading
+from official_bert.text.graph_loading import load_graph
+
+ADDED = [("boat", {"single_word": True}), ("<ent>", {"lstrip": True, "rstrip": True}), ("new_word", {}), ("new_words", {})]
+
+
+def both(folder, kind, **config):
+    """The tokenizer on the host, and a function that gives its graph's tokens for a list of texts."""
+    path = made_tokenizers.write(folder, kind, **config)
+    host, graph = loading.load(path), load_graph(path)
+    run = tf.function(graph.tokenize_with_offsets, input_signature=[tf.TensorSpec([None], tf.string)])
+
+    def tokens(texts):
+        rows = zip(*(part.to_list() for part in run(texts)))
+        return [[(host.inv_vocab[index], start, end) for index, start, end in zip(*row)] for row in rows]
+    return host, tokens, graph
+
+
+def random_texts(count, seed=0):
+    draw = random.Random(seed)
+    letters = " 'stremvld\n\tab1٣é.,中\xa0\u3000😀Ação``çã\r\u2028boatnew_words<mask><ent>"
+    return ["".join(draw.choice(letters) for _ in range(draw.randint(0, 60))) for _ in range(count)]
+
+
+def slow_but(*fast):
+    return [kind if kind in fast else pytest.param(kind, marks=pytest.mark.slow) for kind in made_tokenizers.KINDS]
+
+
+@pytest.mark.parametrize("kind", slow_but("xlm_roberta", "roberta"))
+def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind):
+    host, tokens, graph = both(tmp_path, kind, **({"add_prefix_space": True} if kind == "roberta_files" else {}))
+    texts = [*made_tokenizers.texts(), *random_texts(200), ""]
+    wanted = [host.tokenize_with_offsets(text) for text in texts]
+    for text, row, expected in zip(texts, tokens(texts), wanted):
+        assert row == expected, text
+    assert graph.tokenize(tf.constant(texts)).to_list() == [host.tokenize_ids(text) for text in texts]
+    assert tokens([]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["camembert", "roberta_files"])
+def test_the_graph_finds_added_tokens(tmp_path, kind):
+    first = loading.load(made_tokenizers.write(tmp_path / "plain", kind)).size
+    host, tokens, _ = both(tmp_path / "added", kind, added_tokens_decoder={
+        str(first + number): {"content": content, **flags} for number, (content, flags) in enumerate(ADDED)})
+    texts = ["a boat, aboat boats boat", "x <ent> y<ent>", "new_words new_word new_wordsnew_word", " <ent> ", "<mask><ent> <mask>",
+             *random_texts(100, 1)]
+    for text, row in zip(texts, tokens(texts)):
+        assert row == host.tokenize_with_offsets(text), text
+
+
+@pytest.mark.slow
+def test_long_words_take_few_rounds(tmp_path):
+    host, tokens, _ = both(tmp_path, "roberta")
+    draw = random.Random(2)
+    words = ["a" * 20000, "ab" * 5000, "".join(draw.choice("etaoinshr") for _ in range(20000)), "中文" * 2000]
+    assert [[token for token, _, _ in row] for row in tokens(words)] == [host.tokenize(word) for word in words]
+
+
+@pytest.mark.slow
+def test_invalid_utf8_counts_as_one_replacement_character(tmp_path):
+    host, tokens, _ = both(tmp_path, "xlm_roberta")
+    assert tokens([b"the \xff boat"]) == [host.tokenize_with_offsets("the \ufffd boat")]

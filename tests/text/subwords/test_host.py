@@ -1,0 +1,148 @@
+"""Tokenizers of the family on the host: the libraries' pieces, the ids of each scheme, places in the text, rows."""
+
+import json
+
+import made_tokenizers
+import numpy as np
+import pytest
+import sentencepiece
+import tokenizers
+
+import official_bert
+from official_bert.text import loading
+from official_bert.text.subwords import tokenizer_files
+
+
+@pytest.fixture(scope="module", params=made_tokenizers.KINDS)
+def tokenizer(request, tmp_path_factory):
+    return official_bert.load_tokenizer(made_tokenizers.write(tmp_path_factory.mktemp("t") / request.param, request.param))
+
+
+def test_xlm_roberta_has_fairseqs_ids(tmp_path):
+    tokenizer = loading.load(made_tokenizers.write(tmp_path, "xlm_roberta"))
+    model = sentencepiece.SentencePieceProcessor(model_proto=made_tokenizers.unigram_model())
+    for text in [*made_tokenizers.TEXT, *made_tokenizers.DIFFICULT]:
+        assert tokenizer.tokenize_ids(text) == [3 if index == 0 else index + 1 for index in model.encode(text)]
+    assert [tokenizer.special_id(role) for role in ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")] == [0, 1, 2, 3, len(model) + 1]
+
+
+def test_camembert_has_its_own_ids(tmp_path):
+    tokenizer = loading.load(made_tokenizers.write(tmp_path, "camembert"))
+    model = sentencepiece.SentencePieceProcessor(model_proto=made_tokenizers.unigram_model())
+    for text in made_tokenizers.TEXT:
+        assert tokenizer.tokenize_ids(text) == [3 if index == 0 else index + 4 for index in model.encode(text)]
+    assert [tokenizer.special_id(role) for role in ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")] == [5, 1, 6, 3, len(model) + 4]
+
+
+def test_albert_makes_quotes_drops_accents_and_lower_cases_before_its_model(tmp_path):
+    tokenizer = loading.load(made_tokenizers.write(tmp_path, "albert"))
+    model = sentencepiece.SentencePieceProcessor(model_proto=made_tokenizers.unigram_model(True))
+    steps = tokenizers.normalizers.Sequence([
+        tokenizers.normalizers.Replace("``", '"'), tokenizers.normalizers.Replace("''", '"'), tokenizers.normalizers.NFKD(),
+        tokenizers.normalizers.StripAccents(), tokenizers.normalizers.Lowercase()])
+    for text in [*made_tokenizers.TEXT, *made_tokenizers.DIFFICULT]:
+        assert tokenizer.tokenize_ids(text) == model.encode(steps.normalize_str(text)), text
+    assert tokenizer.do_lower_case
+    assert "".join(_slices(tokenizer, "Größe")) == "Größe"  # places are those of the original text, whose characters are others
+
+
+def _slices(tokenizer, text):
+    return [text[start:end] for _, start, end in tokenizer.tokenize_with_offsets(text)]
+
+
+def test_byte_bpe_is_the_librarys_from_either_kind_of_files(tmp_path):
+    library = tokenizers.Tokenizer.from_str(made_tokenizers.byte_bpe())
+    two = [loading.load(made_tokenizers.write(tmp_path / kind, kind)) for kind in ("roberta", "roberta_files")]
+    for text in [*made_tokenizers.TEXT, *made_tokenizers.DIFFICULT]:
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert [one.tokenize_ids(text) for one in two] == [ids, ids]
+    # 中 is three bytes, and each of its tokens spans it; a space before it or at the end is a token without a place.
+    assert [part for part in _slices(two[0], "naïve 中 ") if part] == [*_slices(two[0], "naïve"), *["中"] * len(_slices(two[0], "中"))]
+
+
+def test_tokens_lie_in_the_text_in_order_and_without_spaces_at_their_ends(tokenizer):
+    for text in made_tokenizers.texts():
+        last = 0
+        for token, start, end in tokenizer.tokenize_with_offsets(text):
+            assert last <= start <= end <= len(text) or start >= last - 1, (text, token)
+            assert text[start:end] == text[start:end].strip(" "), (text, token)
+            last = start
+        assert tokenizer.tokenize_ids(text) == [tokenizer.vocab[token] for token, _, _ in tokenizer.tokenize_with_offsets(text)]
+
+
+def test_special_tokens_in_a_text_are_found_and_the_mask_takes_the_space_before_it(tmp_path):
+    tokenizer = loading.load(made_tokenizers.write(tmp_path, "xlm_roberta"))
+    tokens = tokenizer.tokenize_with_offsets("the <mask></s>boat")
+    assert [(token, start, end) for token, start, end in tokens if token.startswith("<")] == [("<mask>", 4, 10), ("</s>", 10, 14)]
+    assert [token for token, _, _ in tokens[:3]] == ["\u2581the", "<mask>", "</s>"]  # the space is not a piece
+
+
+def test_added_tokens_are_whole_words_if_they_say_so(tmp_path):
+    added = {str(9000 + number): {"content": content, **flags} for number, (content, flags) in enumerate(
+        [("boa", {"single_word": True}), ("<ent>", {"lstrip": True, "rstrip": True})])}
+    tokenizer = loading.load(made_tokenizers.write(tmp_path, "camembert", added_tokens_decoder=added))
+    assert tokenizer.size == 9002 and "boa" in tokenizer.tokenize("a boa, b") and "boa" not in tokenizer.tokenize("a boat aboa")
+    assert ("<ent>", 2, 7) in tokenizer.tokenize_with_offsets("a <ent> b") and "\u2581" not in tokenizer.tokenize("a <ent> ")
+
+
+def test_rows_are_of_each_ones_form(tmp_path):
+    roberta = loading.load(made_tokenizers.write(tmp_path / "r", "roberta"))
+    albert = loading.load(made_tokenizers.write(tmp_path / "a", "albert"))
+    a, b = roberta.tokenize_ids("the boat"), roberta.tokenize_ids("the river")
+    encoded = roberta.encode(["the boat", "the"], ["the river", ""])
+    assert encoded["input_ids"][0].tolist() == [0, *a, 2, 2, *b, 2] and not encoded["segment_ids"].any()
+    assert encoded["input_ids"][1].tolist() == [0, *roberta.tokenize_ids("the"), 2] + [1] * (len(a + b) + 4 - 2 - len(
+        roberta.tokenize_ids("the")))
+    encoded = albert.encode(["the boat"], ["the river"], max_seq_length=9)
+    assert encoded["input_ids"].shape == (1, 9) and encoded["segment_ids"][0, -1] == 1 and encoded["input_ids"][0, -1] == 3
+
+
+def test_a_piece_begins_a_word_behind_a_space(tokenizer):
+    text = made_tokenizers.TEXT[0]
+    tokens = tokenizer.tokenize_with_offsets(text)
+    begins = ~tokenizer.continues_word[[tokenizer.vocab[token] for token, _, _ in tokens]]
+    for (before, *_), (_, start, end), begin in zip(tokens, tokens[1:], begins[1:]):
+        if start < end and before != "\u2581":  # a piece of a space alone begins the word itself
+            assert begin == (text[start - 1] == " "), text[start:]
+
+
+def test_the_files_of_a_run_are_one_file_with_the_same_bytes_each_time(tmp_path, tokenizer):
+    content = tokenizer_files.pack(tokenizer.definition.files)
+    (tmp_path / "tokenizer.zip").write_bytes(content)
+    again = loading.load(str(tmp_path / "tokenizer.zip"))
+    assert loading.content_of(str(tmp_path / "tokenizer.zip")) == content == tokenizer_files.pack(again.definition.files)
+    assert again.vocab == tokenizer.vocab and again.template == tokenizer.template
+    assert again.tokenize_ids(made_tokenizers.TEXT[2]) == tokenizer.tokenize_ids(made_tokenizers.TEXT[2])
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (lambda folder: (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}'),
+     "expected BertTokenizer, got 'T5Tok"),
+    (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "tokenizer_config.json is not JSON"),
+    (lambda folder: (folder / "sentencepiece.bpe.model").write_bytes(b"hello"), "expected a SentencePiece model"),
+    (lambda folder: (folder / "tokenizer_config.json").unlink(), "expected tokenizer_config.json with tokenizer_class"),
+    (lambda folder: (folder / "sentencepiece.bpe.model").unlink(), "no tokenizer found there")])
+def test_unusable_files_are_refused_by_name(tmp_path, change, told):
+    folder = made_tokenizers.write(tmp_path, "xlm_roberta")
+    change(tmp_path)
+    with pytest.raises(ValueError, match=told):
+        loading.load(folder)
+
+
+def test_a_tokenizer_json_with_another_step_is_refused(tmp_path):
+    folder = made_tokenizers.write(tmp_path, "roberta")
+    values = json.loads((tmp_path / "tokenizer.json").read_text()) | {"normalizer": {"type": "NFC"}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="normalizer: expected none, got NFC"):
+        loading.load(folder)
+
+
+def test_more_rows_than_tokens_are_legal_and_fewer_are_refused(tmp_path, tokenizer):
+    loading.check_rows(tokenizer.vocab_file, tokenizer.size + 35)
+    with pytest.raises(ValueError, match=f"vocab_size = {tokenizer.size - 1} entries, got {tokenizer.size}"):
+        loading.check_rows(tokenizer.vocab_file, tokenizer.size - 1)
+
+
+def test_half_a_surrogate_pair_is_one_replacement_character(tokenizer):
+    spans = tokenizer.tokenize_with_offsets("a\ud800b")
+    assert spans[0][1] == 0 and spans[-1][2] == 3 and np.all([0 <= start <= end <= 3 for _, start, end in spans])
