@@ -58,8 +58,8 @@ FIXED_BY_CHECKPOINT = ("model.vocab_size", "model.hidden_size", "model.num_hidde
 class TokenizerConfig:
     """The vocabulary and whether text is lower-cased (and stripped of accents) before it is split."""
 
-    vocab_file: str = changeable("")  # one WordPiece a line
-    do_lower_case: bool = True
+    vocab_file: str = changeable("")  # one WordPiece a line, or the files of another tokenizer (docs/tokenizers.md)
+    do_lower_case: bool = True  # other tokenizers' files say it themselves
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from official_bert.data.cache import cached, file_digest, text_digest
+from official_bert.data.cache import cached, text_digest
+from official_bert.text import loading
 from official_bert.text.fast_tokenization import FastTokenizer
-from official_bert.text.packing import keep, pack_pair, sliding_windows, truncate_pair
-from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.packing import Template, keep, sliding_windows, truncate_pair
+from official_bert.text.tokenizer import Tokenizer
 
 LARGE = 5_000_000  # characters; for more, building the compiled tokenizer and using it is quicker than the plain one
 LAYOUT = 2  # version of the cached arrays
@@ -81,61 +82,62 @@ class ChoiceFeatures(Sequence):
         return stacked | {name: values[index] for name, values in self.extra.items()}
 
 
-def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: FullTokenizer, max_seq_length: int,
+def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: Tokenizer, max_seq_length: int,
                   cache_dir: str = "", truncate: Truncate = "head", doc_stride: int = 64) -> Mapping[str, np.ndarray]:
     """Makes the arrays of `TextFeatures`; keeps them between runs in `cache_dir`, if given.
 
     `truncate` says which part of a text that is too long makes its row, or that single texts are cut into `windows` `doc_stride`
     tokens apart, each of which is a row. Raises ValueError if `max_seq_length` leaves no room for the special tokens.
     """
-    special = 2 if text_pair is None else 3
+    special = tokenizer.template.extra(text_pair is not None)
     if max_seq_length < special:
         raise ValueError(f"max_seq_length: expected at least {special} for the special tokens, got {max_seq_length}")
     if not cache_dir:  # spares the digests
         return _pack_all(text, text_pair, tokenizer, max_seq_length, truncate, doc_stride)
     depends_on = {"layout": LAYOUT, "texts": [text_digest(text), text_digest(text_pair or [])], "pairs": text_pair is not None,
-                  "vocab": file_digest(tokenizer.vocab_file), "do_lower_case": tokenizer.do_lower_case,
+                  "vocab": loading.digest(tokenizer.vocab_file), "do_lower_case": tokenizer.do_lower_case,
                   "max_seq_length": max_seq_length}
     depends_on |= {} if truncate == "head" else {"truncate": truncate, "doc_stride": doc_stride}
     return cached(cache_dir, depends_on, lambda: _pack_all(text, text_pair, tokenizer, max_seq_length, truncate, doc_stride))
 
 
-def tokenize_all(tokenizer: FullTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+def tokenize_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     """Returns the ids of each text."""
-    if sum(map(len, texts)) < LARGE:
-        return [np.array(tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)), np.int32) for text in texts]
+    if tokenizer.kind != "wordpiece" or sum(map(len, texts)) < LARGE:
+        return [np.array(tokenizer.tokenize_ids(text), np.int32) for text in texts]
     ids, lengths = FastTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case).encode_lines(texts)
     return np.split(ids, np.cumsum(lengths)[:-1])
 
 
-def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: FullTokenizer,
+def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: Tokenizer,
               max_seq_length: int, truncate: Truncate, doc_stride: int) -> dict[str, np.ndarray]:
     if truncate == "windows":
-        return _pack_windows(tokenize_all(tokenizer, text), tokenizer, max_seq_length - 2, doc_stride)
+        return _pack_windows(tokenize_all(tokenizer, text), tokenizer.template, max_seq_length, doc_stride)
     first = tokenize_all(tokenizer, text)
     second = [np.zeros(0, np.int32)] * len(first) if text_pair is None else tokenize_all(tokenizer, text_pair)
-    cls_id, sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
+    template = tokenizer.template
     ids = array.array("i")
     starts, first_lengths, longer = [0], [], 0
     for a, b in zip(first, second):
-        room = max_seq_length - (3 if len(b) else 2)
+        room = max_seq_length - template.extra(bool(len(b)))
         longer += len(a) + len(b) > room
         head_a, head_b = truncate_pair(a.tolist(), b.tolist(), room)
         kept_a, kept_b = keep(a.tolist(), len(head_a), truncate), keep(b.tolist(), len(head_b), truncate)
-        ids.extend(pack_pair(kept_a, kept_b, cls_id, sep_id)[0])
-        first_lengths.append(len(kept_a) + 2)
+        row, segments = template.pack(kept_a, kept_b)
+        ids.extend(row)
+        first_lengths.append(len(row) - sum(segments))
         starts.append(len(ids))
     return {"ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.array(first_lengths, np.int32),
             "longer": np.array(longer)}
 
 
-def _pack_windows(texts: Sequence[np.ndarray], tokenizer: FullTokenizer, room: int, stride: int) -> dict[str, np.ndarray]:
+def _pack_windows(texts: Sequence[np.ndarray], template: Template, max_seq_length: int, stride: int) -> dict[str, np.ndarray]:
     """A row for each window over a text; a text without tokens has one row."""
-    cls_id, sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
+    room = max_seq_length - template.extra(False)
     rows, owners = [], []
     for number, tokens in enumerate(texts):
         for start, length in sliding_windows(len(tokens), room, stride) or [(0, 0)]:
-            rows.append(np.array([cls_id, *tokens[start:start + length], sep_id], np.int32))
+            rows.append(np.array(template.pack(tokens[start:start + length].tolist())[0], np.int32))
             owners.append(number)
     lengths = np.array([len(row) for row in rows], np.int32)
     long = sum(len(tokens) > room for tokens in texts)

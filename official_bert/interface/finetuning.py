@@ -35,7 +35,7 @@ from official_bert.models.interchange import casing
 from official_bert.models.run_folder import RunFolder, step_of
 from official_bert.tasks.loading import load_task, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
-from official_bert.text.vocab import load_vocab
+from official_bert.text import loading
 from official_bert.training import checkpointing, guards, run_config, runs, search
 from official_bert.training.distribution import Placement, check_backend, is_first_worker, make_strategy
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
@@ -131,7 +131,7 @@ def _unread(path: str, own: Config) -> list[str]:
 
 def _check_same_words(own: str, asked: str, folder: str) -> None:
     """Raises ValueError for a vocabulary file with other words than that of the run in a folder, if there are both."""
-    if asked != own and exists(own) and exists(asked) and load_vocab(own) != load_vocab(asked):
+    if asked != own and exists(own) and exists(asked) and loading.entries(own) != loading.entries(asked):
         raise ValueError(f"--vocab_file={asked}: {folder} was trained with another vocabulary; leave --vocab_file out to use its own")
 
 

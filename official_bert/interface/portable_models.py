@@ -8,7 +8,7 @@ from official_bert.config import Config
 from official_bert.copies import local_copy
 from official_bert.files import exists, folder_of, list_versions
 from official_bert.models.encoder import encoder_settings
-from official_bert.models.run_folder import VOCAB_FILE, RunFolder
+from official_bert.models.run_folder import RunFolder
 from official_bert.serving.formats import description
 from official_bert.serving.formats.engines import as_model, load_engine
 from official_bert.serving.formats.writing import FORMATS
@@ -55,5 +55,5 @@ def portable_config(folder: str) -> Config:
     """Returns the configuration that travels with a model, with the vocabulary beside it."""
     assets = os.path.join(folder, "assets")
     config = RunFolder(assets).recorded_config()
-    vocabulary = local_copy(os.path.join(assets, VOCAB_FILE))
+    vocabulary = local_copy(RunFolder(assets).vocab_file)
     return dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary))

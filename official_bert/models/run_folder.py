@@ -17,7 +17,6 @@ from typing import Any
 from absl import logging
 
 from official_bert.config import Config, load_config, save_config
-from official_bert.copies import copy_file
 from official_bert.files import (
     absolute,
     exists,
@@ -34,6 +33,7 @@ from official_bert.files import (
     written_beside,
     written_whole,
 )
+from official_bert.text import loading
 
 CONFIG_FILE, VOCAB_FILE = "config.yaml", "vocab.txt"  # also of an exported model
 LOG_FILE, EVAL_LOG_FILE, BOARD_FOLDER = "log.jsonl", "eval_log.jsonl", "tensorboard"
@@ -191,8 +191,7 @@ class RunFolder:
     @property
     def vocab_file(self) -> str:
         """The path of the run's own vocabulary, "" if it has none."""
-        path = self.file(VOCAB_FILE)
-        return path if self.path and exists(path) else ""
+        return loading.stored_in(self.path) if self.path else ""
 
     @property
     def casing_is_chosen(self) -> bool:
@@ -202,10 +201,10 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
-        vocab_file, own = config.tokenizer.vocab_file, self.file(VOCAB_FILE)
-        if vocab_file and absolute(vocab_file) != absolute(own):
-            with written_beside(own) as temporary:
-                copy_file(vocab_file, temporary)
+        vocab_file = config.tokenizer.vocab_file
+        if vocab_file and absolute(vocab_file) != absolute(own := self.file(loading.stored_name(vocab_file))):
+            with written_beside(own) as temporary, open(temporary, "wb") as file:
+                file.write(loading.content_of(vocab_file))
         save_config(config, self.file(CONFIG_FILE))
 
     # Its weights.

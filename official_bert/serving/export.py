@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from official_bert.config import Config, save_config
-from official_bert.copies import copy_file
 from official_bert.files import exists, is_remote, list_versions, make_folder, normal, publish_folder
-from official_bert.models.run_folder import CONFIG_FILE, VOCAB_FILE
+from official_bert.models.run_folder import CONFIG_FILE
 from official_bert.serving import warmup
 from official_bert.serving.bounds import require, same_rows
 from official_bert.serving.example_signature import parse_inputs
 from official_bert.serving.formats.writing import FORMATS, FormatOptions, check_choices, write_format
 from official_bert.serving.precision import Precision, Weights, weights_in
 from official_bert.serving.served_model import ServedModel
+from official_bert.text import loading
 
 FORMS = ("text", "ids")
 BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
@@ -88,9 +88,11 @@ def next_version(output: str) -> int:
 def _write_assets(served: ServedModel, config: Config, folder: str, precision: Precision) -> list[str]:
     """Writes the files that travel with the model (vocabulary, labels, configuration, precision) and returns their paths."""
     os.makedirs(folder)
-    paths = [os.path.join(folder, name) for name in (VOCAB_FILE, CONFIG_FILE, PRECISION_FILE)]
-    copy_file(served.tokenizer.vocab_file, paths[0])
-    save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=VOCAB_FILE)),
+    vocabulary = loading.stored_name(served.tokenizer.vocab_file)
+    paths = [os.path.join(folder, name) for name in (vocabulary, CONFIG_FILE, PRECISION_FILE)]
+    with open(paths[0], "wb") as asset:
+        asset.write(loading.content_of(served.tokenizer.vocab_file))
+    save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary)),
                 paths[1])
     with open(paths[2], "w", encoding="utf-8") as file:
         file.write(f"{precision}\n")
@@ -112,6 +114,7 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
     holder.weights = weights.variables
+    holder.tokenizer = list(getattr(served.tokenizer, "resources", ())) if form == "text" else []
     holder.assets = [tf.saved_model.Asset(path) for path in assets]
     tf.saved_model.save(holder, folder, signatures=signatures)
     requests = 0

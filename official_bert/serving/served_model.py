@@ -23,10 +23,9 @@ from official_bert.models.bi_encoder import Pooling, text_vectors
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
-from official_bert.text import graph_packing
-from official_bert.text.graph import GraphTokenizer
+from official_bert.text import graph_packing, loading
+from official_bert.text.graph_loading import AnyGraphTokenizer, load_graph
 from official_bert.text.packing import Part
-from official_bert.text.vocab import check_size
 from official_bert.training.task import TaskBase
 
 Tensors = Mapping[str, tf.Tensor]
@@ -119,13 +118,14 @@ class ServedModel(tf.Module, abc.ABC):
     prompts: Mapping[str, str] = types.MappingProxyType({})  # by the name of a signature: in front of the texts of `text`
     why_not_dense: str = ""  # why the rows' answers cannot be computed in one dense pass, as other formats want it
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int):
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int):
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         self.longest = dict.fromkeys(ID_INPUTS, max_seq_length)
         self.encoder = encoder_within(model)
+        self.template = tokenizer.template
         self.special = {name: tokenizer.special_id(f"[{name}]") for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
 
     @classmethod
@@ -136,8 +136,9 @@ class ServedModel(tf.Module, abc.ABC):
         that the model lacks.
         """
         read = options.read(cls.options_of(settings), f"a model that gives {', '.join(cls.outputs)}")
-        tokenizer = GraphTokenizer(task.config.tokenizer.vocab_file, task.config.tokenizer.do_lower_case)
-        check_size(tokenizer.vocab_file, len(tokenizer.vocab), task.config.model.vocab_size)
+        vocabulary = task.config.tokenizer
+        tokenizer = load_graph(vocabulary.vocab_file, vocabulary.do_lower_case)
+        loading.check_rows(vocabulary.vocab_file, task.config.model.vocab_size)
         served = cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **read})
         served.options = options
         return served
@@ -215,8 +216,7 @@ class ServedModel(tf.Module, abc.ABC):
 
     def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, part: Part = "head") -> tuple[dict, tf.Tensor]:
         """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""
-        layout, truncated = graph_packing.pack_batch(first, second, self.special["CLS"], self.special["SEP"],
-                                                     self.max_seq_length, self.special["PAD"], part)
+        layout, truncated = graph_packing.pack_batch(first, second, self.template, self.max_seq_length, part)
         return layout.features(), truncated
 
 
@@ -248,7 +248,7 @@ class ServedEmbeddings(ServedModel):
     outputs = ("embedding", "token_count", "truncated")
     reads = ("pooling", "normalize", "dimensions", "vectors")
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, pooling: Pooling = "mean",
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, pooling: Pooling = "mean",
                  normalize: bool = False, dimensions: int = 0, vectors: Vectors = "float32", prompts: Mapping[str, str] | None = None):
         super().__init__(model, tokenizer, max_seq_length)
         width = self.encoder.settings["hidden_size"]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from official_bert.serving.bounds import in_range, require
 from official_bert.serving.served_model import ServedModel
 from official_bert.text import graph_packing
-from official_bert.text.graph import GraphTokenizer
+from official_bert.text.graph_loading import AnyGraphTokenizer
 
 
 class ServedWindows(ServedModel):
@@ -23,7 +23,7 @@ class ServedWindows(ServedModel):
 
     reads: ClassVar[tuple[str, ...]] = ("max_windows", "tokens_at_once")
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, doc_stride: int = 128,
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *, doc_stride: int = 128,
                  max_windows: int = 256, tokens_at_once: int = 4096):
         super().__init__(model, tokenizer, max_seq_length)
         self.doc_stride, self.max_windows, self.tokens_at_once = doc_stride, max_windows, tokens_at_once

@@ -19,6 +19,7 @@ from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.published import OTHER_READING
 from official_bert.models.interchange.stored_models import StoredModel, require_finite
 from official_bert.models.run_folder import CONFIG_FILE, RunFolder, tuned_for
+from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training.task import TaskBase
 
@@ -124,6 +125,8 @@ def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:
 
     Raises ValueError for lower-cased text beside capitals.
     """
+    if (lower := loading.lower_cases(vocab_file)) is not None:
+        return TokenizerConfig(vocab_file=vocab_file, do_lower_case=casing.agreed(lower, do_lower_case, vocab_file) is not False)
     entries = read_entries(vocab_file)
     lower_case = not has_capitals(entries) if do_lower_case is None else do_lower_case
     check_casing(vocab_file, entries, lower_case)

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from official_bert.text import graph_characters as characters
+from official_bert.text.packing import Template
 from official_bert.text.tokenization import MAX_WORD_LENGTH, UNKNOWN
 from official_bert.text.vocab import load_vocab
 
@@ -72,6 +73,16 @@ class GraphTokenizer(tf.Module):
         self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True,
                                                          max_bytes_per_word=MAX_WORD_BYTES)
         self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens in the order of their ids."""
+        return list(self.vocab)
+
+    @property
+    def template(self) -> Template:
+        """The form of rows."""
+        return Template(*(self.special_id(token) for token in ("[CLS]", "[SEP]", "[PAD]")))
 
     def special_id(self, token: str) -> int:
         """The id of a special token such as [MASK]."""

@@ -40,6 +40,7 @@ class GraphByteBpe(GraphSubwords):
             self._pages, self._page_of = tf.constant(pages.reshape(-1)), tf.constant(page_of.reshape(-1).astype(np.int32) * PAGE)
             self._bytes, self._products = tf.constant(tables.bytes), tf.constant(tables.products)
             self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values), WALL)
+        self.resources = [self._pairs]
 
     def _pieces(self, text: tf.Tensor) -> Tokens:
         if self.prefix:

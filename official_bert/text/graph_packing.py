@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from official_bert.text.packing import Part
+from official_bert.text.packing import Part, Template
 
 
 class Slices(NamedTuple):
@@ -72,36 +72,38 @@ def keep(a: Slices, length: tf.Tensor, part: Part) -> Slices:
     return Slices(tf.gather(a.values, places.values), tf.cast(places.row_starts(), tf.int32), length)
 
 
-def lay_out(a: Slices, b: Slices | None, cls_id: int, sep_id: int, pad_id: int = 0) -> Layout:
-    """Makes rows of one text or two: [CLS] a [SEP] in segment 0, b [SEP] in segment 1; an empty b gets no [SEP]."""
+def lay_out(a: Slices, b: Slices | None, template: Template) -> Layout:
+    """Makes rows of one text or two in the template's form; an empty b gets no [SEP]."""
     if b is None:
         b = Slices(tf.zeros([0], tf.int32), tf.zeros_like(a.start), tf.zeros_like(a.length))
     first_sep = a.length[:, None] + 1
-    last = first_sep + tf.where(b.length > 0, b.length + 1, 0)[:, None]  # the place of the last [SEP]
+    last_sep = first_sep + template.separators - 1  # of those before b
+    last = first_sep + tf.where(b.length > 0, b.length + template.separators, 0)[:, None]  # the place of the last [SEP]
     place = tf.range(tf.reduce_max(tf.concat([last, [[1]]], 0)) + 1)[None, :]  # [1,S]
     in_a = (place >= 1) & (place < first_sep)
-    in_b = (place > first_sep) & (place < last)
+    in_b = (place > last_sep) & (place < last)
     real = place <= last
-    token = tf.where(in_a, place - 1 + a.start[:, None], tf.where(in_b, place - first_sep - 1 + b.start[:, None], 0))
-    values = tf.concat([a.values, b.values, [pad_id]], 0)
+    token = tf.where(in_a, place - 1 + a.start[:, None], tf.where(in_b, place - last_sep - 1 + b.start[:, None], 0))
+    values = tf.concat([a.values, b.values, [template.pad_id]], 0)
     where = tf.where(in_a, token, tf.where(in_b, token + tf.size(a.values), tf.size(values) - 1))
     ids = tf.gather(values, where)
-    ids = tf.where(tf.equal(place, 0), cls_id, ids)
-    ids = tf.where(tf.equal(place, first_sep) | tf.equal(place, last), sep_id, ids)
-    return Layout(ids, tf.cast(real, tf.int32), tf.cast(real & (place > first_sep), tf.int32), token, in_a, in_b)
+    ids = tf.where(tf.equal(place, 0), template.cls_id, ids)
+    ids = tf.where(((place >= first_sep) & (place <= last_sep) | tf.equal(place, last)) & real, template.sep_id, ids)
+    segments = tf.cast(real & (place > last_sep), tf.int32) * template.second_segment
+    return Layout(ids, tf.cast(real, tf.int32), segments, token, in_a, in_b)
 
 
-def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, cls_id: int, sep_id: int, max_seq_length: int,
-               pad_id: int = 0, part: Part = "head") -> tuple[Layout, tf.Tensor]:
+def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, template: Template, max_seq_length: int,
+               part: Part = "head") -> tuple[Layout, tf.Tensor]:
     """Packs examples of a classifier, cut to lengths as in 2018, keeping a part of each text; returns whether each was cut [B], too."""
     a = whole(ids_a)
     if ids_b is None:
-        cut_a, truncated = truncate(a, max_seq_length - 2)
-        return lay_out(keep(a, cut_a.length, part), None, cls_id, sep_id, pad_id), truncated
+        cut_a, truncated = truncate(a, max_seq_length - template.extra(False))
+        return lay_out(keep(a, cut_a.length, part), None, template), truncated
     b = whole(ids_b)
-    room = max_seq_length - tf.where(b.length > 0, 3, 2)
+    room = max_seq_length - tf.where(b.length > 0, template.extra(True), template.extra(False))
     cut_a, cut_b, truncated = truncate_pair(a, b, room)
-    return lay_out(keep(a, cut_a.length, part), keep(b, cut_b.length, part), cls_id, sep_id, pad_id), truncated
+    return lay_out(keep(a, cut_a.length, part), keep(b, cut_b.length, part), template), truncated
 
 
 def sliding_windows(lengths: tf.Tensor, window: tf.Tensor | int, stride: int) -> Windows:

@@ -4,15 +4,16 @@ B texts, P parts (added tokens, and the text between them), N characters, T toke
 """
 
 import abc
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from official_bert.text import graph_characters
+from official_bert.text.packing import Template
 from official_bert.text.subwords.added_tokens import is_letter
 from official_bert.text.subwords.host import SPACES, SubwordTokenizer
-from official_bert.text.vocab import check_size
 
 WHITE_SPACE = [code for code in range(0x3001) if chr(code).isspace()]
 
@@ -42,6 +43,8 @@ class GraphSubwords(tf.Module, abc.ABC):
     Text is UTF-8; invalid bytes count as one U+FFFD each.
     """
 
+    resources: Sequence[Any] = ()  # what a SavedModel must hold besides constants
+
     def __init__(self, host: SubwordTokenizer):
         super().__init__()
         self.host, self.vocab, self.vocab_file, self.do_lower_case = host, host.vocab, host.vocab_file, host.do_lower_case
@@ -57,17 +60,18 @@ class GraphSubwords(tf.Module, abc.ABC):
             self._blank = tf.constant(blank)
 
     @property
-    def template(self):
+    def tokens(self) -> list[str]:
+        """The tokens in the order of their ids, "" for ids without one."""
+        return [self.host.inv_vocab.get(index, "") for index in range(self.host.size)]
+
+    @property
+    def template(self) -> Template:
         """The form of rows."""
         return self.host.template
 
     def special_id(self, role: str) -> int:
         """The id of the special token in the role of BERT's [MASK], ..."""
         return self.host.special_id(role)
-
-    def check_rows(self, vocab_size: int) -> None:
-        """Raises ValueError if there are ids without an embedding in the model."""
-        check_size(self.vocab_file, self.host.size, vocab_size)
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""

@@ -29,6 +29,7 @@ class GraphUnigram(GraphSubwords):
         with tf.init_scope():
             self._op = tf_text.SentencepieceTokenizer(model=_rounded(model, host.vocab_file), out_type=tf.int32)
             self._ids = tf.constant(np.asarray(ids, np.int32))
+        self.resources = [self._op]
         # Without a piece for a space alone, unknown characters in neighbouring words would be one piece.
         self._by_word = WORD_START in host.vocab
 

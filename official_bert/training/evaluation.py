@@ -14,7 +14,7 @@ from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, RunFolder, step_of
-from official_bert.text.vocab import check_size, load_vocab
+from official_bert.text import loading
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
@@ -92,7 +92,7 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
     Raises ValueError if one is missing, if the checkpoint's classes are not the task's, or if words of the vocabulary have no embedding.
     """
     if vocab_file := task.config.tokenizer.vocab_file:
-        check_size(vocab_file, len(load_vocab(vocab_file)), task.config.model.vocab_size)
+        loading.check_rows(vocab_file, task.config.model.vocab_size)
     found = checkpoints.initialize_from(model, path, task.classes)
     unneeded = () if task.reads_pooler(model) else "pooler/"  # which Hugging Face's files then lack
     if [name for name in found.new if not name.startswith(unneeded)]:

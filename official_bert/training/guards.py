@@ -10,7 +10,8 @@ from absl import logging
 from official_bert.config import Config, TrainingConfig
 from official_bert.models.interchange import casing, formats
 from official_bert.models.run_folder import RunFolder
-from official_bert.text.vocab import check_casing, check_size, has_capitals, load_vocab
+from official_bert.text import loading
+from official_bert.text.vocab import check_casing, has_capitals, load_vocab
 from official_bert.training.schedules.phases import Phase
 from official_bert.training.step import Step, Tensors, fold_seeds
 from official_bert.training.task import Batch
@@ -28,8 +29,10 @@ def check_vocabulary(config: Config, run: RunFolder, init_checkpoint: str) -> No
     """
     if not (path := config.tokenizer.vocab_file):
         return
+    loading.check_rows(path, config.model.vocab_size)
+    if loading.lower_cases(path) is not None:
+        return
     vocab, lower_case = load_vocab(path), config.tokenizer.do_lower_case
-    check_size(path, len(vocab), config.model.vocab_size)
     if lower_case and has_capitals(vocab) and _is_told_to_lower_case(path, run, init_checkpoint):
         logging.warning("%s: more than 1 %% of its entries have capital letters, but text is lower-cased, as in earlier training", path)
     else:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config, to_dict
-from official_bert.data.cache import file_digest
 from official_bert.files import absolute, exists
 from official_bert.models.run_folder import RunFolder
+from official_bert.text import loading
 from official_bert.training.schedules.phases import Phase
 
 FLAG_OF = {"train": "--train_file", "eval": "--eval_file"}
@@ -32,7 +32,7 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
     if "eval" not in digests:
         origin["eval_content"] = _all([phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
     if config.tokenizer.vocab_file:
-        origin["vocabulary"] = file_digest(config.tokenizer.vocab_file)
+        origin["vocabulary"] = loading.digest(config.tokenizer.vocab_file)
     return {key: value for key, value in origin.items() if value}
 
 

@@ -9,7 +9,7 @@ from official_bert.files import exists
 from official_bert.models.interchange import casing, classes, formats
 from official_bert.models.interchange.projects import ours
 from official_bert.models.run_folder import VOCAB_FILE, RunFolder
-from official_bert.text.vocab import load_vocab
+from official_bert.text import loading
 
 # Pairs: a key, and the key that replaces it unless 0.
 UNREAD_BESIDE = (("training.epochs", "training.steps"), ("training.eval_epochs", "training.eval_every"),
@@ -98,7 +98,8 @@ def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False)
     if not path:
         return dataclasses.replace(config, tokenizer=begun.tokenizer)
     if not may_change:
-        if load_vocab(path) != load_vocab(begun.tokenizer.vocab_file):
+        if loading.digest(path) != loading.digest(begun.tokenizer.vocab_file) and (
+                loading.entries(path) != loading.entries(begun.tokenizer.vocab_file)):
             raise ValueError(f"--output_dir={run.path} holds a run with another vocabulary than {path}; leave --vocab_file out to "
                              "evaluate with the run's own")
         casing.agreed(begun.tokenizer.do_lower_case, config.tokenizer.do_lower_case, run.path)

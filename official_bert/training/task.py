@@ -25,8 +25,9 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
 from official_bert.reports.sections import Section
+from official_bert.text import loading
 from official_bert.text.packing import check_segments
-from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.distribution import check_batch
 
 Batch = Mapping[str, tf.Tensor]
@@ -205,9 +206,9 @@ class TaskBase(abc.ABC):
         return ()
 
     @functools.cached_property
-    def tokenizer(self) -> FullTokenizer:
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer of `config.tokenizer`."""
-        return FullTokenizer(self.config.tokenizer.vocab_file, self.config.tokenizer.do_lower_case)
+        return loading.load(self.config.tokenizer.vocab_file, self.config.tokenizer.do_lower_case)
 
     def with_options(self, **found: Any) -> Self:
         """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from oracles.rows import pack_padded
 
 from official_bert.text import graph_packing, packing
+from official_bert.text.packing import Template
 
 CLS, SEP, PAD = 101, 102, 0
 RAGGED = tf.RaggedTensorSpec([None, None], tf.int32)
@@ -30,8 +31,8 @@ def trimmed(rows, width):
 def test_pairs_are_packed_and_truncated_as_in_training(data, texts_a, max_seq_length):
     texts_b = data.draw(st.lists(st.lists(st.integers(1000, 2000), max_size=12),
                                  min_size=len(texts_a), max_size=len(texts_a)))
-    layout, truncated = graph_packing.pack_batch(ragged(texts_a), ragged(texts_b), CLS, SEP, max_seq_length)
-    wanted = [pack_padded(a, b, CLS, SEP, max_seq_length) for a, b in zip(texts_a, texts_b)]
+    layout, truncated = graph_packing.pack_batch(ragged(texts_a), ragged(texts_b), Template(CLS, SEP), max_seq_length)
+    wanted = [pack_padded(a, b, Template(CLS, SEP), max_seq_length) for a, b in zip(texts_a, texts_b)]
     longest = max(int(row["input_mask"].sum()) for row in wanted)
     for name, values in trimmed(wanted, longest).items():
         np.testing.assert_array_equal(layout.features()[name], values, name)
@@ -42,8 +43,8 @@ def test_pairs_are_packed_and_truncated_as_in_training(data, texts_a, max_seq_le
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS, st.integers(2, 12))
 def test_single_texts_are_packed_as_in_training(texts, max_seq_length):
-    layout, truncated = graph_packing.pack_batch(ragged(texts), None, CLS, SEP, max_seq_length)
-    wanted = [pack_padded(text, None, CLS, SEP, max_seq_length) for text in texts]
+    layout, truncated = graph_packing.pack_batch(ragged(texts), None, Template(CLS, SEP), max_seq_length)
+    wanted = [pack_padded(text, None, Template(CLS, SEP), max_seq_length) for text in texts]
     longest = max(int(row["input_mask"].sum()) for row in wanted)
     for name, values in trimmed(wanted, longest).items():
         np.testing.assert_array_equal(layout.features()[name], values, name)
@@ -51,7 +52,7 @@ def test_single_texts_are_packed_as_in_training(texts, max_seq_length):
 
 
 def test_a_layout_says_which_token_stands_where():
-    layout, _ = graph_packing.pack_batch(ragged([[7, 8], [9]]), ragged([[4], []]), CLS, SEP, 16)
+    layout, _ = graph_packing.pack_batch(ragged([[7, 8], [9]]), ragged([[4], []]), Template(CLS, SEP), 16)
     assert layout.input_ids.numpy().tolist() == [[CLS, 7, 8, SEP, 4, SEP], [CLS, 9, SEP, 0, 0, 0]]
     assert layout.in_a.numpy().tolist() == [[False, True, True, False, False, False], [False, True] + [False] * 4]
     assert layout.in_b.numpy().tolist() == [[False] * 4 + [True, False], [False] * 6]
@@ -59,7 +60,7 @@ def test_a_layout_says_which_token_stands_where():
 
 
 def test_an_empty_batch_gives_no_rows():
-    layout, truncated = graph_packing.pack_batch(ragged([]), ragged([]), CLS, SEP, 16)
+    layout, truncated = graph_packing.pack_batch(ragged([]), ragged([]), Template(CLS, SEP), 16)
     assert layout.input_ids.shape[0] == 0 and truncated.shape == [0]
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.text import loading
+from official_bert.text.subwords import tokenizer_files
 from official_bert.text.vocab import UNUSED, has_capitals, read_entries
 
 # Published names that do not say it (2018 `validate_case_matches_checkpoint`).
@@ -49,13 +51,16 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     """
     if not vocab_file:
         return stored
+    if tokenizer_files.is_subwords(vocab_file):
+        return dataclasses.replace(stored, vocab=None, tokenizer=tokenizer_files.read(vocab_file),
+                                   do_lower_case=loading.lower_cases(vocab_file))
     vocab = read_entries(vocab_file)
     own = stored.vocab is not None and has_capitals(stored.vocab)
     if stored.do_lower_case and has_capitals(vocab) and not own:
         raise ValueError(f"{vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for {stored.origin}; "
                          "expected the vocabulary that goes with it")
     check_entries(vocab_file, vocab, stored.vocab, stored.origin)
-    return dataclasses.replace(stored, vocab=vocab)
+    return dataclasses.replace(stored, vocab=vocab, tokenizer={})
 
 
 def check_entries(vocab_file: str, vocab: Sequence[str], own: Sequence[str] | None, origin: str) -> None:

@@ -23,7 +23,7 @@ from official_bert.models.interchange.projects import ours, tf_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
-from official_bert.models.run_folder import VOCAB_FILE, RunFolder
+from official_bert.models.run_folder import RunFolder
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
 from official_bert.text import loading

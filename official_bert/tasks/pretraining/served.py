@@ -11,7 +11,8 @@ import tensorflow as tf
 from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, own_values
-from official_bert.text.graph import GraphTokenizer
+from official_bert.text.graph_loading import AnyGraphTokenizer
+from official_bert.text.graph_subwords import GraphSubwords
 
 MASK = "[MASK]"
 NO_BLANK = f"  nothing to fill: the text has no {MASK}, which stands for a word to be found (capitals and brackets as here)"
@@ -27,12 +28,12 @@ class ServedFillMask(ServedModel):
     reads = ("top_k", "max_positions")
     ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, top_k: int = 5,
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 5,
                  max_positions: int = 128):
         super().__init__(model, tokenizer, max_seq_length)
         self.max_positions = self.longest["masked_lm_positions"] = max_positions
         self.top_k = min(top_k, len(tokenizer.vocab))
-        self.words = tf.constant(list(tokenizer.vocab))
+        self.words = tf.constant(tokenizer.tokens)
 
     def claims(self, inputs: Tensors) -> list[Claim]:
         """Returns what must hold of the rows, and that positions are few and inside their rows."""
@@ -70,6 +71,8 @@ class ServedFillMask(ServedModel):
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Returns ids of texts with [MASK] in them, which the tokenizer alone would split into `[`, `mask` and `]`."""
+        if isinstance(self.tokenizer, GraphSubwords):  # finds its own mask
+            return self.tokenizer.tokenize(text)
         parts = tf.strings.split(text, MASK)                                          # [B,(M+1)]
         ids = self.tokenizer.tokenize(parts.values)
         ends_text = tf.scatter_nd(parts.row_splits[1:, None] - 1, tf.ones_like(parts.row_splits[1:]),

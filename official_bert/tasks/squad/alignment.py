@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from official_bert.tasks.squad.reading import Alignment, SquadExample
-from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class LabelCounts:
         return f"labels of {self.answers} answers: {'; '.join(f'{count} {text}' for count, text in said if count)}{remedy}"
 
 
-def answer_label(pieces: Pieces, example: SquadExample, tokenizer: FullTokenizer, alignment: Alignment) -> Label:
+def answer_label(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer, alignment: Alignment) -> Label:
     """Returns the pieces that a question's answer trains: those that cover its characters, or with 2018's alignment those of
     `answer_pieces`.
     """
@@ -82,7 +82,7 @@ def answer_label(pieces: Pieces, example: SquadExample, tokenizer: FullTokenizer
     return Label(first, last, bool(covers and wider), example.moved or not covers, (first, last) != in_2018)
 
 
-def answer_pieces(pieces: Pieces, example: SquadExample, tokenizer: FullTokenizer) -> tuple[int, int]:
+def answer_pieces(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer) -> tuple[int, int]:
     """Returns the first and last piece of an answer: of the first span within its words that reads as the answer itself, or
     of its whole words (2018 `_improve_answer_span`). 1895 can be cut out of "(1895-1943)", but Japan not out of "Japanese".
     """

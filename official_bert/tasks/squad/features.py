@@ -7,8 +7,8 @@ import numpy as np
 
 from official_bert.tasks.squad.alignment import LabelCounts, Pieces, answer_label
 from official_bert.tasks.squad.reading import Alignment, Passage, SquadExample
-from official_bert.text.packing import is_max_context, pack_pair, sliding_windows
-from official_bert.text.tokenization import FullTokenizer
+from official_bert.text.packing import is_max_context, sliding_windows
+from official_bert.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +25,24 @@ class SquadFeature:
     max_context: np.ndarray  # bool [window_length]: this window shows the piece with the most context
     start_position: int = 0  # 0, [CLS]: no answer in this window
     end_position: int = 0
+    separators: int = 1  # between question and passage
+    segments: int = 2  # of the row
 
     @property
     def first_position(self) -> int:
         """The window's first position in the row."""
-        return len(self.question) + 2
+        return len(self.question) + 1 + self.separators
+
+    @property
+    def second_segment(self) -> int:
+        """Where segment 1 begins; the row's end if its form has none."""
+        return self.first_position if self.segments > 1 else len(self.input_ids)
 
     @property
     def tokens(self) -> list[str]:
         """The row's tokens."""
         window = self.pieces.tokens[self.window_start:self.window_start + self.window_length]
-        return ["[CLS]", *self.question, "[SEP]", *window, "[SEP]"]
+        return ["[CLS]", *self.question, *["[SEP]"] * self.separators, *window, "[SEP]"]
 
     def piece_at(self, position: int) -> int:
         """The passage's piece at a position inside the window."""
@@ -51,7 +58,7 @@ def as_arrays(features: Sequence[SquadFeature]) -> dict[str, np.ndarray]:
     lengths = [len(feature.input_ids) for feature in features]
     arrays = {"ids": np.concatenate([feature.input_ids for feature in features]), "starts": np.cumsum([0, *lengths]),
               "longer": np.array(0)}
-    for name, field in (("first_lengths", "first_position"), ("start_positions", "start_position"),
+    for name, field in (("first_lengths", "second_segment"), ("start_positions", "start_position"),
                         ("end_positions", "end_position")):
         arrays[name] = np.array([getattr(feature, field) for feature in features], np.int32)
     return arrays
@@ -63,16 +70,19 @@ class FeatureMaker:
     Raises ValueError if a question of the greatest length leaves no room for its passage.
     """
 
-    def __init__(self, tokenizer: FullTokenizer, max_seq_length: int = 384, doc_stride: int = 128, max_query_length: int = 64,
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int = 384, doc_stride: int = 128, max_query_length: int = 64,
                  answer_alignment: Alignment = 2018):
         if max_query_length < 1 or doc_stride < 1:
             raise ValueError(f"max_query_length, doc_stride: expected at least 1, got {max_query_length}, {doc_stride}")
-        if max_seq_length <= max_query_length + 3:
-            raise ValueError(f"max_seq_length: expected more than max_query_length + 3 = {max_query_length + 3}, "
+        if max_seq_length <= (least := max_query_length + tokenizer.template.extra(True)):
+            raise ValueError(f"max_seq_length: expected more than max_query_length + {least - max_query_length} = {least}, "
                              f"got {max_seq_length}")
+        if tokenizer.kind != "wordpiece" and answer_alignment != "characters":
+            raise ValueError(f"options.answer_alignment: expected characters for the tokenizer {tokenizer.vocab_file}, "
+                             f"got {answer_alignment}, which is for WordPieces")
         self.tokenizer, self.max_query_length = tokenizer, max_query_length
         self.max_seq_length, self.doc_stride, self.answer_alignment = max_seq_length, doc_stride, answer_alignment
-        self.cls_id, self.sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
+        self.template = tokenizer.template
         self.cut_questions = 0  # longer than max_query_length
         self.labels = LabelCounts()
         self._words: dict[str, list[tuple[str, int, int]]] = {}
@@ -93,6 +103,8 @@ class FeatureMaker:
         return self._passage[1]
 
     def _split(self, passage: Passage) -> Pieces:
+        if self.tokenizer.kind != "wordpiece":
+            return self._split_whole(passage)
         of_words = []
         for word in passage.words:
             if word not in self._words:
@@ -105,6 +117,15 @@ class FeatureMaker:
         starts, ends = (np.array([piece[side] for word in of_words for piece in word], np.int32) + begins for side in (1, 2))
         return Pieces(tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32), owners,
                       np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), starts, ends)
+
+    def _split_whole(self, passage: Passage) -> Pieces:
+        """Splits a passage by a tokenizer to which spaces matter; a piece of a space alone belongs to the word behind it."""
+        spans = self.tokenizer.tokenize_with_offsets(passage.context)
+        starts, ends = (np.array([span[side] for span in spans], np.int32) for side in (1, 2))
+        owners = np.maximum(np.searchsorted(passage.word_starts, starts, side="right") - 1, 0).astype(np.int32)
+        tokens = tuple(token for token, _, _ in spans)
+        first = np.searchsorted(owners, np.arange(len(passage.words) + 1)).astype(np.int32)
+        return Pieces(tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32), owners, first, starts, ends)
 
     def _of_example(self, index: int, example: SquadExample, training: bool) -> list[SquadFeature]:
         pieces, question = self.pieces(example.passage), self.tokenizer.tokenize(example.question)
@@ -121,16 +142,18 @@ class FeatureMaker:
         self.cut_questions += len(question) > self.max_query_length
         question = question[:self.max_query_length]
         question_ids = self.tokenizer.convert_tokens_to_ids(question)
-        windows = sliding_windows(len(pieces.tokens), self.max_seq_length - len(question) - 3, self.doc_stride) or [(0, 0)]
+        room = self.max_seq_length - len(question) - self.template.extra(True)
+        windows = sliding_windows(len(pieces.tokens), room, self.doc_stride) or [(0, 0)]
         features = []
         for number, (start, length) in enumerate(windows):
-            input_ids, _ = pack_pair(question_ids, pieces.ids[start:start + length], self.cls_id, self.sep_id)  # type: ignore[arg-type]
-            shift = len(question) + 2 - start
+            input_ids, _ = self.template.pack(question_ids, pieces.ids[start:start + length].tolist())
+            shift = len(question) + 1 + self.template.separators - start
             inside = start <= answer[0] <= answer[1] < start + length
             positions = (answer[0] + shift, answer[1] + shift) if inside else (0, 0)
             features.append(SquadFeature(
                 index, number, pieces, tuple(question), np.array(input_ids, np.int32), start, length,
-                np.array([], bool) if training else max_context(windows, number), *positions))
+                np.array([], bool) if training else max_context(windows, number), *positions,
+                self.template.separators, 1 + self.template.second_segment))
         return features
 
 

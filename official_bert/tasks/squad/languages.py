@@ -111,7 +111,7 @@ def losses(questions: Questions) -> list[str]:
     if tokenizer.do_lower_case and deleted > MOST_DELETED:
         lines.append(f"lower-casing deletes {deleted:.1%} of its characters (accents, vowel signs); a cased vocabulary keeps them")
     ids = np.concatenate([feature.pieces.ids for feature in questions.features if feature.window_index == 0])
-    unknown = float(np.mean(ids == tokenizer.vocab["[UNK]"]))
+    unknown = float(np.mean(ids == tokenizer.special_id("[UNK]")))
     if unknown > MOST_UNKNOWN:
         lines.append(f"{unknown:.1%} of its tokens are [UNK]; a multilingual vocabulary has more of its words")
     return lines

@@ -11,7 +11,7 @@ import tensorflow as tf
 from official_bert.serving.served_model import Tensors, lengthened, text_specs
 from official_bert.serving.windows import ServedWindows
 from official_bert.text import graph_packing
-from official_bert.text.graph import GraphTokenizer
+from official_bert.text.graph_loading import AnyGraphTokenizer
 
 LOGITS = {name: tf.TensorSpec([None, None], tf.float32) for name in ("start_logits", "end_logits")}
 
@@ -36,12 +36,12 @@ class ServedSpans(ServedWindows):
     padded_ids = dict.fromkeys(LOGITS, "input_ids")
     reads = (*ServedWindows.reads, "no_answer", "null_score_diff_threshold")
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *,
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *,
                  max_query_length: int = 64, max_answer_length: int = 30, n_best_size: int = 20,
                  no_answer: bool = False, null_score_diff_threshold: float = 0.0, **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
-        if max_query_length + 3 >= max_seq_length:
-            raise ValueError(f"max_seq_length: expected more than max_query_length + 3 = {max_query_length + 3}, "
+        if max_seq_length <= (least := max_query_length + self.template.extra(True)):
+            raise ValueError(f"max_seq_length: expected more than max_query_length + {least - max_query_length} = {least}, "
                              f"got {max_seq_length}")
         self.max_query_length, self.max_answer_length, self.n_best_size = max_query_length, max_answer_length, n_best_size
         self.no_answer, self.null_score_diff_threshold = no_answer, null_score_diff_threshold
@@ -63,9 +63,9 @@ class ServedSpans(ServedWindows):
         question, truncated = graph_packing.truncate(question, self.max_query_length)
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(context)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
-        windows = self.make_windows("context", lengths, self.max_seq_length - 3 - question.length)
+        windows = self.make_windows("context", lengths, self.max_seq_length - self.template.extra(True) - question.length)
         first, second = self._windows(question, ids, windows)
-        layout = graph_packing.lay_out(first, second, *(self.special[name] for name in ("CLS", "SEP", "PAD")))
+        layout = graph_packing.lay_out(first, second, self.template)
         logits = self.answer_rows(layout.features())
         shown = _at_tokens(graph_packing.max_context(windows, lengths), layout, second)
         spans = best_span_of_rows(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size,

@@ -13,7 +13,7 @@ from absl import logging
 
 from official_bert.config import check_length, check_used
 from official_bert.data import splits
-from official_bert.data.cache import cached, file_digest, text_digest
+from official_bert.data.cache import cached, text_digest
 from official_bert.data.labelled_texts import SAME_SHARE
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
@@ -29,6 +29,7 @@ from official_bert.tasks.squad.examination import examine
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
 from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
+from official_bert.text import loading
 from official_bert.training import losses
 from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
@@ -164,7 +165,7 @@ class Task(TaskBase):
     def _train_source(self, file: SquadFile, cache_dir: str) -> tuple[ExampleSource, tuple[str, ...]]:
         """Returns the training rows, and a line about their labels if some differ from the answers."""
         depends_on = {"layout": LAYOUT, "data": digest(file.source), "questions": text_digest(example.qas_id for example in file.examples),
-                      "vocab": file_digest(self.config.tokenizer.vocab_file),
+                      "vocab": loading.digest(self.config.tokenizer.vocab_file),
                       "do_lower_case": self.config.tokenizer.do_lower_case} | {
             key: getattr(self.options, key) for key in ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative",
                                                         "several_answers", "answer_alignment")}

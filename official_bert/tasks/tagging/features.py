@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from official_bert.text.packing import is_max_context, pack_pair, sliding_windows
-from official_bert.text.tokenization import UNKNOWN, FullTokenizer
+from official_bert.text.packing import is_max_context, sliding_windows
+from official_bert.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +46,11 @@ class TaggingFeature:
 class TaggingFeatureMaker:
     """Makes rows of texts. Raises ValueError if a window would be empty."""
 
-    def __init__(self, tokenizer: FullTokenizer, max_seq_length: int = 128, doc_stride: int = 64):
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int = 128, doc_stride: int = 64):
         if max_seq_length < 3 or doc_stride < 1:
             raise ValueError(f"max_seq_length and doc_stride: expected at least 3 and 1, got {max_seq_length} and {doc_stride}")
         self.tokenizer, self.max_seq_length, self.doc_stride = tokenizer, max_seq_length, doc_stride
-        self.cls_id, self.sep_id = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
+        self.template = tokenizer.template
         self._ids: dict[str, list[int]] = {}
 
     def make(self, texts: Sequence[Sequence[str]]) -> list[TaggingFeature]:
@@ -65,7 +65,7 @@ class TaggingFeatureMaker:
         windows = sliding_windows(len(ids), self.max_seq_length - 2, self.doc_stride)
         features = []
         for index, (start, length) in enumerate(windows):
-            input_ids, _ = pack_pair(ids[start:start + length], None, self.cls_id, self.sep_id)
+            input_ids, _ = self.template.pack(ids[start:start + length])
             inside = np.flatnonzero((firsts >= start) & (firsts < start + length))
             first_pieces = np.zeros(len(input_ids), np.int32)
             first_pieces[firsts[inside] - start + 1] = 1
@@ -77,7 +77,8 @@ class TaggingFeatureMaker:
 
     def _word_ids(self, word: str) -> list[int]:
         if word not in self._ids:
-            self._ids[word] = self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(word) or [UNKNOWN])
+            self._ids[word] = self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize_word(word)) or [
+                self.tokenizer.special_id("[UNK]")]
         return self._ids[word]
 
 

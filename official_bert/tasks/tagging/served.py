@@ -18,7 +18,8 @@ from official_bert.serving.windows import ServedWindows
 from official_bert.tasks.tagging.conll import SPACES
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.text import graph_packing
-from official_bert.text.graph import GraphTokenizer
+from official_bert.text.graph_loading import AnyGraphTokenizer
+from official_bert.text.graph_subwords import GraphSubwords
 from official_bert.text.tokenization import CJK_RANGES
 from official_bert.training.task import TaskBase
 
@@ -50,7 +51,7 @@ class ServedTagger(ServedWindows):
     padded_ids = dict.fromkeys(("tags", "logits"), "input_ids")
     reads = ("pretokenized", *ServedWindows.reads)
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str],
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *, labels: Sequence[str],
                  decode: Decode | None = None, pretokenized: bool = False, plain: bool = False, lines: bool = False,
                  **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
@@ -62,9 +63,11 @@ class ServedTagger(ServedWindows):
         self._nothing = {*chunk_tags.meaningless(labels)}
         self._prefixed = any(map(chunk_tags.has_prefix, labels))
         self.types = sorted({kind for prefix, kind in map(self._parts, labels) if prefix != OUTSIDE and kind != CONTINUED})
-        tokens = list(tokenizer.vocab)
-        self._continues = tf.constant([token.startswith("##") for token in tokens])
-        self._special = tf.constant([token in ("[PAD]", "[CLS]", "[SEP]") for token in tokens])
+        self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
+        self._continues = tf.constant(tokenizer.host.continues_word if self._pieces_of_text
+                                      else [token.startswith("##") for token in tokenizer.tokens])
+        outside = {self.special[name] for name in ("PAD", "CLS", "SEP")}
+        self._special = tf.constant([index in outside for index in range(len(tokenizer.tokens))])
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin a word (here: all without ##), "" elsewhere."""
@@ -159,10 +162,18 @@ class ServedTagger(ServedWindows):
         Tokens without a space between them are one word, from the first to the last that is no punctuation; an
         ideograph is a word of its own.
         """
-        begins = ~tf.gather(self._continues, ids.values)
         joined = tf.equal(starts.values[1:], ends[:-1]) & tf.equal(ids.value_rowids()[1:], ids.value_rowids()[:-1])
-        chunk_start = begins & _with_first(~joined, begins)
         ideograph, punctuation = self._kinds_at(text, starts)
+        if self._pieces_of_text:
+            # A piece of a space alone belongs to the piece behind it, and is no word without one.
+            blank = tf.equal(starts.values, ends)
+            with_next = tf.concat([joined, [False]], 0)[:tf.size(blank)]
+            own = (~blank | with_next) & ~tf.concat([[False], blank & with_next], 0)[:tf.size(blank)]
+            ideograph &= own
+            begins = own & _with_first(~joined | punctuation[1:] | punctuation[:-1], blank)
+        else:
+            begins = ~tf.gather(self._continues, ids.values)
+        chunk_start = begins & _with_first(~joined, begins)
         chunk_start |= ideograph | _with_first(ideograph[:-1] & begins[1:], begins)
         chunk = tf.cumsum(tf.cast(chunk_start, tf.int32)) - 1
         place = tf.range(tf.size(chunk))
@@ -175,7 +186,7 @@ class ServedTagger(ServedWindows):
         """Returns whether the character at each start [B,(T)] is an ideograph, and whether it is punctuation; both [T]."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         text_start = tf.gather(tf.cast(decoded.row_starts(), tf.int32), starts.value_rowids())
-        codes = tf.gather(decoded.values, text_start + starts.values)
+        codes = tf.gather(tf.concat([decoded.values, [0]], 0), text_start + starts.values)
         ideograph = tf.reduce_any([(codes >= first) & (codes <= last) for first, last in CJK_RANGES], axis=0)
         return ideograph, self.tokenizer.stands_alone(codes) & ~ideograph
 
@@ -197,7 +208,7 @@ class ServedTagger(ServedWindows):
         tokens = graph_packing.whole(ids)
         windows = self.make_windows("text", tokens.length, self.max_seq_length - 2)
         rows = graph_packing.Slices(tokens.values, tf.gather(tokens.start, windows.text) + windows.start, windows.length)
-        layout = graph_packing.lay_out(rows, None, *(self.special[name] for name in ("CLS", "SEP", "PAD")))
+        layout = graph_packing.lay_out(rows, None, self.template)
         shown = tf.pad(graph_packing.max_context(windows, tokens.length), [[0, 0], [1, 1]]) & layout.in_a        # [R,S]
         count = tf.size(first_tokens)
         word = tf.scatter_nd(first_tokens[:, None], tf.range(count) + 1, [tf.size(ids.values) + 1])  # 0: no word begins there

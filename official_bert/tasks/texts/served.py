@@ -15,7 +15,7 @@ from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, own_values, text_specs
 from official_bert.serving.windows import ServedWindows
 from official_bert.text import graph_packing
-from official_bert.text.graph import GraphTokenizer
+from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.packing import check_segments
 
 
@@ -29,11 +29,11 @@ class ServedClassifier(ServedWindows):
     outputs: ClassVar[tuple[str, ...]] = ("label", "probabilities", "logits", "truncated")
     reads: ClassVar[tuple[str, ...]] = ("pairs",)
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, *, labels: Sequence[str] = (),
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *, labels: Sequence[str] = (),
                  pairs: bool = False, truncate: Truncate = "head", **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.truncate = tuple(labels), truncate
-        if pairs:
+        if pairs and self.template.second_segment:
             check_segments(self.encoder.settings["type_vocab_size"], "--pairs")
         self.text_inputs = text_specs("text", "text_pair") if pairs else text_specs("text")
 
@@ -64,7 +64,7 @@ class ServedClassifier(ServedWindows):
         texts = graph_packing.whole(tokens)
         windows = self.make_windows("text", texts.length, self.max_seq_length - 2)
         rows = graph_packing.Slices(texts.values, tf.gather(texts.start, windows.text) + windows.start, windows.length)
-        layout = graph_packing.lay_out(rows, None, self.special["CLS"], self.special["SEP"], self.special["PAD"])
+        layout = graph_packing.lay_out(rows, None, self.template)
         means = tf.math.segment_mean(self._run_rows(layout.features()), windows.text)                   # [B,C]
         return {**self.finish_rows({"logits": means}), "truncated": tf.zeros_like(texts.length, tf.bool)}
 
@@ -131,7 +131,7 @@ class ServedChoice(ServedModel):
     ids_inputs = {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in ID_INPUTS}
     text_inputs = {**text_specs("text"), "choices": tf.TensorSpec([None, None], tf.string, "choices")}
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, max_choices: int = 32):
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, max_choices: int = 32):
         super().__init__(model, tokenizer, max_seq_length)
         self.max_choices = self.longest["choices"] = max_choices
 

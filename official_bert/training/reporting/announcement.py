@@ -96,7 +96,7 @@ def unknown_lines(resolved: Resolved) -> list[str]:
     rows = resolved.train.examples if resolved.train else ()
     chosen = [rows[number] for number in np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)]
     ids = [np.ravel(row["input_ids"])[np.ravel(row["input_mask"]) > 0] for row in chosen if "input_ids" in row]
-    unknown = np.mean(np.concatenate(ids) == resolved.task.tokenizer.vocab.get("[UNK]", -1)) if ids else 0.0
+    unknown = np.mean(np.concatenate(ids) == resolved.task.tokenizer.special_id("[UNK]")) if ids else 0.0
     if unknown <= MOST_UNKNOWN:
         return []
     return [f"warning: {unknown:.0%} of the tokens of the training rows are [UNK], words that {resolved.task.config.tokenizer.vocab_file} "

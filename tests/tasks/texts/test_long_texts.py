@@ -14,6 +14,7 @@ from official_bert.interface.predictor import Predictor
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text import graph_packing, packing
+from official_bert.text.packing import Template
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.training import run_config
 from official_bert.training.distribution import Placement
@@ -35,7 +36,7 @@ def test_exported_models_keep_the_same(part):
     firsts, seconds = ([rng.integers(5, 99, size).tolist() for size in rng.integers(0, 14, 60)] for _ in range(2))
     for pairs in (False, True):
         ragged = [tf.ragged.constant(side, tf.int32) for side in (firsts, seconds)]
-        layout, cut = graph_packing.pack_batch(ragged[0], ragged[1] if pairs else None, 1, 2, 12, part=part)
+        layout, cut = graph_packing.pack_batch(ragged[0], ragged[1] if pairs else None, Template(1, 2), 12, part=part)
         for row, (first, second) in enumerate(zip(firsts, seconds)):
             second = second if pairs else []
             room = 12 - (3 if second else 2)
