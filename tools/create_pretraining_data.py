@@ -32,7 +32,7 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
-from official_bert.text.fast_tokenization import FastTokenizer
+from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
 
 FLAGS = flags.FLAGS
@@ -173,7 +173,7 @@ def get_store(settings: Settings, folder: str, description: dict, reporter: Repo
             done += size
             reporter.show("tokenizing", done / max(1, total))
         reporter.show("tokenizing", 0)
-        tokenizer = FastTokenizer(settings.vocab_file, settings.do_lower_case)
+        tokenizer = loading.load_lines(settings.vocab_file, settings.do_lower_case)
         store = token_store.build_store(folder, description, tokenizer, settings.num_workers, add, discard=settings.discard)
     return store
 
@@ -189,7 +189,7 @@ def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None
     if unknown <= MOST_LOST * tokens:
         return
     hint = "was it made from text of this language?"
-    if not settings.do_lower_case and not has_capitals(load_vocab(settings.vocab_file)):
+    if not settings.do_lower_case and not has_capitals(loading.entries(settings.vocab_file)):
         hint = "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text"
     warn([f"{unknown / tokens:.1%} of the tokens are [UNK], words that {settings.vocab_file} cannot spell: {hint}"])
 
@@ -216,7 +216,8 @@ def create_on_beam(settings: Settings, config: InstanceConfig, outputs: list[str
 
 def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) -> Account:
     """Makes the records on this machine; returns the counts."""
-    facts, inputs = VocabularyFacts.of(load_vocab(settings.vocab_file)), find_files(settings.input_file, "--input_file", repeats=True)
+    facts = VocabularyFacts.of_tokenizer(loading.load(settings.vocab_file))
+    inputs = find_files(settings.input_file, "--input_file", repeats=True)
     check_prepared_files(inputs)
     warn(file_sets.doubts(inputs))
     preflight.check_outputs([*outputs, *filter(None, [settings.report_file])], [*inputs, settings.vocab_file], settings.input_file)
@@ -270,7 +271,7 @@ def check_disk(settings: Settings, config: InstanceConfig, facts: VocabularyFact
 def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldReport:
     """Returns the account of the tokens: in, out, repeated and left out."""
     counts: Counts = account["counts"]
-    words = {index: token for token, index in load_vocab(vocab_file).items()}
+    words = {index: token for token, index in loading.entries(vocab_file).items()}
     found = YieldReport()
     found.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
     found.repeat(f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1))
@@ -288,9 +289,25 @@ def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldRe
     return found
 
 
+def with_tokenizer(settings: Settings) -> Settings:
+    """Returns the settings with the casing of a tokenizer whose files say it.
+
+    Raises ValueError for lower-casing beside a vocabulary with capitals, and for a tokenizer whose rows are not made here.
+    """
+    if (lower_case := loading.lower_cases(settings.vocab_file)) is None:
+        check_casing(settings.vocab_file, load_vocab(settings.vocab_file), settings.do_lower_case)
+        return settings
+    if settings.engine == "beam":
+        raise ValueError(f"--engine=beam: takes a list of WordPieces alone, got --vocab_file={settings.vocab_file}")
+    if settings.sentence_task != "none" and loading.load(settings.vocab_file).template.separators > 1:
+        raise ValueError(f"--sentence_task={settings.sentence_task}: expected none for {settings.vocab_file}, whose rows of two texts have "
+                         "two separators: such models learn words alone")
+    return dataclasses.replace(settings, do_lower_case=lower_case)
+
+
 def create(settings: Settings) -> None:
     """Turns text into records as the settings say."""
-    check_casing(settings.vocab_file, load_vocab(settings.vocab_file), settings.do_lower_case)
+    settings = with_tokenizer(settings)
     if settings.copies_apart is None:
         settings = dataclasses.replace(settings, copies_apart=settings.sentence_task == "nsp" and holds_copies(settings.input_file))
     begin = time.monotonic()

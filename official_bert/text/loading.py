@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from official_bert.files import exists, open_bytes
 from official_bert.text.subwords import tokenizer_files
@@ -23,6 +24,15 @@ def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
     if not tokenizer_files.is_subwords(vocab_file):
         return FullTokenizer(vocab_file, do_lower_case)
     return _load_subwords(vocab_file, content_of(vocab_file))
+
+
+def load_lines(vocab_file: str, do_lower_case: bool) -> Any:
+    """Returns the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of another than WordPiece."""
+    if tokenizer_files.is_subwords(vocab_file):
+        from official_bert.text.subwords.lines import LineTokenizer
+        return LineTokenizer(load(vocab_file))  # type: ignore[arg-type]
+    from official_bert.text.fast_tokenization import FastTokenizer
+    return FastTokenizer(vocab_file, do_lower_case)
 
 
 def of_files(files: Mapping[str, bytes], where: str) -> Tokenizer:

@@ -11,6 +11,7 @@ import numpy as np
 
 from official_bert.data.cache import text_digest
 from official_bert.data.pretraining import kernels
+from official_bert.text.tokenizer import Tokenizer
 
 FEW_CONTINUE = 0.02  # of the tokens: in English it is a tenth
 MASKING_STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN}
@@ -97,6 +98,17 @@ class VocabularyFacts:
         return cls(size, vocab["[CLS]"], vocab["[SEP]"], vocab["[MASK]"], continues_word,
                    np.fromiter(vocab.values(), np.int64, len(vocab)), text_digest(f"{index} {token}" for token, index in vocab.items()),
                    vocab.get("[UNK]", -1))
+
+    @classmethod
+    def of_tokenizer(cls, tokenizer: Tokenizer) -> "VocabularyFacts":
+        """Returns the facts of any tokenizer."""
+        vocab = tokenizer.vocab
+        if tokenizer.kind == "wordpiece":
+            return cls.of(vocab)
+        return cls(tokenizer.size, *(tokenizer.special_id(role) for role in ("[CLS]", "[SEP]", "[MASK]")), tokenizer.continues_word,
+                   np.fromiter(vocab.values(), np.int64, len(vocab)),
+                   text_digest(f"{index} {token}" for token, index in sorted(vocab.items(), key=lambda item: item[1])),
+                   tokenizer.special_id("[UNK]"))
 
     @property
     def token_type(self) -> type:

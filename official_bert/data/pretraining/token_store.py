@@ -6,7 +6,6 @@ the first token of each sentence, and the end), `documents.bin` (int64: the firs
 """
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
@@ -22,7 +21,9 @@ from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, write_j
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
 from official_bert.files import BadText, absolute, is_remote, modified, open_bytes, size_of
+from official_bert.text import loading
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
+from official_bert.text.subwords.lines import LineTokenizer
 
 FORMAT = 2
 ARRAYS = ("tokens", "sentences", "documents")
@@ -75,8 +76,7 @@ class TokenStore:
 def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, on_bad_text: BadText,
              files_end_documents: bool) -> dict:
     """Returns everything that a store depends on; a kept store with an equal description can be used again."""
-    with open_bytes(vocab_file) as file:
-        vocab_hash = hashlib.sha256(file.read()).hexdigest()
+    vocab_hash = loading.digest(vocab_file)
     files = [{"path": absolute(path), "bytes": size_of(path), "modified": modified(path)}
              for path in input_files]
     return {"format": FORMAT, "vocab_sha256": vocab_hash, "do_lower_case": do_lower_case, "on_bad_text": on_bad_text,
@@ -131,7 +131,7 @@ def _map_array(path: str, kind: dict) -> np.ndarray:
     return np.memmap(path, dtype, "r", shape=(length,)) if length else np.empty(0, dtype)
 
 
-def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_workers: int = 1,
+def build_store(folder: str, description: dict, tokenizer: FastTokenizer | LineTokenizer, num_workers: int = 1,
                 progress: Callable[[int], Any] = lambda _: None, may_be_empty: bool = False,
                 discard: bool = False) -> TokenStore:
     """Tokenizes the files of `description` into `folder`, which appears when it is complete.
@@ -144,7 +144,7 @@ def build_store(folder: str, description: dict, tokenizer: FastTokenizer, num_wo
     with work:
         if made := open_store(folder, description):  # by another process, between the look for a store and the lock
             return made
-        facts = VocabularyFacts.of(tokenizer.tokenizer.vocab)
+        facts = VocabularyFacts.of_tokenizer(tokenizer.tokenizer)
         with StoreWriter(work, facts.token_type, description) as writer:
             replace = description["on_bad_text"] == "replace"
             paths = [file["path"] for file in description["files"]]
@@ -168,7 +168,7 @@ def no_text(paths: Sequence[str]) -> ValueError:
     return ValueError(f"expected text, found not one token in {', '.join(paths[:3])}{more}")
 
 
-def encode_chunks(chunks: Iterable[Chunk], tokenizer: FastTokenizer, replace: bool,
+def encode_chunks(chunks: Iterable[Chunk], tokenizer: FastTokenizer | LineTokenizer, replace: bool,
                   num_workers: int) -> Iterator[tuple[Chunk, tuple[EncodedLines, int, int]]]:
     """Gives the chunks of files with their ids, in order, for any number of workers."""
     return in_order(lambda chunk: _encode_chunk(tokenizer, chunk, replace), chunks, num_workers)
@@ -204,7 +204,7 @@ def _find_end(file: IO[bytes], start: int, size: int) -> tuple[int, bool]:
     return size, False
 
 
-def _encode_chunk(tokenizer: FastTokenizer, chunk: Chunk, replace: bool) -> tuple[EncodedLines, int, int]:
+def _encode_chunk(tokenizer: FastTokenizer | LineTokenizer, chunk: Chunk, replace: bool) -> tuple[EncodedLines, int, int]:
     """Returns the ids of a chunk, and how many accents and characters `count_accents` finds."""
     with open_bytes(chunk.path) as file:
         file.seek(chunk.start)

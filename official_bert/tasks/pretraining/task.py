@@ -189,7 +189,7 @@ class Task(TaskBase):
             raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
                              f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
         knows_words = self.config.tokenizer.vocab_file and not given.allow_changed_data
-        digest = VocabularyFacts.of(self.tokenizer.vocab).digest if knows_words else ""
+        digest = VocabularyFacts.of_tokenizer(self.tokenizer).digest if knows_words else ""
         for path in paths:
             made = record_origins.read_origin(path)
             # Labels that nothing measures do not matter.
@@ -198,7 +198,7 @@ class Task(TaskBase):
                                  f"{self._sentence_task}")
             if knows_words:
                 record_origins.check_vocabulary(path, made, digest)
-                record_origins.check_casing(path, made, self.config.tokenizer.do_lower_case)
+                record_origins.check_casing(path, made, self.tokenizer.do_lower_case)
         kinds = sorted({_kind(features[path]) for path in paths})
         if len(kinds) > 1:
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
@@ -262,7 +262,7 @@ class Task(TaskBase):
             return lambda batch, _: next_token_batch(of_this_schema(batch))
         if not self.config.tokenizer.vocab_file:
             raise ValueError("records without masks need the vocabulary: give --vocab_file")
-        return DynamicMasking(self.options.masking, VocabularyFacts.of(self.tokenizer.vocab), self.options.max_seq_length,
+        return DynamicMasking(self.options.masking, VocabularyFacts.of_tokenizer(self.tokenizer), self.options.max_seq_length,
                               self.options.max_predictions_per_seq, self.config.seed)
 
     def _parse(self, table: tuple[records.Feature, ...], masking: Masking | None, serialized: tf.Tensor,

@@ -1,0 +1,35 @@
+"""Lines of text to ids by a tokenizer that is no list of WordPieces, in the form of `FastTokenizer`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from official_bert.text.fast_tokenization import EncodedLines
+from official_bert.text.subwords.host import SubwordTokenizer
+
+
+class LineTokenizer:
+    """Turns lines of text into ids with a tokenizer's library; threads share it."""
+
+    def __init__(self, tokenizer: SubwordTokenizer):
+        self.tokenizer = tokenizer
+
+    def encode_lines(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (ids int32 [tokens], lengths int32 [lines])."""
+        rows = self.tokenizer.encode_all(lines)
+        return np.array([index for row in rows for index in row], np.int32), np.array([len(row) for row in rows], np.int32)
+
+    def encode_bytes(self, buffer: bytes) -> EncodedLines:
+        """Encodes the lines of a UTF-8 buffer, each ended by a newline byte (the last one may lack it); a blank line has no ids.
+
+        White space at a line's ends is left out, as the lines of a corpus are sentences. Raises UnicodeDecodeError for other bytes.
+        """
+        lines = [line.strip() for line in buffer.decode("utf-8").split("\n")]
+        if buffer.endswith(b"\n") or not buffer:
+            lines.pop()
+        ids, lengths = self.encode_lines(lines)
+        return EncodedLines(ids, lengths, np.array([not line for line in lines], np.bool_))
+
+    def count_accents(self, buffer: bytes) -> tuple[int, int]:
+        """Returns 0 accents that lower-casing deletes, as such a tokenizer was learned so, and the number of characters."""
+        return 0, len("".join(buffer.decode("utf-8").split()))
