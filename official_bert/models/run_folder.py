@@ -34,8 +34,9 @@ from official_bert.files import (
     written_whole,
 )
 from official_bert.text import loading
+from official_bert.text.loading import VOCAB_FILE as VOCAB_FILE
 
-CONFIG_FILE, VOCAB_FILE = "config.yaml", "vocab.txt"  # also of an exported model
+CONFIG_FILE = "config.yaml"  # also of an exported model, as is VOCAB_FILE
 LOG_FILE, EVAL_LOG_FILE, BOARD_FOLDER = "log.jsonl", "eval_log.jsonl", "tensorboard"
 BEST_FOLDER, METRIC_FILE, TUNED_FILE = "best", "metric.json", "tuned.json"
 ORIGIN_FILE, REWINDS_FILE, SEARCH_FILE, RESULTS_FILE = "data.json", "rewinds.json", "search.json", "eval_results.txt"

@@ -12,7 +12,7 @@ from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.text.vocab import check_size, load_vocab
 
-VOCAB_FILE = "vocab.txt"  # in a run, for WordPiece
+VOCAB_FILE = tokenizer_files.WORDPIECE_FILE  # in a run, for WordPiece
 
 
 def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
