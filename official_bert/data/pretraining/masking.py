@@ -105,7 +105,8 @@ class VocabularyFacts:
         vocab = tokenizer.vocab
         if tokenizer.kind == "wordpiece":
             return cls.of(vocab)
-        return cls(tokenizer.size, *(tokenizer.special_id(role) for role in ("[CLS]", "[SEP]", "[MASK]")), tokenizer.continues_word,
+        template, mask_id = tokenizer.template, tokenizer.special_id("[MASK]")
+        return cls(tokenizer.size, template.cls_id, template.sep_id, mask_id, tokenizer.continues_word,
                    np.fromiter(vocab.values(), np.int64, len(vocab)),
                    text_digest(f"{index} {token}" for token, index in sorted(vocab.items(), key=lambda item: item[1])),
                    tokenizer.special_id("[UNK]"))

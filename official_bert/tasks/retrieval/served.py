@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
-from official_bert.text.graph import GraphTokenizer
+from official_bert.text.graph_loading import AnyGraphTokenizer
 
 
 class ServedSparse(ServedModel):
@@ -20,7 +20,7 @@ class ServedSparse(ServedModel):
     why_not_dense = "the logits of words are computed for a few texts at a time"
     tokens_at_once = 4096
 
-    def __init__(self, model: keras.Model, tokenizer: GraphTokenizer, max_seq_length: int, top_k: int = 256):
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 256):
         super().__init__(model, tokenizer, max_seq_length)
         self.top_k = min(top_k, self.encoder.settings["vocab_size"])
 
