@@ -211,15 +211,15 @@ def test_tpus_of_other_machines_are_refused_because_batches_are_made_here():
 
 
 def test_a_tpu_is_initialised_once_for_training_and_prediction(monkeypatch):
-    initialised = []
-    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda **_: "the TPU")
+    initialised, local_tpu = [], types.SimpleNamespace(cluster_spec=lambda: tf.train.ClusterSpec({}))
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda **_: local_tpu)
     monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda _: None)
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", initialised.append)
     monkeypatch.setattr(tf.distribute, "TPUStrategy",
                         lambda _: types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=["/job:localhost/device:TPU:0"])))
     placement = Placement(strategy="tpu", tpu_name="made for this test")
     assert distribution.make_strategy(placement) is distribution.make_strategy(placement)
-    assert initialised == ["the TPU"]
+    assert initialised == [local_tpu]
 
 
 def test_a_tf_config_without_this_worker_is_told(monkeypatch):
