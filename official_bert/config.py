@@ -294,7 +294,7 @@ def load_config(path: str | None = None, *, bert_config_file: str | None = None,
                 defaults: Mapping[str, Any] | None = None, checkpoint: CheckpointValues | None = None,
                 report: Callable[[str], None] = lambda _: None) -> Config:
     """Returns a run's configuration by precedence. `flags` are 2018's flags on the command line, by dotted key; the YAML
-    overrides `defaults`.
+    overrides `defaults`. Its own `phases` replace `steps` and `epochs` of its base.
 
     The values of a `checkpoint` override those that the YAML inherits through `base:` (`report` gets a line about it); the
     YAML's own values override both.
@@ -310,7 +310,10 @@ def load_config(path: str | None = None, *, bert_config_file: str | None = None,
     if yielding := [one for one in _contradictions(checkpoint.values, inherited) if one.key in FIXED_BY_CHECKPOINT]:
         report(f"{checkpoint.origin}: its values instead of those of base: in {path}: "
                + ", ".join(f"{one.key} {one.before!r} instead of {one.after!r}" for one in yielding))
-    return build(Config, merge(merge(merge(defaults or {}, inherited), checkpoint.values), asked), "config")
+    below = merge(merge(defaults or {}, inherited), checkpoint.values)
+    if asked.get("phases"):  # they say how many steps the run has, instead of the base
+        below = merge(below, {"training": {"steps": 0, "epochs": 0.0}})
+    return build(Config, merge(below, asked), "config")
 
 
 def _contradictions(stored: Mapping, asked: Mapping) -> list["Difference"]:

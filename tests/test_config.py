@@ -249,3 +249,13 @@ def test_a_configuration_of_the_package_has_a_name(tmp_path, monkeypatch):
     assert load_config("model/tiny").model.hidden_size == 24  # a file comes first
     with pytest.raises(ValueError, match=r"pretrain/smal: no such configuration file.*nearest names there are pretrain/small"):
         load_config("pretrain/smal")
+
+
+def test_phases_replace_the_steps_of_a_base(tmp_path):
+    (tmp_path / "base.yaml").write_text("training: {steps: 18, batch_size: 4}\n")
+    (tmp_path / "phased.yaml").write_text("base: base.yaml\nphases: [{steps: 18}, {steps: 10, batch_size: 2}]\n")
+    config = load_config(str(tmp_path / "phased.yaml"), defaults={"training": {"epochs": 3.0}})
+    assert (config.training.steps, config.training.epochs, config.training.batch_size) == (0, 0.0, 4)
+    assert [phase.steps for phase in config.phases] == [18, 10]
+    asked = load_config(str(tmp_path / "phased.yaml"), flags={"training.steps": 7})
+    assert asked.training.steps == 7  # both are asked for: refused where phases are planned

@@ -86,6 +86,7 @@ def test_the_command_prints_the_five_best_words(folder):
     lines = done.stdout.splitlines()
     assert lines[0] == "The [MASK] runs." and len(lines) == 6
     assert lines[1].split()[1] == "river" and float(lines[1].split()[0]) == 0.881
+    assert predict(f"--model={folder}", "The [MASK] runs.").stdout == done.stdout  # a run is enough
 
 
 def test_the_command_reads_standard_input_and_writes_json_lines(folder, tmp_path):

@@ -251,3 +251,23 @@ def test_domain_text_on_a_published_checkpoint(files, root, tmp_path):
     assert "model.hidden_size" not in done.stderr and "resumed" in done.stdout
     done = run(files, tmp_path / "run", *arguments, "--set=model.hidden_size=16")
     assert done.returncode == 1 and "config.model.hidden_size is 8 there, got 16" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_enough_to_evaluate_it_and_to_go_on(files, tmp_path):
+    done = run(files, tmp_path / "run", "--num_train_steps=6")
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for place in ("--output_dir=run", "--init_checkpoint=run", "--init_checkpoint=run/model.ckpt-6"):  # the last is 2018's name
+        done = run_here("-m", "official_bert.run_pretraining", "--mode=eval", place.replace("=", f"={tmp_path}/"),
+                        f"--eval_input_file={files}/held_out.tfrecord")
+        assert done.returncode == 0, done.stderr
+        found[place] = [line for line in done.stdout.splitlines() if line.startswith(("mlm_", "nsp_", "loss"))]
+    assert len(found["--output_dir=run"]) == 6 and len({tuple(lines) for lines in found.values()}) == 1
+    (tmp_path / "more.yaml").write_text(f"base: {files}/config.yaml\nphases: [{{steps: 6}}, {{steps: 2, batch_size: 8}}]\n")
+    done = run_here("-m", "official_bert.run_pretraining", f"--config={tmp_path}/more.yaml", f"--input_file={files}/train-*.tfrecord",
+                    f"--output_dir={tmp_path}/run")
+    assert done.returncode == 0, done.stderr
+    assert "at step 6 of 8" in done.stdout and RunFolder(str(tmp_path / "run")).steps_done == 8
+    asked = run_here("-m", "official_bert.run_predict", f"--model={tmp_path}/run", "a [MASK]")
+    assert asked.returncode == 1 and "--vocab_file" in asked.stderr, asked.stdout  # this run was trained without a vocabulary

@@ -18,6 +18,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("checkpoint", None, "A training run's output folder (its best checkpoint, if training.answer_with says so, or its "
                     "newest), one checkpoint in it (folder/ckpt-1000), or a checkpoint of any format that --init_checkpoint takes: TF 1, "
                     "Hugging Face, keras-hub, tf-models.", required=True)
+flags.DEFINE_string("task", "", "A task of yours, by its dotted name, whose module the run's configuration names and this imports.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if it is not beside --checkpoint.")
 flags.DEFINE_bool("do_lower_case", None, "Whether text is lower-cased; by default decided by the files beside the checkpoint.")
 flags.DEFINE_string("output", None, "Folder of the exported model, such as models/NAME.", required=True)
@@ -70,7 +71,7 @@ def main(_) -> None:
     from official_bert.serving.formats.writing import FormatOptions, check_formats
     from official_bert.serving.precision import policy_of
     from official_bert.serving.served_model import ServingOptions, make_served_model
-    from official_bert.tasks.loading import restore_for_inference
+    from official_bert.tasks.loading import restore_for_inference, task_class
     from official_bert.training.distribution import check_backend
     check_backend()
     command_line.refuse_unread(FLAGS, [(["check_label", "check_loss"], bool(FLAGS.check_file), "--check_file")])
@@ -78,6 +79,8 @@ def main(_) -> None:
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(sizes)!r}")
     check_formats(FLAGS.format)
+    if FLAGS.task:
+        task_class(FLAGS.task, "--task")
     options = ServingOptions(
         head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k, pooling=FLAGS.pooling, threshold=FLAGS.threshold,
         pretokenized=FLAGS.pretokenized, pairs=FLAGS.pairs, max_positions=FLAGS.max_positions, max_choices=FLAGS.max_choices,

@@ -1,7 +1,7 @@
 """Answers raw text with a trained or exported model: filled blanks, labels, answers, entities.
 
     python -m official_bert.run_predict --task=fill_mask --model=bert-base-uncased 'The capital of [MASK] is Paris.'
-    python -m official_bert.run_predict --task=squad --model=runs/squad --input_file=questions.jsonl --output_file=answers.jsonl
+    python -m official_bert.run_predict --model=runs/squad --input_file=questions.jsonl --output_file=answers.jsonl
 
 Texts come from arguments, --input_file, or the lines of standard input. A file is CSV, TSV, JSON lines or Parquet with the columns of
 training, or plain lines: JSON objects with the model's inputs, or columns separated by tabs. --keep_columns=id copies columns.
@@ -21,7 +21,8 @@ from official_bert import command_line
 from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("task", None, "The model's task (glue, squad, ner ...), or fill_mask.", required=True)
+flags.DEFINE_string("task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default what the model "
+                    "gives. A task of yours, by its dotted name, is imported.")
 flags.DEFINE_string("model", None, "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an "
                     "exported model.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it is not beside it.")
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--output_format={FLAGS.output_format}: expected --output_file beside it, and one of "
                          f"{', '.join(output_files.OUTPUT_FORMATS)}")
     task = "glue" if dataset_name(FLAGS.task) else FLAGS.task
-    wanted = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS))
+    wanted = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
     head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
     published, dataset = _is_published(FLAGS.model), DATASETS.get(dataset_name(FLAGS.task) or "")
     two_texts = FLAGS.task == "reranking" or bool(dataset and len(dataset.texts) == 2)

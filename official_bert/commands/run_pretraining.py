@@ -60,9 +60,13 @@ def main(_) -> None:
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
                          checkpoint=checkpoint, report=print,
                          defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
+    evaluates = FLAGS.mode == "eval" or (FLAGS.mode == "train" and not do_train)
+    if (evaluates or FLAGS.mode == "eval_continuous") and not (FLAGS.config or FLAGS.bert_config_file):
+        from official_bert.interface.finetuning import config_of_run
+        config = config_of_run(FLAGS.output_dir, FLAGS.init_checkpoint, None, ["task=pretraining", *FLAGS.set], given_flags(FLAGS),
+                               print) or config
     run_config.check_read(config, run_config.asked_keys(given_flags(FLAGS), FLAGS.set))
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
-    evaluates = FLAGS.mode == "eval" or (FLAGS.mode == "train" and not do_train)
     if not FLAGS.output_dir and not (evaluates and FLAGS.init_checkpoint):
         raise ValueError("--output_dir: expected the folder of a run")
     if not do_train and not FLAGS.do_eval:

@@ -33,7 +33,7 @@ from official_bert.interface.predictor import Predictor
 from official_bert.models.checkpoints import trained_weights
 from official_bert.models.interchange import casing
 from official_bert.models.run_folder import RunFolder, step_of
-from official_bert.tasks.loading import load_task, task_class
+from official_bert.tasks.loading import check_named, load_task, task_class
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text import loading
 from official_bert.training import checkpointing, guards, run_config, runs, search
@@ -90,7 +90,7 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     Without training, it is that of the run in `output_dir`, or at `init_checkpoint`, with `overrides` and flags over it.
     """
     overrides = [*_named(task), *overrides]
-    if not train and (stored := _config_of_run(output_dir, init_checkpoint, path, overrides, more.get("flags"), report)):
+    if not train and (stored := config_of_run(output_dir, init_checkpoint, path, overrides, more.get("flags"), report)):
         return stored
     _, asked = inherited_and_asked(path or None, overrides=overrides, **more)
     vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
@@ -102,8 +102,8 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     return config
 
 
-def _config_of_run(output_dir: str, init_checkpoint: str, path: str | None, overrides: list[str], flags: Mapping[str, Any] | None,
-                   report: Callable[[str], None]) -> Config | None:
+def config_of_run(output_dir: str, init_checkpoint: str, path: str | None, overrides: list[str], flags: Mapping[str, Any] | None,
+                  report: Callable[[str], None]) -> Config | None:
     """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if neither is one.
 
     Reports what is other than in training, and which of the YAML's own values do not count. Raises ValueError for another casing or
@@ -112,6 +112,8 @@ def _config_of_run(output_dir: str, init_checkpoint: str, path: str | None, over
     for run in (RunFolder(output_dir), RunFolder.holding(init_checkpoint) or RunFolder("")):
         folder, own, asked = run.path, run.config(), run.config(overrides, flags)
         if own and asked and (folder == output_dir or own.task == asked.task):
+            if f"task={own.task}" not in overrides:
+                check_named(own.task, folder)
             casing.agreed(own.tokenizer.do_lower_case, asked.tokenizer.do_lower_case, folder)
             for vocab_file in ((flags or {}).get("tokenizer.vocab_file"), asked.tokenizer.vocab_file):
                 _check_same_words(own.tokenizer.vocab_file, vocab_file or "", folder)

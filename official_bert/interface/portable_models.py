@@ -42,7 +42,7 @@ def load_portable(folder: str) -> ModelFunction:
     """
     engine, described = load_engine(folder)
     config = portable_config(folder)
-    task = load_task(config)
+    task = load_task(config, os.path.join(folder, "assets"))
     stand_in = types.SimpleNamespace(encoder=types.SimpleNamespace(settings=encoder_settings(config.model)))
     served = make_served_model(task, stand_in, description.read_options(described))
     served.engine = as_model(engine, described)

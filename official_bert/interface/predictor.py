@@ -20,7 +20,7 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.serving.bounds import broken_claim
 from official_bert.serving.loading import exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
-from official_bert.tasks.loading import restore_for_inference, task_class
+from official_bert.tasks.loading import check_named, restore_for_inference, task_class
 
 Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
@@ -230,7 +230,8 @@ def _exported_config(folder: str) -> Config | None:
 def _exported_class(folder: str, outputs: Iterable[str]) -> type[ServedModel]:
     """Returns the class of an exported model, by the task in its configuration; the base class if the task is unknown here."""
     try:
-        task = RunFolder(os.path.join(folder, "assets")).recorded_config().task
+        task = RunFolder(assets := os.path.join(folder, "assets")).recorded_config().task
+        check_named(task, assets)
         return class_that_gives(outputs, (*served_classes(task), ServedEmbeddings)) or ServedModel
     except ValueError:  # exported by other code, or by a user's task that is not on the path: it can answer nevertheless
         return ServedModel

@@ -118,7 +118,7 @@ class QuestionRun:
     def _trained(self, folder: str) -> tuple[Task, keras.Model]:
         """Returns the task and the model of a run's folder or, as 2018 allows, of a fine-tuned checkpoint of any format."""
         if RunFolder(folder).has_begun or self.ensemble or self.trains or not self.init_checkpoint:
-            return load_task(RunFolder.require(folder).require_config()), restore_for_inference(folder)[1]  # type: ignore[return-value]
+            return load_task(RunFolder.require(folder).require_config(), folder), restore_for_inference(folder)[1]  # type: ignore[return-value]
         task = load_task(self.make_config())
         model = task.build_model()
         evaluation.take_all(task, model, self.init_checkpoint)

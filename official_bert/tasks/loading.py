@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import importlib.util
 import os
+import sys
 import types
 from collections.abc import Mapping, Sequence
 
@@ -58,14 +59,26 @@ def task_class(name: str, where: str = "config.task", others: Sequence[str] = ()
 
 
 def load_task(config: Config, run: str = "") -> TaskBase:
-    """Returns the task that `config.task` names. Raises ValueError if there is none, or if the configuration is that of a `run` whose own
-    folder holds the module: a run is data, and a module that comes with it is not the user's."""
+    """Returns the task that `config.task` names. Raises ValueError if there is none, or, for the configuration of a `run`, if it is a module
+    that the user has not named, or one in the run's own folder: a run is data, and never decides which code runs."""
     if run and config.task not in MODULES and (spec := _spec_of(config.task)) is not None:
         for place in [spec.origin or "", *(spec.submodule_search_locations or ())]:
             if os.path.realpath(place).startswith(os.path.join(os.path.realpath(run), "")):
                 raise ValueError(f"{os.path.join(run, CONFIG_FILE)}: task: {config.task} lies in the run's own folder, and a run is never "
                                  "executed; if it is a program that you trust, put it elsewhere, in a folder of PYTHONPATH")
+    if run:
+        check_named(config.task, run)
     return task_class(config.task)(config)
+
+
+def check_named(task: str, folder: str) -> None:
+    """Raises ValueError for a task outside this package that only the files in a folder name: it is not imported.
+
+    The user names it with --task, or imports it.
+    """
+    if task not in MODULES and task not in sys.modules:
+        raise ValueError(f"{os.path.join(folder, CONFIG_FILE)}: task: {task!r} is outside this package, and a folder's own word does not "
+                         f"import it; if it is your module, give --task={task} (in Python: import {task} first)")
 
 
 def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:

@@ -26,6 +26,8 @@ def load_vocab(path: str) -> dict[str, int]:
     2018 silently used the last line of a repeated word, so that the embeddings of the others were never trained. Also raises ValueError
     if a file of Hugging Face beside it names a class that splits text otherwise, such as BertJapaneseTokenizer.
     """
+    if not path:
+        raise ValueError("--vocab_file: expected a vocabulary, got none, and the model was trained without one")
     _check_tokenizer(folder_of(path))
     vocab: dict[str, int] = {}
     blanks = 0

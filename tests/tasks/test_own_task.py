@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from official_bert.config import Config
+from official_bert.interface.finetuning import make_config
 from official_bert.tasks.loading import load_task
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -50,11 +51,11 @@ def test_a_task_of_ones_own_goes_through_every_command(project):
     assert "accuracy = 1.00000" in said
     assert (project / "run" / "answers.txt").read_text() == "statement\nquestion\n"
     assert "task: my_project.questions\n" in (project / "run" / "config.yaml").read_text()
-    again = command(project, "run_finetuning", "--do_train=false", "--data_dir=lines", "--output_dir=run", "--cache_dir=")
+    again = command(project, "run_finetuning", "--task=my_project.questions", "--do_train=false", "--data_dir=lines", "--output_dir=run", "--cache_dir=")
     assert "accuracy = 1.00000" in again
     asked = command(project, "run_predict", "--task=my_project.questions", "--model=run", "was her neighbour", "that her neighbour")
     assert [line.split()[0] for line in asked.splitlines()[1::2]] == ["question", "statement"]
-    command(project, "run_export", "--checkpoint=run", "--output=exported")
+    command(project, "run_export", "--task=my_project.questions", "--checkpoint=run", "--output=exported")
     from_export = command(project, "run_predict", "--task=my_project.questions", "--model=exported", "was her neighbour",
                           "that her neighbour")
     assert from_export == asked
@@ -85,4 +86,20 @@ def test_a_module_in_a_runs_own_folder_is_not_run(tmp_path, monkeypatch):
     config = Config(task="came_with_it.task")
     with pytest.raises(ValueError, match=r"config.yaml: task: came_with_it.task lies in the run's own folder, and a run is never executed"):
         load_task(config, str(tmp_path))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_module_that_only_a_run_names_is_not_run(tmp_path, monkeypatch):
+    """Otherwise a folder from elsewhere would choose among everything that can be imported here."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "own_elsewhere.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "here"))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("task: own_elsewhere.task\n")
+    told = r"config.yaml: task: 'own_elsewhere.task' is outside this package.* give --task=own_elsewhere.task \(in Python: import own"
+    with pytest.raises(ValueError, match=told):
+        load_task(Config(task="own_elsewhere.task"), str(run))
+    with pytest.raises(ValueError, match=told):  # to evaluate it
+        make_config("", None, "", str(run), train=False)
     assert not (tmp_path / "ran").exists()

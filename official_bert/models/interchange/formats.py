@@ -64,7 +64,7 @@ def module_of(name: str) -> Format:
 
 
 def find_prefix(path: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder.
+    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder; `ckpt-18` for 2018's `model.ckpt-18`.
 
     Of a folder it is the newest whole checkpoint; of a run that answers with its best one, the best.
     """
@@ -72,7 +72,8 @@ def find_prefix(path: str) -> str | None:
     if os.path.isdir(path):
         return prefixes.newest_whole(path)
     prefix = prefixes.PART.sub("", path)
-    return prefix if os.path.exists(f"{prefix}.index") else None
+    ours = os.path.join(os.path.dirname(prefix), os.path.basename(prefix).removeprefix("model."))
+    return next((name for name in (prefix, ours) if os.path.exists(f"{name}.index")), None)
 
 
 def find_format(path: str) -> tuple[str, str]:
