@@ -21,8 +21,8 @@ from official_bert import command_line
 from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default what the model "
-                    "gives. A task of yours, by its dotted name, is imported.")
+flags.DEFINE_string("task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default what the "
+                    "model gives. A task of yours, by its dotted name, is imported.")
 flags.DEFINE_string("model", None, "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an "
                     "exported model.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it is not beside it.")

@@ -51,7 +51,8 @@ def test_a_task_of_ones_own_goes_through_every_command(project):
     assert "accuracy = 1.00000" in said
     assert (project / "run" / "answers.txt").read_text() == "statement\nquestion\n"
     assert "task: my_project.questions\n" in (project / "run" / "config.yaml").read_text()
-    again = command(project, "run_finetuning", "--task=my_project.questions", "--do_train=false", "--data_dir=lines", "--output_dir=run", "--cache_dir=")
+    again = command(project, "run_finetuning", "--task=my_project.questions", "--do_train=false", "--data_dir=lines", "--output_dir=run",
+                    "--cache_dir=")
     assert "accuracy = 1.00000" in again
     asked = command(project, "run_predict", "--task=my_project.questions", "--model=run", "was her neighbour", "that her neighbour")
     assert [line.split()[0] for line in asked.splitlines()[1::2]] == ["question", "statement"]
