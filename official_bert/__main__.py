@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = types.MappingProxyType({
     "finetune": "official_bert.run_finetuning",
     "run-classifier": "official_bert.run_classifier",
     "run-squad": "official_bert.run_squad",
+    "compare-runs": "official_bert.tools.compare_runs",
     "predict": "official_bert.run_predict",
     "mine-negatives": "official_bert.tools.mine_negatives",
     "features": "official_bert.extract_features",

@@ -303,6 +303,19 @@ class _Records:
         return name not in self.kept
 
 
+def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], float]:
+    """Returns the finite values of the metric over seeds and folds of the best run's setting, and their sample standard deviation.
+
+    `stored` is the content of `search.json`.
+    """
+    runs, metric = stored["runs"], stored["metric"]
+    best = runs[stored["best"]]["config"]
+    same = [run["metrics"] for run in runs.values()
+            if {change.key for change in differences(best, run["config"])} <= {"seed", "options.fold"} and run["metrics"]]
+    values = [metrics[metric] for metrics in same if math.isfinite(metrics[metric])]
+    return values, statistics.stdev(values) if len(values) > 1 else 0.0
+
+
 def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:
     """Returns a line for each setting: mean, spread, each seed's (and fold's) value; then what is best in which sense."""
     width = max(len(name_of(outcome.setting)) for outcome in outcomes)

@@ -24,6 +24,7 @@ from official_bert.models import parts
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
+from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.text import loading
 from official_bert.text.packing import check_segments
@@ -114,6 +115,14 @@ class Examined(Protocol):
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Returns the sections of a report from the predictions that `HeldOut.evaluate` takes."""
+
+
+@runtime_checkable
+class Comparable(Protocol):
+    """Data to evaluate on whose answers by two models can be compared row by row."""
+
+    def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
+        """Returns the answers by set of rows ("" for the only one), from the predictions that `HeldOut.evaluate` takes."""
 
 
 class ToAnswer(Protocol):

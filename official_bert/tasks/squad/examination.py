@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from official_bert.reports import pictures
+from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Decoded
@@ -28,6 +29,18 @@ def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version
                  decoded[key].prediction or "(no answer)", float(decoded[key].nbest[0].probability) if decoded[key].nbest else 0.0)
          for key, row in questions.items() if f1[key] == 0.0],
         "probability", title="The most confident answers that share no word with the right one")
+
+
+def comparable(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> ComparableAnswers:
+    """Returns the answers to all questions of `articles` for a comparison with another model's; scores are from 0 to 1."""
+    by_question = metrics.question_scores(articles, {key: value.prediction for key, value in decoded.items()}, version_2)
+    rows = [row for row in metrics.questions_of(articles) if row["id"] in decoded]
+    exact, f1 = (np.array([scores[row["id"]] for row in rows]) for scores in by_question)
+    return ComparableAnswers(
+        questions=[f"{row['id']}: {row['question']}" for row in rows],
+        gold=[" / ".join(dict.fromkeys(metrics.gold_answers(row))) or "(no answer)" for row in rows],
+        answers=[decoded[row["id"]].prediction or "(no answer)" for row in rows],
+        measure=lambda numbers: {"exact_match": float(exact[numbers].mean()), "f1": float(f1[numbers].mean())}, right=exact == 1.0)
 
 
 def _by_length(questions: Mapping[str, Mapping], exact: Mapping[str, float], f1: Mapping[str, float]) -> Section:

@@ -21,11 +21,12 @@ from official_bert.data.tables import digest
 from official_bert.data.text_features import TextFeatures
 from official_bert.files import written_whole
 from official_bert.models.span_predictor import SpanPredictor
+from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.tasks.squad import metrics, reading
 from official_bert.tasks.squad.alignment import LabelCounts
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
-from official_bert.tasks.squad.examination import examine
+from official_bert.tasks.squad.examination import comparable, examine
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
 from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
@@ -273,6 +274,11 @@ class Questions:
         """Scores by length and threshold, and the worst answers."""
         decoded = self.decode(predictions)
         return list(examine(self._asked(decoded), decoded, self.task.options.version_2_with_negative))
+
+    def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
+        """The answers to the questions."""
+        decoded = self.decode(predictions)
+        return {"": comparable(self._asked(decoded), decoded, self.task.options.version_2_with_negative)}
 
     def _asked(self, decoded: Mapping[str, Decoded]) -> list[dict]:
         """The articles with the questions that were answered."""

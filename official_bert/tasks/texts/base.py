@@ -22,9 +22,10 @@ from official_bert.data.text_features import ChoiceFeatures, TextFeatures, Trunc
 from official_bert.files import written_whole
 from official_bert.model_config import check_rate
 from official_bert.models.classifier import Classifier
+from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.tasks.texts import metrics
-from official_bert.tasks.texts.examination import examine
+from official_bert.tasks.texts.examination import comparable, examine
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training import losses
 from official_bert.training.task import Batch, DataFiles, Predictions, Resolved, Steps, TaskBase
@@ -295,6 +296,10 @@ class TextSets:
         task = self.task.with_tuned(self.task.tuned_options(self.evaluate(predictions)))
         return [section for one, rows, logits in self._by_set(predictions) if len(rows)
                 for section in examine(task.head, task.classes.labels, task.answer, one, rows, logits)]
+
+    def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
+        """The answers to each set of rows."""
+        return {one.name: comparable(self.task, one, rows, logits) for one, rows, logits in self._by_set(predictions) if len(rows)}
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes a file for each set."""

@@ -12,6 +12,7 @@ import scipy.special
 
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.reports import pictures, statistics
+from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 
 Answer = Callable[[np.ndarray], Mapping[str, Any]]  # of a row's logits [K], as `TextClassification.answer`
@@ -33,6 +34,38 @@ def examine(head: str, labels: Sequence[str], answer: Answer, one: TextSet, rows
         found = _of_one_label(gold, labels, scipy.special.softmax(np.asarray(logits, np.float64), axis=-1), texts)
     return [dataclasses.replace(section, name=f"{section.name}{one.name}", title=f"{section.title}{one.name.replace('_', ' ')}")
             for section in found]
+
+
+def comparable(task: Any, one: TextSet, rows: Sequence[int] | np.ndarray, logits: np.ndarray) -> ComparableAnswers:
+    """Returns the answers to the rows of a set that were evaluated, from their logits [N,K], for a comparison with another model's.
+
+    `task` is a `TextClassification`.
+    """
+    assert one.data.targets is not None
+    targets, head = one.data.targets[rows], task.head
+    labels = () if head in ("regression", "choice") else task.classes.labels
+    given = [task.answer(row) for row in logits]
+    if head == "multi_label":
+        answers = [_several(row["labels"]) for row in given]
+        gold = [_several([label for label, has in zip(labels, row) if has]) for row in targets]
+    elif head == "regression":
+        answers, gold = [f"{row['score']:.4f}" for row in given], [f"{score:g}" for score in targets]
+    elif head == "choice":
+        answers, gold = [str(row["choice"]) for row in given], [str(choice) for choice in targets]
+    else:
+        answers, gold = [row["label"] for row in given], [labels[number] for number in targets]
+
+    def measure(numbers: np.ndarray) -> dict[str, float]:
+        measured = task.measure(targets[numbers], logits[numbers])
+        return {name: measured[name] for name in task.metrics}  # not the thresholds, which may be tuned on these rows
+    right = None if head == "regression" else np.array([one == other for one, other in zip(answers, gold)])
+    return ComparableAnswers(questions=[" | ".join(_texts(one.data, row)) for row in rows], gold=gold, answers=answers, measure=measure,
+                             right=right)
+
+
+def _several(labels: Sequence[str]) -> str:
+    """Several labels in one text, in an order that does not depend on the probabilities."""
+    return ", ".join(sorted(labels)) or "(none)"
 
 
 def _texts(data: LabelledTexts, row: int) -> list[str]:

@@ -1,0 +1,120 @@
+"""Compares the answers of two runs to one file: both scores, the interval of their difference, McNemar's test, the rows that differ.
+
+    python tools/compare_runs.py runs/base runs/large --eval_file=dev.csv
+    python tools/compare_runs.py runs/rte-a runs/rte-b --data_dir=glue/RTE --output_file=differing.jsonl
+
+The runs are of one task: labels, scores or choices for texts, or answers to questions. Of a search its best run is taken, and the spread
+over its seeds is shown.
+"""
+
+from official_bert.command_line import run_main
+
+import json
+import math
+
+from absl import flags
+
+from official_bert.files import written_whole
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("eval_file", "", "The rows that both runs answer, with the right answers, in the form of training.")
+flags.DEFINE_string("data_dir", "", "A folder in the task's published layout, in place of --eval_file.")
+flags.DEFINE_string("train_file", "", "The training file of runs that hold out a part of it, in place of --eval_file.")
+flags.DEFINE_integer("rows", 10, "Rows that differ to show on the screen.", lower_bound=0)
+flags.DEFINE_string("output_file", "", "Where to write all rows that differ, as JSON lines.")
+
+NAMES = ("A", "B")
+
+
+def main(arguments: list[str]) -> None:
+    """Lets both runs answer, and prints what is the same and what is not."""
+    from official_bert.reports.comparison import check_same_rows, differing_rows
+    if len(paths := arguments[1:]) != 2:
+        raise ValueError(f"expected two runs to compare, as in compare_runs.py A B, got {len(paths)}")
+    if not (FLAGS.eval_file or FLAGS.data_dir or FLAGS.train_file):
+        raise ValueError("--eval_file: expected the file whose rows both runs answer (or --data_dir, or --train_file of runs that hold "
+                         "out a part of it)")
+    runs = [_run_at(path) for path in paths]
+    if runs[0].is_same(runs[1]):
+        raise ValueError(f"{paths[1]}: expected another run than {paths[0]}, got the same")
+    tasks = [run.require_config().task for run in runs]
+    if tasks[0] != tasks[1]:
+        raise ValueError(f"expected two runs of one task, got {tasks[0]} ({paths[0]}) and {tasks[1]} ({paths[1]})")
+    first, second = (_answers(run) for run in runs)
+    if first.keys() != second.keys():
+        raise ValueError(f"expected the same sets of rows, got {sorted(first)} and {sorted(second)}")
+    for name, path, run in zip(NAMES, paths, runs):
+        print(f"{name}: {run.path}")
+        _print_spread(path)
+    differing = []
+    for name in first:
+        try:
+            check_same_rows(first[name], second[name])
+        except ValueError as error:
+            raise ValueError(f"{paths[0]} and {paths[1]}: {error}; do both read the same columns?") from None
+        rows = differing_rows(first[name], second[name])
+        _print_comparison(name.strip("_"), first[name], second[name], rows)
+        differing += [{"set": name.strip("_"), **row} if name else row for row in rows]
+    if FLAGS.output_file:
+        with written_whole(FLAGS.output_file) as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in differing)
+        print(f"wrote {FLAGS.output_file}")
+
+
+def _run_at(path: str):
+    """Returns the run at a path, or the best one of the search there. Raises ValueError if there is neither."""
+    from official_bert.models.run_folder import RunFolder
+    return RunFolder(path).best_of_search or RunFolder.require(path)
+
+
+def _answers(run) -> dict:
+    """Returns the answers of a run's weights by set of rows. Raises ValueError for a task whose answers cannot be compared row by row."""
+    from official_bert.models.checkpoints import trained_weights
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import evaluation
+    from official_bert.training.distribution import Placement
+    from official_bert.training.runs import tuned_at
+    from official_bert.training.task import Comparable, DataFiles
+    config = run.require_config()
+    best = config.training.answer_with == "best"
+    task = load_task(config)
+    task = task.measured_with(tuned_at(trained_weights(run, best=best)))
+    files = DataFiles(eval_file=FLAGS.eval_file, data_dir=FLAGS.data_dir, train_file=FLAGS.train_file)
+    evaluated: list = []
+    evaluation.evaluate(task, files, run.path, Placement(), best=best, examine=lambda *both: evaluated.append(both))
+    (resolved, predictions), = evaluated
+    if not isinstance(resolved.held_out, Comparable):
+        raise ValueError(f"{run.path}: task {config.task}: expected labels, scores or choices for texts, or answers to questions: those of "
+                         "other tasks are not compared row by row")
+    return resolved.held_out.comparable(predictions)
+
+
+def _print_spread(path: str) -> None:
+    """Prints, for a search, the metric of its best setting over the seeds: a difference within this spread is one of chance."""
+    from official_bert.models.run_folder import RunFolder
+    from official_bert.training.search import values_of_best_setting
+    if (search := RunFolder(path).search) is None:
+        return
+    values, spread = values_of_best_setting(search)
+    print(f"   best run of a search; {search['metric']} of its setting over {len(values)} seeds and folds: "
+          f"{', '.join(f'{value:.4f}' for value in values)}" + (f" (standard deviation {spread:.4f})" if len(values) > 1 else ""))
+
+
+def _print_comparison(name: str, first, second, differing: list[dict]) -> None:
+    """Prints scores, tests and the first rows that differ, of a set of rows."""
+    from official_bert.reports.comparison import CONFIDENCE, mcnemar, measure_differences
+    print(f"{f'{name}: ' if name else ''}{len(first.questions)} rows")
+    print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>9}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
+    for one in measure_differences(first, second):
+        within = "not defined" if math.isnan(one.low) else f"{one.low:+.4f} to {one.high:+.4f}"
+        print(f"  {one.metric:20} {one.first:9.4f} {one.second:9.4f} {one.second - one.first:+9.4f}   {within}")
+    if first.right is not None and second.right is not None:
+        only_first, only_second, chance = mcnemar(first.right, second.right)
+        print(f"  right in A alone: {only_first}, in B alone: {only_second}; McNemar's exact test: p = {chance:.4f}")
+    print(f"  answers that differ: {len(differing)} of {len(first.questions)}")
+    for row in differing[:FLAGS.rows]:
+        print(f"    row {row['row']}: {row['text']:.200}\n      right: {row['gold']}; A: {row['first']}; B: {row['second']}")
+
+
+if __name__ == "__main__":
+    run_main(main)
