@@ -29,6 +29,7 @@ NAMES = ("A", "B")
 def main(arguments: list[str]) -> None:
     """Lets both runs answer, and prints what is the same and what is not."""
     from official_bert.reports.comparison import check_same_rows, differing_rows
+    from official_bert.training.task import DataFiles
     if len(paths := arguments[1:]) != 2:
         raise ValueError(f"expected two runs to compare, as in compare_runs.py A B, got {len(paths)}")
     if not (FLAGS.eval_file or FLAGS.data_dir or FLAGS.train_file):
@@ -40,7 +41,8 @@ def main(arguments: list[str]) -> None:
     tasks = [run.require_config().task for run in runs]
     if tasks[0] != tasks[1]:
         raise ValueError(f"expected two runs of one task, got {tasks[0]} ({paths[0]}) and {tasks[1]} ({paths[1]})")
-    first, second = (_answers(run) for run in runs)
+    files = DataFiles(eval_file=FLAGS.eval_file, data_dir=FLAGS.data_dir, train_file=FLAGS.train_file)
+    first, second = (_answers(run, files) for run in runs)
     if first.keys() != second.keys():
         raise ValueError(f"expected the same sets of rows, got {sorted(first)} and {sorted(second)}")
     for name, path, run in zip(NAMES, paths, runs):
@@ -53,7 +55,7 @@ def main(arguments: list[str]) -> None:
         except ValueError as error:
             raise ValueError(f"{paths[0]} and {paths[1]}: {error}; do both read the same columns?") from None
         rows = differing_rows(first[name], second[name])
-        _print_comparison(name.strip("_"), first[name], second[name], rows)
+        _print_comparison(name.strip("_"), first[name], second[name], rows, FLAGS.rows)
         differing += [{"set": name.strip("_"), **row} if name else row for row in rows]
     if FLAGS.output_file:
         with written_whole(FLAGS.output_file) as file:
@@ -67,19 +69,18 @@ def _run_at(path: str):
     return RunFolder(path).best_of_search or RunFolder.require(path)
 
 
-def _answers(run) -> dict:
+def _answers(run, files) -> dict:
     """Returns the answers of a run's weights by set of rows. Raises ValueError for a task whose answers cannot be compared row by row."""
     from official_bert.models.checkpoints import trained_weights
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation
     from official_bert.training.distribution import Placement
     from official_bert.training.runs import tuned_at
-    from official_bert.training.task import Comparable, DataFiles
+    from official_bert.training.task import Comparable
     config = run.require_config()
     best = config.training.answer_with == "best"
     task = load_task(config)
     task = task.measured_with(tuned_at(trained_weights(run, best=best)))
-    files = DataFiles(eval_file=FLAGS.eval_file, data_dir=FLAGS.data_dir, train_file=FLAGS.train_file)
     evaluated: list = []
     evaluation.evaluate(task, files, run.path, Placement(), best=best, examine=lambda *both: evaluated.append(both))
     (resolved, predictions), = evaluated
@@ -100,8 +101,8 @@ def _print_spread(path: str) -> None:
           f"{', '.join(f'{value:.4f}' for value in values)}" + (f" (standard deviation {spread:.4f})" if len(values) > 1 else ""))
 
 
-def _print_comparison(name: str, first, second, differing: list[dict]) -> None:
-    """Prints scores, tests and the first rows that differ, of a set of rows."""
+def _print_comparison(name: str, first, second, differing: list[dict], most: int) -> None:
+    """Prints scores, tests and at `most` so many rows that differ, of a set of rows."""
     from official_bert.reports.comparison import CONFIDENCE, mcnemar, measure_differences
     print(f"{f'{name}: ' if name else ''}{len(first.questions)} rows")
     print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>9}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
@@ -112,7 +113,7 @@ def _print_comparison(name: str, first, second, differing: list[dict]) -> None:
         only_first, only_second, chance = mcnemar(first.right, second.right)
         print(f"  right in A alone: {only_first}, in B alone: {only_second}; McNemar's exact test: p = {chance:.4f}")
     print(f"  answers that differ: {len(differing)} of {len(first.questions)}")
-    for row in differing[:FLAGS.rows]:
+    for row in differing[:most]:
         print(f"    row {row['row']}: {row['text']:.200}\n      right: {row['gold']}; A: {row['first']}; B: {row['second']}")
 
 
