@@ -32,7 +32,7 @@ def test_pairs_are_packed_and_truncated_as_in_training(data, texts_a, max_seq_le
     texts_b = data.draw(st.lists(st.lists(st.integers(1000, 2000), max_size=12),
                                  min_size=len(texts_a), max_size=len(texts_a)))
     layout, truncated = graph_packing.pack_batch(ragged(texts_a), ragged(texts_b), Template(CLS, SEP), max_seq_length)
-    wanted = [pack_padded(a, b, Template(CLS, SEP), max_seq_length) for a, b in zip(texts_a, texts_b)]
+    wanted = [pack_padded(a, b, CLS, SEP, max_seq_length) for a, b in zip(texts_a, texts_b)]
     longest = max(int(row["input_mask"].sum()) for row in wanted)
     for name, values in trimmed(wanted, longest).items():
         np.testing.assert_array_equal(layout.features()[name], values, name)
@@ -44,7 +44,7 @@ def test_pairs_are_packed_and_truncated_as_in_training(data, texts_a, max_seq_le
 @given(TEXTS, st.integers(2, 12))
 def test_single_texts_are_packed_as_in_training(texts, max_seq_length):
     layout, truncated = graph_packing.pack_batch(ragged(texts), None, Template(CLS, SEP), max_seq_length)
-    wanted = [pack_padded(text, None, Template(CLS, SEP), max_seq_length) for text in texts]
+    wanted = [pack_padded(text, None, CLS, SEP, max_seq_length) for text in texts]
     longest = max(int(row["input_mask"].sum()) for row in wanted)
     for name, values in trimmed(wanted, longest).items():
         np.testing.assert_array_equal(layout.features()[name], values, name)
