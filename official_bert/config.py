@@ -292,12 +292,15 @@ def inherited_and_asked(path: str | None = None, bert_config_file: str | None = 
 def load_config(path: str | None = None, *, bert_config_file: str | None = None,
                 flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = (),
                 defaults: Mapping[str, Any] | None = None, checkpoint: CheckpointValues | None = None,
-                report: Callable[[str], None] = lambda _: None) -> Config:
+                report: Callable[[str], None] = lambda _: None, count_entries: Callable[[str], int] | None = None) -> Config:
     """Returns a run's configuration by precedence. `flags` are 2018's flags on the command line, by dotted key; the YAML
     overrides `defaults`. Its own `phases` replace `steps` and `epochs` of its base.
 
     The values of a `checkpoint` override those that the YAML inherits through `base:` (`report` gets a line about it); the
     YAML's own values override both.
+
+    `count_entries` counts those of a vocabulary file ("": of the vocabulary that counts without one; 0: there is none): they are the
+    `model.vocab_size` of a model that says none; rows beyond them are reported.
 
     Raises ValueError, naming file and key, for unknown keys and wrong types, and if the YAML's own values, flags or overrides
     contradict the checkpoint's size or casing.
@@ -313,7 +316,14 @@ def load_config(path: str | None = None, *, bert_config_file: str | None = None,
     below = merge(merge(defaults or {}, inherited), checkpoint.values)
     if asked.get("phases"):  # they say how many steps the run has, instead of the base
         below = merge(below, {"training": {"steps": 0, "epochs": 0.0}})
-    return build(Config, merge(below, asked), "config")
+    config = build(Config, merge(below, asked), "config")
+    given, entries = config.model.vocab_size, count_entries(config.tokenizer.vocab_file) if count_entries else 0
+    if entries and "vocab_size" not in merge(below, asked).get("model", {}):
+        report(f"model.vocab_size: {entries}, the entries of the vocabulary {config.tokenizer.vocab_file}")
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=entries))
+    if 0 < entries < given:
+        report(f"model.vocab_size: {given}, of which {given - entries} rows are spare: the vocabulary has {entries} entries")
+    return config
 
 
 def _contradictions(stored: Mapping, asked: Mapping) -> list["Difference"]:

@@ -22,6 +22,8 @@ from official_bert.config import (
     save_config,
     to_dict,
 )
+from official_bert.models.run_folder import RunFolder
+from official_bert.training import guards, run_config
 
 
 def write(path, text):
@@ -259,3 +261,21 @@ def test_phases_replace_the_steps_of_a_base(tmp_path):
     assert [phase.steps for phase in config.phases] == [18, 10]
     asked = load_config(str(tmp_path / "phased.yaml"), flags={"training.steps": 7})
     assert asked.training.steps == 7  # both are asked for: refused where phases are planned
+
+
+def test_the_vocabulary_gives_the_size_of_the_model_unless_it_is_given(root, golden, tmp_path):
+    tiny = str(root / "configs/model/tiny.yaml")
+    said, words = [], run_config.counter_of_entries(str(tmp_path))
+    vocab_file = {"tokenizer.vocab_file": str(golden / "vocab_uncased.txt")}
+    found = load_config(tiny, flags=vocab_file, count_entries=words, report=said.append)
+    assert found.model.vocab_size == 3000 and said == [f"model.vocab_size: 3000, the entries of the vocabulary {golden}/vocab_uncased.txt"]
+    spare = load_config(tiny, flags=vocab_file, overrides=["model.vocab_size=3008"], count_entries=words, report=said.append)
+    assert spare.model.vocab_size == 3008
+    assert said[1:] == ["model.vocab_size: 3008, of which 8 rows are spare: the vocabulary has 3000 entries"]
+    assert load_config(tiny, count_entries=words).model.vocab_size == 30522  # BERT-base's, without a vocabulary
+    less = load_config(tiny, flags=vocab_file, overrides=["model.vocab_size=2999"], count_entries=words)
+    with pytest.raises(ValueError, match=r"vocab_uncased.txt: expected at most model.vocab_size = 2999 entries, got 3000"):
+        guards.check_vocabulary(less, RunFolder(""), "")
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    (tmp_path / "vocab.txt").write_bytes((golden / "vocab_uncased.txt").read_bytes())
+    assert load_config(tiny, count_entries=words).model.vocab_size == 3000  # of the run in the folder

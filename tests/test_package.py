@@ -95,8 +95,7 @@ def test_a_wheel_is_enough(tmp_path):
     types("official-bert", "build-vocab", "--input_file=text.txt", "--output_file=vocab.txt", "--vocab_size=80", "--num_unused=0")
     types("official-bert", "create-pretraining-data", "--input_file=text.txt", "--output_file=train.tfrecord", "--vocab_file=vocab.txt",
           "--max_seq_length=32", "--max_predictions_per_seq=5")
-    changes = ("training.steps=3", "options.max_seq_length=32", "options.max_predictions_per_seq=5", "model.vocab_size=80",
-               "optimizer.warmup_steps=1")
+    changes = ("training.steps=3", "options.max_seq_length=32", "options.max_predictions_per_seq=5", "optimizer.warmup_steps=1")
     types("official-bert", "pretrain", "--config=pretrain/tiny", "--input_file=train.tfrecord", "--vocab_file=vocab.txt",
           "--output_dir=run", *(f"--set={change}" for change in changes))
     types("official-bert", "export", "--checkpoint=run", "--output=served")

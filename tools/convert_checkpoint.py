@@ -200,7 +200,8 @@ def main(_) -> None:
     source = read_source(formats, stored_models, settings, FLAGS["from"].value or "")
     print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes, *source.warnings]))
     stored_models.require_config(source)
-    stored_models.check_vocabulary_rows(source)
+    if spare := stored_models.check_vocabulary_rows(source, is_own=not settings.vocab_file):
+        print(f"{source.origin}: {spare} spare rows of word embeddings are converted too: its vocabulary has fewer entries")
     if FLAGS.to == "tf1":
         refuse_casing_of_name(source, FLAGS.output)
     with written_folder(FLAGS.output) as unchecked:

@@ -54,7 +54,8 @@ def main(_) -> None:
     def make_config():
         config = load_config(path, bert_config_file=bert_config_file, flags=given, report=print,
                              overrides=overrides + ([] if path else ["task=squad"]), checkpoint=run_config.checkpoint_values(*start),
-                             defaults=merge({} if path else FINE_TUNING, ANSWERS_OF_2018))
+                             defaults=merge({} if path else FINE_TUNING, ANSWERS_OF_2018),
+                             count_entries=run_config.counter_of_entries(FLAGS.output_dir))
         check_task(config)
         run_config.require_vocabulary(config)
         return config

@@ -243,6 +243,16 @@ def test_mistakes_leave_nothing(convert, google, tmp_path, values, message, monk
     assert sorted(os.listdir(tmp_path)) == ["google", "short.txt"]
 
 
+def test_spare_rows_are_converted_with_a_vocabulary_of_fewer_entries(convert, google, tmp_path):
+    """As published models have them: more rows than entries, for a multiple of 8 or 128."""
+    vocab = google / "vocab.txt"
+    vocab.write_text("".join(vocab.read_text(encoding="utf-8").splitlines(keepends=True)[:-8]), encoding="utf-8")
+    for name in ("hugging_face", "keras_hub", "ours", "tf1"):
+        assert "8 spare rows of word embeddings are converted too" in convert(to=name, input=google, output=tmp_path / name)
+        again = formats.read(str(tmp_path / name))
+        assert len(again.weights["embeddings/word_embeddings"]) == 3000 and len(again.vocab) == 2992, name
+
+
 def test_a_mistake_is_one_line_and_a_bad_status(golden, tmp_path):
     shutil.copy(golden / "tf1_bert/bert_model.ckpt.index", tmp_path)
     shutil.copy(golden / "tf1_bert/bert_model.ckpt.data-00000-of-00001", tmp_path)

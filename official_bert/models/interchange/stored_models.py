@@ -87,12 +87,18 @@ def class_names(stored: StoredModel) -> list[str]:
     return list(stored.labels) if len(stored.labels) == count else [f"LABEL_{index}" for index in range(count)]
 
 
-def check_vocabulary_rows(stored: StoredModel) -> None:
-    """Raises ValueError unless the vocabulary has as many entries as the table of word embeddings has rows."""
+def check_vocabulary_rows(stored: StoredModel, is_own: bool = False) -> int:
+    """Returns how many rows of the table of word embeddings are spare: the model's own vocabulary may have fewer entries.
+
+    Raises ValueError for a vocabulary of more entries, and for another one than its own with fewer.
+    """
     rows = len(stored.weights["embeddings/word_embeddings"])
-    if stored.vocab is not None and len(stored.vocab) != rows:
+    spare = 0 if stored.vocab is None else rows - len(stored.vocab)
+    if spare < 0 or (spare and not is_own):
+        assert stored.vocab is not None
         raise ValueError(f"{stored.origin}: the vocabulary has {len(stored.vocab)} entries, but the table of word embeddings "
                          f"{rows} rows; give the vocabulary that goes with it ([unusedN] entries may fill it up)")
+    return spare
 
 
 def read_config(folder: str) -> ModelConfig | None:
