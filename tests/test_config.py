@@ -265,7 +265,7 @@ def test_phases_replace_the_steps_of_a_base(tmp_path):
 
 def test_the_vocabulary_gives_the_size_of_the_model_unless_it_is_given(root, golden, tmp_path):
     tiny = str(root / "configs/model/tiny.yaml")
-    said, words = [], run_config.counter_of_entries(str(tmp_path))
+    said, words = [], run_config.counter_of_entries(RunFolder(str(tmp_path)))
     vocab_file = {"tokenizer.vocab_file": str(golden / "vocab_uncased.txt")}
     found = load_config(tiny, flags=vocab_file, count_entries=words, report=said.append)
     assert found.model.vocab_size == 3000 and said == [f"model.vocab_size: 3000, the entries of the vocabulary {golden}/vocab_uncased.txt"]

@@ -47,7 +47,7 @@ def main(_) -> None:
     placement, run, given = Placement(**command_line.placement_values(FLAGS)), RunFolder(FLAGS.output_dir), given_flags(FLAGS)
     named = ["task=glue", f"options.dataset={dataset}", *(["options.language=zh"] if dataset == "xnli" else [])]  # as XnliProcessor of 2018
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given, overrides=[*named, *FLAGS.set], report=print,
-                         defaults=merge(run_config.DEFAULTS, AS_IN_2018), count_entries=run_config.counter_of_entries(FLAGS.output_dir),
+                         defaults=merge(run_config.DEFAULTS, AS_IN_2018), count_entries=run_config.counter_of_entries(run),
                          checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
     if steps.train:
         run_config.check_read(config, run_config.asked_keys(given, FLAGS.set))

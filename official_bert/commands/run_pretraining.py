@@ -58,7 +58,7 @@ def main(_) -> None:
         (["idle_seconds"], FLAGS.mode == "eval_continuous", "--mode=eval_continuous")])
     checkpoint = run_config.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "", pretraining=True)
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
-                         checkpoint=checkpoint, report=print, count_entries=run_config.counter_of_entries(FLAGS.output_dir),
+                         checkpoint=checkpoint, report=print, count_entries=run_config.counter_of_entries(RunFolder(FLAGS.output_dir)),
                          defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
     evaluates = FLAGS.mode == "eval" or (FLAGS.mode == "train" and not do_train)
     if (evaluates or FLAGS.mode == "eval_continuous") and not (FLAGS.config or FLAGS.bert_config_file):

@@ -96,7 +96,7 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
     checkpoint = run_config.checkpoint_values(init_checkpoint, output_dir, vocab_file)
     config = load_config(path or None, overrides=overrides, defaults=run_config.DEFAULTS, checkpoint=checkpoint, report=report,
-                         count_entries=run_config.counter_of_entries(output_dir), **more)
+                         count_entries=run_config.counter_of_entries(RunFolder(output_dir)), **more)
     if not train:
         return run_config.with_classes_of(config, init_checkpoint)
     run_config.check_read(config, run_config.asked_keys(more.get("flags"), overrides))

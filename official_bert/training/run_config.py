@@ -48,11 +48,10 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     return CheckpointValues(model | {"tokenizer": known} | own, f"--init_checkpoint={stored.origin}")
 
 
-def counter_of_entries(output_dir: str) -> Callable[[str], int]:
-    """Returns what counts the entries of a vocabulary file or, if there is none, of the vocabulary of the run in a folder; 0 without both.
-    """
+def counter_of_entries(run: RunFolder) -> Callable[[str], int]:
+    """Returns what counts the entries of a vocabulary file or, if there is none, that of a run; 0 without both."""
     def count(vocab_file: str) -> int:
-        path = vocab_file if vocab_file and exists(vocab_file) else RunFolder(output_dir).vocab_file
+        path = vocab_file if vocab_file and exists(vocab_file) else run.vocab_file
         return max(loading.entries(path).values()) + 1 if path else 0
     return count
 
