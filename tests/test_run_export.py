@@ -39,9 +39,11 @@ def run_export(*arguments):
 
 def test_a_run_becomes_a_model_that_answers_text_and_ids(run_folder, tmp_path):
     folder, model = run_folder
+    (folder / "README.md").write_text("the run's card")
     finished = run_export(f"--checkpoint={folder}", f"--output={tmp_path / 'blank'}", "--top_k=2",
                           "--warmup_batch_sizes=1")
     assert finished.returncode == 0, finished.stderr
+    assert (tmp_path / "blank" / "README.md").read_text() == "the run's card"
     assert f"{tmp_path}/blank/text/1: text -> tokens, probabilities, truncated" in finished.stdout
     found = load_exported(str(tmp_path / "blank"))(text=["the [MASK] is", "the " * 30])
     assert found["tokens"].shape == (2, 1, 2) and found["truncated"].tolist() == [False, True]

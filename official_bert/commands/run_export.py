@@ -9,10 +9,12 @@ writes models/small/onnx/1 and models/small/litert/1 as well, for ONNX Runtime a
 
 from official_bert.command_line import run_main
 
+import os
+
 from absl import flags
 
 from official_bert import command_line
-from official_bert.files import exists
+from official_bert.files import exists, read_text
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("checkpoint", None, "A training run's output folder (its best checkpoint, if training.answer_with says so, or its "
@@ -67,6 +69,8 @@ flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the wa
 def main(_) -> None:
     """Loads the run, exports its model and prints the folders written."""
     from official_bert.interface.input_files import read_file
+    from official_bert.models.run_folder import CARD_FILE, RunFolder
+    from official_bert.reports.model_card import write_card
     from official_bert.serving.export import ExportOptions, export
     from official_bert.serving.formats.writing import FormatOptions, check_formats
     from official_bert.serving.precision import policy_of
@@ -99,6 +103,8 @@ def main(_) -> None:
             output=FLAGS.output, version=FLAGS.version, batch_sizes=[int(size) for size in sizes], precision=FLAGS.precision,
             formats=FLAGS.format, other_formats=FormatOptions(opset=FLAGS.opset, texts=texts))):
         print(line)
+    if (run := RunFolder.holding(FLAGS.checkpoint)) and exists(run.file(CARD_FILE)):
+        write_card(os.path.join(FLAGS.output, CARD_FILE), read_text(run.file(CARD_FILE)))
 
 
 def _check_texts(served, config, check_file: str, check_label: str, check_loss: float):

@@ -40,6 +40,7 @@ CONFIG_FILE = "config.yaml"  # also of an exported model, as is VOCAB_FILE
 LOG_FILE, EVAL_LOG_FILE, BOARD_FOLDER = "log.jsonl", "eval_log.jsonl", "tensorboard"
 BEST_FOLDER, METRIC_FILE, TUNED_FILE = "best", "metric.json", "tuned.json"
 ORIGIN_FILE, REWINDS_FILE, SEARCH_FILE, RESULTS_FILE = "data.json", "rewinds.json", "search.json", "eval_results.txt"
+CARD_FILE = "README.md"
 CHECKPOINT, STATE_FILE, LOCK_FILE = "ckpt", "checkpoint", ".lock"
 NUMBERED = re.compile(r"(.+)-(\d+)")
 NAMED_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"', re.MULTILINE)  # in TensorFlow's state file

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import scipy.stats
 
-RESAMPLES = 1000  # of the bootstrap
+RESAMPLES = 1000  # of the bootstrap of a comparison
+CARD_RESAMPLES = 200  # of that of each finished run, which does not wait for it
 CONFIDENCE = 0.95
 
 
@@ -67,10 +68,7 @@ def measure_differences(first: ComparableAnswers, second: ComparableAnswers, res
                 drawn = scipy.stats.bootstrap((rows,), difference, n_resamples=resamples, method="percentile", vectorized=False,
                                               random_state=np.random.default_rng(seed)).bootstrap_distribution \
                     if len(rows) > 1 else np.array([math.nan])
-            known = drawn[np.isfinite(drawn)]  # a correlation of equal scores is not defined
-            tail = (1.0 - CONFIDENCE) / 2.0
-            low, high = np.quantile(known, [tail, 1.0 - tail]) if 2 * len(known) > len(drawn) else (math.nan, math.nan)
-            yield Difference(name, ours[name], theirs[name], float(low), float(high))
+            yield Difference(name, ours[name], theirs[name], *_percentile_interval(drawn))
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> tuple[int, int, float]:
@@ -88,3 +86,19 @@ def differing_rows(first: ComparableAnswers, second: ComparableAnswers) -> list[
     """Returns the rows with different answers: `row` (from 0), `text`, `gold`, `first`, `second`."""
     return [{"row": row, "text": first.questions[row], "gold": first.gold[row], "first": one, "second": other}
             for row, (one, other) in enumerate(zip(first.answers, second.answers)) if one != other]
+
+
+def measure_interval(answers: ComparableAnswers, resamples: int = CARD_RESAMPLES, seed: int = 0) -> dict[str, tuple[float, float]]:
+    """Returns the percentile interval of each metric, from a bootstrap over the rows; NaN if a metric is not defined in most resamples."""
+    rng, count = np.random.default_rng(seed), len(answers.questions)
+    drawn = [answers.measure(rng.integers(count, size=count)) for _ in range(resamples)] if count > 1 else []
+    return {name: _percentile_interval(np.array([one[name] for one in drawn])) for name in (drawn[0] if drawn else ())}
+
+
+def _percentile_interval(drawn: np.ndarray) -> tuple[float, float]:
+    """The interval of a bootstrap's values, without those that are not defined (a correlation of equal scores)."""
+    known, tail = drawn[np.isfinite(drawn)], (1.0 - CONFIDENCE) / 2.0
+    if 2 * len(known) <= len(drawn):
+        return math.nan, math.nan
+    low, high = np.quantile(known, [tail, 1.0 - tail])
+    return float(low), float(high)

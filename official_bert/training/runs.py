@@ -10,15 +10,16 @@ from tensorflow.python.framework import ops
 
 from official_bert.config import differences, to_dict
 from official_bert.copies import original_paths
-from official_bert.data.sources import BatchSource
+from official_bert.data.sources import BatchSource, ExampleSource
 from official_bert.models.checkpoints import checkpoint_at, last_weights, trained_weights
-from official_bert.models.run_folder import LOG_FILE, RunFolder, step_of, tuned_for, write_tuned
+from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of, tuned_for, write_tuned
 from official_bert.reports.sections import Section
 from official_bert.training import evaluation, loop, run_config
 from official_bert.training.distribution import Placement, answering_scope, is_first_worker, set_precision
 from official_bert.training.reporting.announcement import cut_rows
 from official_bert.training.task import (
     TRAIN_AND_EVALUATE,
+    Comparable,
     ConstantAnswers,
     DataFiles,
     Examined,
@@ -99,6 +100,8 @@ def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
         predictions = predict(resolved, resolved.tests.source, weights, report)
         folder.make()
         report(f"wrote {', '.join(resolved.tests.write(predictions, output_dir))}")
+    if first and steps.train:
+        _write_card(examined[0], files, metrics, folder, report)
     if first and task.config.training.report and metrics:
         for found in examined:
             _write_report(*found, metrics, folder, report)
@@ -111,6 +114,27 @@ def _tell_tuned(before: TaskBase, after: TaskBase, what: str, report: Callable[[
     if changed:
         report(f"{what}: {'; '.join(one.describe() for one in changed)}")
     return bool(changed)
+
+
+def _write_card(examined: tuple[Resolved, Predictions], files: DataFiles, metrics: Mapping[str, float], run: RunFolder,
+                report: Callable[[str], None]) -> None:
+    """Writes the model card of a run that has ended."""
+    from official_bert.reports.model_card import make_card, write_card
+    resolved, predictions = examined
+    held_out, origin = resolved.held_out, run.origin
+    answers = held_out.comparable(predictions) if metrics and predictions and isinstance(held_out, Comparable) else {}
+    evaluated = str(files.eval_file or files.data_dir or f"a part of {os.path.basename(str(files.train_file))}")
+    data = [("training", str(files.train_file or files.data_dir), _count(resolved.train)),
+            *([("evaluation", evaluated, _count(held_out.source))] if held_out else [])]
+    card = make_card(os.path.basename(run.path.rstrip("/")), resolved.task.config, str(origin.get("init_checkpoint", "")), data, metrics,
+                     answers)
+    if write_card(run.file(CARD_FILE), card):
+        report(f"wrote {run.file(CARD_FILE)}")
+
+
+def _count(source: BatchSource | None) -> int | None:
+    """The rows of a source, each window of a text one; None if they are not in memory."""
+    return len(source.examples) if isinstance(source, ExampleSource) else None
 
 
 def _write_report(resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float], run: RunFolder,

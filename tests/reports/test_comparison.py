@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from made_finetuning import fixture_data, perfect
+from made_finetuning import fixture_data, make_config, perfect, resolve
 
 from official_bert.reports import comparison
 from official_bert.training.search import values_of_best_setting
+from official_bert.training.task import Steps
 
 
 def answers_right(right):
@@ -65,3 +66,15 @@ def test_the_spread_of_a_search_is_that_of_the_seeds_of_its_best_setting():
     runs["rate2-seed2"] = {"config": {"seed": 2, "optimizer": {"learning_rate": 2}}, "metrics": None}  # has diverged
     values, spread = values_of_best_setting({"metric": "accuracy", "best": "rate2-seed1", "runs": runs})
     assert values == [0.7, 0.9] and spread == pytest.approx(np.sqrt(0.02))
+
+
+def test_answers_with_several_labels_are_those_of_the_tuned_threshold(tmp_path):
+    file = tmp_path / "dev.csv"
+    file.write_text("text,label\nit rained,\"a,b\"\nthree,a\nthe atlas,\n")
+    options = {"kind": "multi_label", "labels": ["a", "b"], "threshold": "tuned", "label_separator": ","}
+    config = make_config("classification", options=options)
+    held_out = resolve(config, Steps(train=False), eval_file=file).held_out
+    rows = [held_out.source.examples[index] for index in np.concatenate(held_out.source.plan(0))]
+    logits = [{"logits": np.asarray(row["label_ids"] if "label_ids" in row else row["label_matrix"], np.float32) - 3.0} for row in rows]
+    answers = held_out.comparable(logits)[""]
+    assert answers.answers == answers.gold == ["a, b", "a", "(none)"] and answers.measure(np.arange(3))["exact_match"] == 1.0

@@ -71,6 +71,8 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     assert (output / WRITTEN[kind]).stat().st_size
     written = json.loads((output / "report.json").read_text())
     assert written["metrics"] == metrics and (output / "report.html").stat().st_size and REPORTED[kind] <= set(written)
+    card = (output / "README.md").read_text()
+    assert f"| task | {task_name} |" in card and all(name.replace("_", "\\_") in card for name in metrics)
     stored = RunFolder(str(output)).config()
     again = runs.run(load_task(stored), data_files(**files), str(output), Placement(), steps=Steps(train=False), report=lambda _: None)
     assert {key: again[key] for key in metrics} == pytest.approx(metrics, rel=1e-5, abs=1e-5)

@@ -293,13 +293,18 @@ class TextSets:
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores of the classes, calibration and the worst mistakes on each set, with the thresholds that the evaluation tunes."""
-        task = self.task.with_tuned(self.task.tuned_options(self.evaluate(predictions)))
+        task = self._tuned(predictions)
         return [section for one, rows, logits in self._by_set(predictions) if len(rows)
                 for section in examine(task.head, task.classes.labels, task.answer, one, rows, logits)]
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """The answers to each set of rows."""
-        return {one.name: comparable(self.task, one, rows, logits) for one, rows, logits in self._by_set(predictions) if len(rows)}
+        """The answers to each set of rows, with the thresholds that the evaluation tunes."""
+        task = self._tuned(predictions)
+        return {one.name: comparable(task, one, rows, logits) for one, rows, logits in self._by_set(predictions) if len(rows)}
+
+    def _tuned(self, predictions: Predictions) -> TextClassification:
+        """The task with what an evaluation of these predictions tunes."""
+        return self.task.with_tuned(self.task.tuned_options(self.evaluate(predictions)))
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes a file for each set."""
