@@ -13,6 +13,7 @@ from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource, ExampleSource
 from official_bert.models.checkpoints import checkpoint_at, last_weights, trained_weights
 from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of, tuned_for, write_tuned
+from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.training import evaluation, loop, run_config
 from official_bert.training.distribution import Placement, answering_scope, is_first_worker, set_precision
@@ -122,7 +123,9 @@ def _write_card(examined: tuple[Resolved, Predictions], files: DataFiles, metric
     from official_bert.reports.model_card import make_card, write_card
     resolved, predictions = examined
     held_out, origin = resolved.held_out, run.origin
-    answers = held_out.comparable(predictions) if metrics and predictions and isinstance(held_out, Comparable) else {}
+    answers: Mapping[str, ComparableAnswers] = {}
+    if metrics and predictions and isinstance(held_out, Comparable):
+        answers = held_out.comparable(predictions)
     evaluated = str(files.eval_file or files.data_dir or f"a part of {os.path.basename(str(files.train_file))}")
     data = [("training", str(files.train_file or files.data_dir), _count(resolved.train)),
             *([("evaluation", evaluated, _count(held_out.source))] if held_out else [])]
