@@ -62,14 +62,23 @@ class TokenizerConfig:
     do_lower_case: bool = True  # other tokenizers' files say it themselves
 
 
+# Fields of the schedule warmup_stable_decay alone, their defaults, and the schedules that read them.
+STABLE_FIELDS = tuple((key, default, ("warmup_stable_decay",))
+                      for key, default in (("decay_steps", 0), ("decay_proportion", 0.0), ("decay_shape", "linear")))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """The optimizer and its learning-rate schedule; the defaults are those of 2018's pre-training."""
 
-    name: Literal["adamw", "adamw_bias_corrected", "lamb"] = "adamw"  # adamw: as in 2018, without bias correction
+    name: Literal["adamw", "adamw_bias_corrected", "lamb", "stable_adamw"] = "adamw"  # adamw: as in 2018, without bias correction
     learning_rate: float = 1e-4  # peak, reached at the end of the warm-up
-    schedule: Literal["linear", "polynomial", "constant"] = "linear"  # after the warm-up, towards end_learning_rate
+    # After the warm-up, towards end_learning_rate; warmup_stable_decay keeps the peak until the decay begins.
+    schedule: Literal["linear", "polynomial", "constant", "warmup_stable_decay"] = "linear"
     power: float = 1.0  # of the polynomial schedule
+    decay_steps: int = 0  # last steps of the run, in which warmup_stable_decay lowers the rate
+    decay_proportion: float = 0.0  # share of all steps, used if decay_steps is 0
+    decay_shape: Literal["linear", "one_minus_sqrt"] = "linear"  # of warmup_stable_decay: the factor 1 - x or 1 - sqrt(x)
     end_learning_rate: float = 0.0
     warmup_steps: int = 0
     warmup_proportion: float = 0.0  # share of all steps, used if warmup_steps is 0
@@ -82,17 +91,22 @@ class OptimizerConfig:
     head_rate: float = 1.0  # of the rate, at which the task's head learns
 
     def __post_init__(self):
-        for key in ("learning_rate", "power", "end_learning_rate", "warmup_steps", "weight_decay_rate", "epsilon", "clip_norm"):
+        for key in ("learning_rate", "power", "end_learning_rate", "warmup_steps", "decay_steps", "weight_decay_rate", "epsilon", "clip_norm"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ValueError(f"config.optimizer.{key}: expected at least 0, got {getattr(self, key)}")
         for key in ("beta_1", "beta_2"):
             if not (0 < getattr(self, key) < 1 or (getattr(self, key) == 0 and self.name == "adamw")):
                 raise ValueError(f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got {getattr(self, key)}")
-        for key, default, names in (("power", 1.0, ("polynomial",)), ("end_learning_rate", 0.0, ("linear", "polynomial"))):
+        for key, default, names in (("power", 1.0, ("polynomial",)), *STABLE_FIELDS,
+                                    ("end_learning_rate", 0.0, ("linear", "polynomial", "warmup_stable_decay"))):
             refuse_unused(f"config.optimizer.{key}", getattr(self, key), default,
                           f"schedule {' or '.join(names)} (not {self.schedule})", self.schedule in names)
-        if not 0 <= self.warmup_proportion <= 1:
-            raise ValueError(f"config.optimizer.warmup_proportion: expected a share from 0 to 1, got {self.warmup_proportion}")
+        for key in ("warmup_proportion", "decay_proportion"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ValueError(f"config.optimizer.{key}: expected a share from 0 to 1, got {getattr(self, key)}")
+        if self.schedule == "warmup_stable_decay" and not (self.decay_steps or self.decay_proportion):
+            raise ValueError("config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0 for the schedule "
+                             "warmup_stable_decay, got neither; without a decay use the schedule constant")
         if not 0.0 < self.layer_decay <= 1.0:
             raise ValueError(f"config.optimizer.layer_decay: expected a factor above 0, at most 1, got {self.layer_decay}")
         if not 0.0 < self.head_rate < float("inf"):

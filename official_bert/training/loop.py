@@ -23,6 +23,7 @@ from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolde
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
 from official_bert.training.reporting.run_log import Profile, Watcher
+from official_bert.training.schedules.learning_rate import check_lengths
 from official_bert.training.schedules.phases import Phase, evaluation_steps, plan, resolved_config
 from official_bert.training.spikes import MOST_REWINDS, Spikes
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Predictions, Resolved, Steps, TaskBase
@@ -67,6 +68,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
             phases = plan(task, files, steps)
             guards.check_patience(phases)
             profile.check(phases[-1].last)
+            check_lengths(task.config.optimizer, phases[-1].last)
             task.draw_first_weights(phases[0].resolved.model)
             frozen = parts.freeze(phases[0].resolved.model, task.config.training.freeze)
         config = resolved_config(task, phases)

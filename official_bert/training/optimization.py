@@ -2,7 +2,8 @@
 
 `adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
 biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
-2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. Updates of large weights are compiled by XLA, which
+2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. `stable_adamw` is AdamW as published with Adafactor's
+clipping of each weight's update (Wortsman et al., 2023, algorithm 2), as ModernBERT was trained. Updates of large weights are compiled by XLA, which
 takes a weight's numbers through memory a few times instead of many; once in a process for all weights of a shape, in every training.
 """
 
@@ -17,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import OptimizerConfig
-from official_bert.training.schedules.learning_rate import scheduled_rate
+from official_bert.training.schedules.learning_rate import check_lengths, scheduled_rate
 
 READ_BY_UPDATE = ("name", "beta_1", "beta_2", "epsilon", "weight_decay_rate")  # fields of OptimizerConfig
 BLOCK = 2 ** 14  # numbers of a weight that are updated together on a CPU: with both moments and the gradient half a megabyte
@@ -52,6 +53,8 @@ def update(config: OptimizerConfig, weight: tf.Tensor, gradient: tf.Tensor, mome
         change += config.weight_decay_rate * weight
     if config.name == "lamb" and decayed:
         change *= trust_ratio(weight, change)
+    if config.name == "stable_adamw":  # the decay too, as the rate of the weight is divided
+        change /= tf.maximum(1.0, surprise(gradient, corrected_second, config.epsilon))
     return weight - rate * change, Moments(first, second)
 
 
@@ -59,6 +62,15 @@ def trust_ratio(weight: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
     """LAMB's `|weight| / |change|`, 1 if either is 0."""
     weight_norm, change_norm = tf.norm(weight), tf.norm(change)
     return tf.where((weight_norm > 0) & (change_norm > 0), tf.math.divide_no_nan(weight_norm, change_norm), 1.0)
+
+
+def surprise(gradient: tf.Tensor, second: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """The root mean square of a weight's gradient over its expected size: above 1 if the gradients are larger than before.
+
+    The second moment follows a sudden growth of the gradients only after many steps; until then, updates are too large.
+    `second` is bias-corrected. A gradient that was always 0 counts as 0.
+    """
+    return tf.sqrt(tf.reduce_mean(tf.math.divide_no_nan(tf.square(gradient), tf.maximum(second, epsilon ** 2))))
 
 
 def clip_scale(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
@@ -86,7 +98,7 @@ def update_in_place(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool
     The variables are plain ones. A compiled function takes a `DistributedVariable` of the same shape for the one that it was traced
     with (TensorFlow's `DistributedVariableTraceType`): pass the copy of one device.
     """
-    needs_norms = rule.name == "lamb" and decayed  # of whole weights
+    needs_norms = rule.name == "stable_adamw" or (rule.name == "lamb" and decayed)  # of whole weights
     whole = needs_norms or block_size(math.prod(shape)) < BLOCK / 16 or tf.config.list_logical_devices("GPU")
     return _compiled(_overwrite if whole else _overwrite_in_blocks, _read_fields(rule), shape, decayed)
 
@@ -166,14 +178,16 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def __init__(self, total_steps: int, optimizer: str = "adamw", peak_learning_rate: float = 1e-4,
                  schedule: str = "linear", power: float = 1.0, end_learning_rate: float = 0.0, warmup_steps: int = 0,
                  weight_decay_rate: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
-                 clip_norm: float = 1.0, name: str = "bert_optimizer", **kwargs):
+                 clip_norm: float = 1.0, name: str = "bert_optimizer", decay_steps: int = 0, decay_shape: str = "linear", **kwargs):
         kwargs.pop("learning_rate", None)
         super().__init__(learning_rate=peak_learning_rate, name=name, **kwargs)
         self.total_steps = total_steps
         self.rule = OptimizerConfig(
             name=optimizer, learning_rate=peak_learning_rate, schedule=schedule, power=power,  # type: ignore[arg-type]
             end_learning_rate=end_learning_rate, warmup_steps=warmup_steps, weight_decay_rate=weight_decay_rate,
-            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, clip_norm=clip_norm)
+            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, clip_norm=clip_norm,
+            decay_steps=decay_steps, decay_shape=decay_shape)  # type: ignore[arg-type]
+        check_lengths(self.rule, total_steps)
 
     def build(self, variables):
         """Makes the moments of every variable."""
@@ -203,6 +217,6 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def get_config(self):
         rule = dataclasses.asdict(self.rule)
         renamed = {"optimizer": rule.pop("name"), "peak_learning_rate": rule.pop("learning_rate")}
-        for key in ("warmup_proportion", "layer_decay", "head_rate"):  # of whole trainings
+        for key in ("warmup_proportion", "decay_proportion", "layer_decay", "head_rate"):  # of whole trainings
             rule.pop(key)
         return super().get_config() | {"total_steps": self.total_steps} | renamed | rule

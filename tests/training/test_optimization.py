@@ -11,10 +11,24 @@ from official_bert.training.schedules import learning_rate
 RNG = np.random.default_rng(3)
 WEIGHT = RNG.normal(size=(4, 3)).astype("float32")
 GRADIENTS = RNG.normal(size=(5, 4, 3)).astype("float32")
+STABLE = {"schedule": "warmup_stable_decay", "decay_steps": 4}
+
+
+def numpy_stable_adamw(gradients, decayed, rate=0.1, b1=0.9, b2=0.999, eps=1e-6, decay=0.01):
+    """StableAdamW as Wortsman et al. (2023), algorithm 2, write it: with debiased betas instead of corrected moments."""
+    w, m, v = WEIGHT.astype("float64"), 0.0, 0.0
+    for t, g in enumerate(gradients.astype("float64"), 1):
+        d1, d2 = (b * (1 - b ** (t - 1)) / (1 - b ** t) for b in (b1, b2))
+        m, v = d1 * m + (1 - d1) * g, d2 * v + (1 - d2) * g * g
+        own_rate = rate / max(1.0, np.sqrt(np.mean(g * g / np.maximum(v, eps ** 2))))
+        w = w - own_rate * (decay * w if decayed else 0.0) - own_rate * m / (np.sqrt(v) + eps)
+    return w
 
 
 def numpy_steps(name, decayed, rate=0.1, b1=0.9, b2=0.999, eps=1e-6, decay=0.01):
     """Updates in NumPy: Loshchilov and Hutter (2019), algorithm 2; You et al. (2020), algorithm 2; 2018's without bias correction."""
+    if name == "stable_adamw":
+        return numpy_stable_adamw(GRADIENTS, decayed, rate, b1, b2, eps, decay)
     w, m, v = WEIGHT.astype("float64"), 0.0, 0.0
     for t, g in enumerate(GRADIENTS.astype("float64"), 1):
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
@@ -27,7 +41,7 @@ def numpy_steps(name, decayed, rate=0.1, b1=0.9, b2=0.999, eps=1e-6, decay=0.01)
 
 
 @pytest.mark.parametrize("decayed", [True, False])
-@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb"])
+@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb", "stable_adamw"])
 def test_updates_are_those_of_the_papers(name, decayed):
     config = OptimizerConfig(name=name)
     weight, moments = tf.constant(WEIGHT), Moments(tf.zeros((4, 3)), tf.zeros((4, 3)))
@@ -35,6 +49,25 @@ def test_updates_are_those_of_the_papers(name, decayed):
         weight, moments = optimization.update(config, weight, tf.constant(gradient), moments, tf.constant(0.1),
                                               tf.constant(step, tf.int64), decayed)
     np.testing.assert_allclose(weight, numpy_steps(name, decayed), rtol=1e-5, atol=1e-6)
+
+
+def test_stable_adamw_takes_a_smaller_step_after_a_gradient_that_suddenly_grows():
+    gradients = np.concatenate([GRADIENTS[:1]] * 4 + [100 * GRADIENTS[:1]])
+    gradients[:, 0] = 0.0  # a row of four without any gradient
+    leaps = {}
+    for name in ("stable_adamw", "adamw_bias_corrected"):
+        before = weight = tf.constant(WEIGHT)
+        moments = Moments(tf.zeros((4, 3)), tf.zeros((4, 3)))
+        for step, gradient in enumerate(gradients):
+            before = weight
+            weight, moments = optimization.update(OptimizerConfig(name=name), weight, tf.constant(gradient), moments, tf.constant(0.1),
+                                                  tf.constant(step, tf.int64), True)
+        leaps[name] = (weight - before).numpy()
+        if name == "stable_adamw":
+            np.testing.assert_allclose(weight, numpy_stable_adamw(gradients, True), rtol=1e-5, atol=1e-6)
+    # Equal gradients are expected ones. Then g is 100 and v about (4 * 1 + 100^2) / 5 in three rows of four.
+    ratio = np.sqrt(0.75 * 100 ** 2 / (10004 / 5))
+    np.testing.assert_allclose(leaps["adamw_bias_corrected"] / leaps["stable_adamw"], ratio, rtol=5e-3)
 
 
 @pytest.mark.parametrize(("path", "decayed"), [
@@ -52,10 +85,38 @@ def test_layer_norms_and_biases_do_not_decay(path, decayed):
     ({"warmup_steps": 4}, 9, 0.0), ({"warmup_steps": 4}, 99, 0.0),
     ({"warmup_proportion": 0.2}, 0, 0.5), ({"warmup_proportion": 0.2}, 1, 0.8),
     ({"schedule": "constant", "warmup_steps": 2}, 0, 0.5), ({"schedule": "constant", "warmup_steps": 2}, 9, 1.0),
-    ({"schedule": "polynomial", "power": 2.0, "end_learning_rate": 0.2}, 4, 0.4)])
+    ({"schedule": "polynomial", "power": 2.0, "end_learning_rate": 0.2}, 4, 0.4),
+    (STABLE | {"warmup_steps": 2}, 0, 0.5), (STABLE, 5, 1.0), (STABLE, 6, 0.75), (STABLE, 9, 0.0), (STABLE, 99, 0.0),
+    (STABLE | {"decay_shape": "one_minus_sqrt"}, 5, 1.0), (STABLE | {"decay_shape": "one_minus_sqrt"}, 6, 0.5),
+    (STABLE | {"decay_shape": "one_minus_sqrt", "end_learning_rate": 0.2}, 6, 0.6),
+    (STABLE | {"decay_shape": "one_minus_sqrt"}, 8, 1 - 0.75 ** 0.5),
+    ({"schedule": "warmup_stable_decay", "decay_proportion": 0.29}, 8, 0.5)])
 def test_schedules_as_worked_out_by_hand(config, step, rate):
     found = learning_rate.scheduled_rate(OptimizerConfig(learning_rate=1.0, **config), tf.constant(step, tf.int64), 10)
     assert float(found) == pytest.approx(rate, abs=1e-6)
+
+
+def test_a_stable_schedule_of_decay_alone_is_the_linear_one_and_its_stable_part_does_not_depend_on_the_length():
+    linear, stable = OptimizerConfig(), OptimizerConfig(schedule="warmup_stable_decay", decay_proportion=1.0)
+    steps = tf.range(20)
+    np.testing.assert_allclose(learning_rate.scheduled_rate(stable, steps, 20), learning_rate.scheduled_rate(linear, steps, 20), rtol=1e-6)
+    short, long = (learning_rate.scheduled_rate(OptimizerConfig(**STABLE, warmup_steps=3), steps, total) for total in (10, 20))
+    np.testing.assert_array_equal(short[:6], long[:6])
+
+
+@pytest.mark.parametrize(("config", "message"), [
+    ({"schedule": "warmup_stable_decay"}, "config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0"),
+    ({"decay_steps": 4}, r"config.optimizer.decay_steps: expected schedule warmup_stable_decay \(not linear\) beside it"),
+    ({"schedule": "constant", "decay_shape": "one_minus_sqrt"}, "config.optimizer.decay_shape: expected schedule warmup_stable_decay"),
+    (STABLE | {"power": 2.0}, "config.optimizer.power: expected schedule polynomial"),
+    (STABLE | {"decay_steps": -1}, "config.optimizer.decay_steps: expected at least 0, got -1"),
+    (STABLE | {"decay_proportion": 1.5}, "config.optimizer.decay_proportion: expected a share from 0 to 1, got 1.5"),
+    (STABLE | {"warmup_steps": 7}, "expected a warm-up and a decay of at most the training's 10 steps, got 7 and 4"),
+    ({"schedule": "warmup_stable_decay", "decay_proportion": 0.01}, "config.optimizer.decay_proportion: expected at least one of the tr"),
+    ({"name": "stable_adamw", "beta_1": 0.0}, "config.optimizer.beta_1")])
+def test_schedules_that_cannot_be_are_refused_with_the_key(config, message):
+    with pytest.raises(ValueError, match=message):
+        learning_rate.check_lengths(OptimizerConfig(**config), 10)
 
 
 @pytest.mark.parametrize(("clip_norm", "scale"), [(1.0, 0.2), (6.0, 1.0), (0.0, 1.0)])
@@ -63,7 +124,7 @@ def test_gradients_are_scaled_to_the_norm_that_they_may_have(clip_norm, scale):
     assert float(optimization.clip_scale(tf.constant(5.0), clip_norm)) == pytest.approx(scale, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb"])
+@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb", "stable_adamw"])
 def test_the_keras_optimizer_takes_the_same_steps(name):
     layer = keras.layers.Dense(3, name="dense")
     layer.build((None, 4))
@@ -74,6 +135,13 @@ def test_the_keras_optimizer_takes_the_same_steps(name):
     np.testing.assert_allclose(layer.kernel, numpy_steps(name, decayed=True), rtol=1e-5, atol=1e-6)
     again = BertOptimizer.from_config(optimizer.get_config())
     assert (again.rule, again.total_steps) == (optimizer.rule, 10)
+
+
+def test_the_keras_optimizer_keeps_a_stable_schedule_through_its_configuration():
+    optimizer = BertOptimizer(10, "stable_adamw", **STABLE, decay_shape="one_minus_sqrt")
+    assert BertOptimizer.from_config(optimizer.get_config()).rule == optimizer.rule
+    with pytest.raises(ValueError, match="the training's 3 steps"):
+        BertOptimizer(3, **STABLE)
 
 
 def test_the_keras_optimizer_trains_a_keras_model():
@@ -104,7 +172,7 @@ def test_a_block_is_the_largest_divisor_of_a_weights_size_that_fits(size, block)
     assert optimization.block_size(size) == block
 
 
-@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb"])
+@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected", "lamb", "stable_adamw"])
 @pytest.mark.parametrize("shape", [(6, 5461), (1021, 17)], ids=["in blocks", "whole: its divisors are too small"])
 def test_large_weights_are_updated_in_place_as_the_formula_says_or_left_alone(name, shape):
     rule = OptimizerConfig(name=name)

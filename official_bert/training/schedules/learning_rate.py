@@ -9,13 +9,19 @@ def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -
     """The learning rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all `total_steps`.
 
     2018 counted the step before it computed the rate. So the first step has 1 / warm-up of the peak rate, and because the
-    decay counts from the first step, the rate drops a little at the end of the warm-up.
+    decay counts from the first step, the rate drops a little at the end of the warm-up. `warmup_stable_decay` (Hu et al., 2024,
+    4; the root of Haegele et al., 2024) keeps the peak after the warm-up and lowers the rate in the last steps alone: so a run can
+    go on from its stable part to any number of steps, which one with `linear` cannot without other rates before.
     """
     step = tf.cast(step, tf.float32) + 1.0
     warmup = warmup_steps(config, total_steps)
     peak, end = config.learning_rate, config.end_learning_rate
     if config.schedule == "constant":
         rate = tf.constant(peak, tf.float32)
+    elif config.schedule == "warmup_stable_decay":
+        decay = decay_steps(config, total_steps)
+        done = tf.clip_by_value((step - (total_steps - decay)) / max(decay, 1), 0.0, 1.0)
+        rate = (peak - end) * (1.0 - (tf.sqrt(done) if config.decay_shape == "one_minus_sqrt" else done)) + end
     else:
         power = config.power if config.schedule == "polynomial" else 1.0
         done = tf.minimum(step / max(total_steps, 1), 1.0)
@@ -26,3 +32,21 @@ def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -
 def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
     """The steps of warm-up: a number, or a share of all steps (2018's fine-tuning, rounded down)."""
     return config.warmup_steps or int(total_steps * config.warmup_proportion)
+
+
+def decay_steps(config: OptimizerConfig, total_steps: int) -> int:
+    """The last steps, in which `warmup_stable_decay` lowers the rate: a number, or a share of all steps (rounded down)."""
+    return config.decay_steps or int(total_steps * config.decay_proportion)
+
+
+def check_lengths(config: OptimizerConfig, total_steps: int) -> None:
+    """Raises ValueError if `warmup_stable_decay` has no room for its warm-up and its decay, or no step to decay in."""
+    if config.schedule != "warmup_stable_decay":
+        return
+    warmup, decay = warmup_steps(config, total_steps), decay_steps(config, total_steps)
+    if not decay:
+        raise ValueError(f"config.optimizer.decay_proportion: expected at least one of the training's {total_steps:,} steps, "
+                         f"got {config.decay_proportion:g} of them; give decay_steps")
+    if warmup + decay > total_steps:
+        raise ValueError(f"config.optimizer: expected a warm-up and a decay of at most the training's {total_steps:,} steps, "
+                         f"got {warmup:,} and {decay:,}; shorten one or train longer")

@@ -58,7 +58,7 @@ def test_a_phase_has_no_first_weights_of_its_own():
     load_task(make_config(options=options, phases=[{"steps": 1, "options": options}]))
 
 
-@pytest.mark.parametrize("rule", ["adamw", "lamb"])
+@pytest.mark.parametrize("rule", ["adamw", "lamb", "stable_adamw"])
 def test_a_pooler_that_nothing_reads_does_not_decay(tmp_path, rule):
     config = make_config(options={"sentence_loss": False}, optimizer={"name": rule, "learning_rate": 0.1})
     run = resolve(config, write_records(tmp_path / "train", 64))
