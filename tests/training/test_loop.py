@@ -84,6 +84,42 @@ def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_pat
     assert logged(tmp_path / "stopped", "train/loss") == wanted
 
 
+@pytest.mark.slow
+def test_a_stable_schedule_goes_on_to_a_later_end_and_from_its_decay_as_if_planned_so(records, tmp_path, monkeypatch):
+    optimizer = {"name": "stable_adamw", "schedule": "warmup_stable_decay", "warmup_steps": 2, "decay_steps": 3,
+                 "decay_shape": "one_minus_sqrt"}
+
+    def task(steps):
+        training = {"steps": steps, "log_every": 1, "save_every": 100, "steps_per_loop": 1}
+        return given(make_config(optimizer=optimizer, training=training), records)
+
+    def train_until(stop, steps):
+        with monkeypatch.context() as patch:
+            log = loop.Run._log
+
+            def stopped(run, phase, step):
+                run.terminated = run.terminated or step == stop - 1
+                return log(run, phase, step)
+            patch.setattr(loop.Run, "_log", stopped)
+            with pytest.raises(SystemExit):
+                train(task(steps), tmp_path / "stopped")
+    train(task(9), tmp_path / "whole")
+    train_until(4, steps=7)
+    train_until(8, steps=9)
+    train(task(9), tmp_path / "stopped")
+    for name in ("train/loss", "train/learning_rate"):
+        assert logged(tmp_path / "stopped", name) == logged(tmp_path / "whole", name)
+    rates = list(logged(tmp_path / "whole", "train/learning_rate").values())
+    np.testing.assert_allclose(np.array(rates) / max(rates), [0.5, 1, 1, 1, 1, 1, 1 - 3 ** -0.5, 1 - (2 / 3) ** 0.5, 0], atol=1e-6)
+
+
+def test_a_training_shorter_than_its_decay_is_refused_before_it_begins(records, tmp_path):
+    config = make_config(optimizer={"schedule": "warmup_stable_decay", "decay_steps": 3}, training={"steps": 2})
+    with pytest.raises(ValueError, match="config.optimizer: expected a warm-up and a decay of at most the training's 2 steps, got 0 and 3"):
+        train(given(config, records), tmp_path / "run")
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, tmp_path):
     config = make_config(optimizer={"learning_rate": 0.02, "schedule": "constant"},
                          training={"steps": 12, "eval_every": 3, "save_every": 3, "eval_batch_size": 8, "keep_checkpoints": 3})
