@@ -91,7 +91,8 @@ class OptimizerConfig:
     head_rate: float = 1.0  # of the rate, at which the task's head learns
 
     def __post_init__(self):
-        for key in ("learning_rate", "power", "end_learning_rate", "warmup_steps", "decay_steps", "weight_decay_rate", "epsilon", "clip_norm"):
+        for key in ("learning_rate", "power", "end_learning_rate", "warmup_steps", "decay_steps", "weight_decay_rate", "epsilon",
+                    "clip_norm"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ValueError(f"config.optimizer.{key}: expected at least 0, got {getattr(self, key)}")
         for key in ("beta_1", "beta_2"):

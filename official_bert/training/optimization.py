@@ -2,9 +2,10 @@
 
 `adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
 biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
-2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. `stable_adamw` is AdamW as published with Adafactor's
-clipping of each weight's update (Wortsman et al., 2023, algorithm 2), as ModernBERT was trained. Updates of large weights are compiled by XLA, which
-takes a weight's numbers through memory a few times instead of many; once in a process for all weights of a shape, in every training.
+2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. `stable_adamw` is AdamW as published
+with Adafactor's clipping of each weight's update (Wortsman et al., 2023, algorithm 2), as ModernBERT was trained. Updates of
+large weights are compiled by XLA, which takes a weight's numbers through memory a few times instead of many; once in a
+process for all weights of a shape, in every training.
 """
 
 import dataclasses
