@@ -62,11 +62,6 @@ class TokenizerConfig:
     do_lower_case: bool = True  # other tokenizers' files say it themselves
 
 
-# Fields of the schedule warmup_stable_decay alone, their defaults, and the schedules that read them.
-STABLE_FIELDS = tuple((key, default, ("warmup_stable_decay",))
-                      for key, default in (("decay_steps", 0), ("decay_proportion", 0.0), ("decay_shape", "linear")))
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """The optimizer and its learning-rate schedule; the defaults are those of 2018's pre-training."""
@@ -98,7 +93,9 @@ class OptimizerConfig:
         for key in ("beta_1", "beta_2"):
             if not (0 < getattr(self, key) < 1 or (getattr(self, key) == 0 and self.name == "adamw")):
                 raise ValueError(f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got {getattr(self, key)}")
-        for key, default, names in (("power", 1.0, ("polynomial",)), *STABLE_FIELDS,
+        stable = ("warmup_stable_decay",)
+        for key, default, names in (("power", 1.0, ("polynomial",)), ("decay_steps", 0, stable), ("decay_proportion", 0.0, stable),
+                                    ("decay_shape", "linear", stable),
                                     ("end_learning_rate", 0.0, ("linear", "polynomial", "warmup_stable_decay"))):
             refuse_unused(f"config.optimizer.{key}", getattr(self, key), default,
                           f"schedule {' or '.join(names)} (not {self.schedule})", self.schedule in names)
