@@ -234,5 +234,5 @@ def test_epochs_beside_steps_are_refused_unless_they_are_those_of_a_file(tmp_pat
     steps = finetuning.make_config("", str(path), "", "", overrides=["training.epochs=0"]).training
     assert (steps.steps, steps.epochs, finetuning.make_config("", str(path), "", "").training.epochs) == (9, 0, 2)
     for given in ({"overrides": ["training.epochs=3"]}, {"flags": {"training.epochs": 3.0}}):
-        with pytest.raises(ValueError, match=r"config\.training\.epochs: expected config\.training\.steps 0 beside it, got 9, which"):
+        with pytest.raises(ValueError, match=r"config\.training\.epochs: expected config\.training\.steps 0 \(not 9\) beside it"):
             finetuning.make_config("", str(path), "", "", **given)

@@ -44,7 +44,7 @@ def test_a_run_becomes_a_model_that_answers_text_and_ids(run_folder, tmp_path):
                           "--warmup_batch_sizes=1")
     assert finished.returncode == 0, finished.stderr
     assert (tmp_path / "blank" / "README.md").read_text() == "the run's card"
-    assert f"{tmp_path}/blank/text/1: text -> tokens, probabilities, truncated" in finished.stdout
+    assert f"{tmp_path}/blank/text/1: text -> tokens, probabilities, num_blanks, truncated" in finished.stdout
     found = load_exported(str(tmp_path / "blank"))(text=["the [MASK] is", "the " * 30])
     assert found["tokens"].shape == (2, 1, 2) and found["truncated"].tolist() == [False, True]
     rows = {"input_ids": [[1, 2, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]], "masked_lm_positions": [[1]]}

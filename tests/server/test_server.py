@@ -123,9 +123,9 @@ def test_mistakes_give_one_line(demo_root, arguments, message):
     ("--batching_parameters_file=x --enable_batching=false", "--batching_parameters_file: expected --enable_batching beside it"),
     ("--enable_per_model_batching_parameters --noenable_batching", "--enable_per_model_batching_parameters: expected"),
     ("--run_cost=0 --enable_batching=false", "--run_cost: expected --enable_batching"),
-    ("--monitoring_config_file=x --rest_api_port=-1", "--monitoring_config_file: expected REST"),
-    ("--allowed_origins=https://example.org --rest_api_port=-1", "--allowed_origins: expected REST"),
-    ("--run_cost=512 --model_name=mine --model_base_path=x --enable_batching=false --rest_api_port=-1", ""),
+    ("--monitoring_config_file=x --rest_api_port=-1 --port=0", "--monitoring_config_file: expected REST"),
+    ("--allowed_origins=https://example.org --rest_api_port=-1 --port=0", "--allowed_origins: expected REST"),
+    ("--run_cost=512 --model_name=mine --model_base_path=x --enable_batching=false --rest_api_port=-1 --port=0", ""),
 ])
 def test_flags_that_would_do_nothing_are_refused(given, message):
     refused = pytest.raises(ValueError, match=f"^{message}") if message else contextlib.nullcontext()
