@@ -9,7 +9,8 @@ import sys
 STOPPED = "error: stopped by SIGINT"
 # The packages that `pip install official-bert` leaves out, by the extra that has them: requirements-EXTRA.txt.
 EXTRAS = {"serving": ("aiohttp", "grpc", "grpc_health", "orjson", "prometheus_client", "tensorflow_serving", "urllib3"),
-          "beam": ("apache_beam",), "excel": ("openpyxl",), "faiss": ("faiss",)}
+          "beam": ("apache_beam",), "excel": ("openpyxl",), "faiss": ("faiss",), "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+          "litert": ("ai_edge_litert",)}
 
 
 def missing_extra(module: str | None) -> str:
