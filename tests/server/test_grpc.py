@@ -1,5 +1,9 @@
 """The gRPC services through the official stubs."""
 
+import asyncio
+import contextlib
+import time
+
 import grpc
 import numpy as np
 import pytest
@@ -208,3 +212,35 @@ def test_bytes_that_are_no_message_and_messages_that_are_too_large(stub, channel
     if server.embedded:
         assert refused(lambda: send(bytes(9 << 20), timeout=60))[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert predict(stub, text=["a"])["length"].tolist() == [1]
+
+
+@pytest.mark.parametrize(("seconds", "wait", "code"), [
+    (0.0, 0, "DEADLINE_EXCEEDED"), (-1.0, 0, "DEADLINE_EXCEEDED"),  # over at its arrival: nothing is begun
+    (0.01, 0.02, "DEADLINE_EXCEEDED"),  # over in the queue: as the client's own clock tells it
+    (600.0, 0, "RESOURCE_EXHAUSTED"), (None, 0, "RESOURCE_EXHAUSTED")])
+def test_the_status_of_a_late_request_does_not_depend_on_whose_clock_is_quicker(seconds, wait, code):
+    from official_bert.server.protocols.tensorflow_serving.grpc_service import answering
+    from official_bert.server.statuses import RequestError
+    aborted, begun = [], []
+
+    class Context:
+        def time_remaining(self):
+            return seconds
+
+        async def abort(self, status, message):
+            aborted.append(status.name)
+            raise grpc.aio.AbortError(message)
+
+    class Handler:
+        @contextlib.contextmanager
+        def admitted(self, *_):
+            yield
+
+    async def main():
+        async with answering(Handler(), Context(), "Predict"):
+            begun.append(True)
+            time.sleep(wait)
+            raise RequestError("RESOURCE_EXHAUSTED", "Run() timeout exceeded while waiting in batching queue")
+    with pytest.raises(grpc.aio.AbortError):
+        asyncio.run(main())
+    assert aborted == [code] and bool(begun) == (seconds is None or seconds > 0)

@@ -43,6 +43,8 @@ def heads_root(tmp_path_factory, demo_root):
     for name, function in (("vectors/text", model.vectors), ("vectors/ids", model.vectors_of_ids), ("scores/text", model.scores),
                            ("sparse/text", model.tokens)):
         tf.saved_model.save(model, str(root / name / "1"), signatures={"serving_default": function})
+    demo = made_serving.Demo(1)
+    tf.saved_model.save(demo, str(root / "work/1"), signatures={"serving_default": demo.work})
     return root
 
 
@@ -52,7 +54,8 @@ def serve(heads_root, demo_root):
     from official_bert.server import server_config
     from official_bert.server.server import ServerOptions
     paths = {"vectors": heads_root / "vectors/text", "vectors-ids": heads_root / "vectors/ids", "scores": heads_root / "scores/text",
-             "sparse": heads_root / "sparse/text", "demo": demo_root / "demo"}
+             "sparse": heads_root / "sparse/text", "work": heads_root / "work",
+             "demo": demo_root / "demo"}
     running, contexts = {}, []
 
     def of(*names, **options):

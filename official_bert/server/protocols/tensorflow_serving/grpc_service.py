@@ -141,17 +141,21 @@ async def answering(handler: RequestHandler, context: Any, api: str,
                      request: Any = None) -> AsyncIterator[tuple[Admission, float | None]]:
     """Counts a request, and gives the time (of `time.monotonic`) until which its client waits.
 
-    What goes wrong in it becomes a gRPC status, never a broken server.
+    What goes wrong in it becomes a gRPC status, never a broken server. After the deadline that is always DEADLINE_EXCEEDED: the
+    client gives itself this status, and whether the server's answer is quicker than the client's clock is chance.
     """
     left = context.time_remaining()
     deadline = None if left is None else time.monotonic() + left
     try:
         with handler.admitted(request.model_spec.name if request is not None else "", api, "GRPC", deadline) as admission:
+            if left is not None and left <= 0:
+                raise RequestError("DEADLINE_EXCEEDED", "the deadline was over when the request arrived")
             if request is not None and not request.HasField("model_spec"):
                 raise invalid("Missing ModelSpec")
             yield admission, deadline
     except RequestError as error:
-        await context.abort(grpc.StatusCode[error.code], error.message)
+        is_late = deadline is not None and time.monotonic() >= deadline
+        await context.abort(grpc.StatusCode["DEADLINE_EXCEEDED" if is_late else error.code], error.message)
     except Exception:
         LOG.exception("gRPC %s", api)
         await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log says more")
