@@ -243,12 +243,10 @@ def table(name: str, found: Mapping[Run, dict]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Returns mean and standard deviation, percents with two decimals and shares with four."""
+    """Returns mean and standard deviation."""
     if not values:
         return "-"
-    mean = statistics.mean(values)
-    digits = 2 if mean > 1 else 4
-    return f"{mean:.{digits}f}" + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+    return f"{statistics.mean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
 
 
 def main(_) -> None:

@@ -224,7 +224,7 @@ def test_entities_are_learned_from_rows():
     rows = [{"words": ["her", "copper"], "tags": ["B-PER", "O"]}, {"words": ["the", "atlas"], "tags": ["O", "B-LOC"]}] * 10
     tuned = official_bert.fine_tune("ner", train=rows, eval=[{"words": ["her", "atlas"], "tags": ["B-PER", "B-LOC"]}], output_dir="ner",
                                     doc_stride=8, **SETTINGS | {"epochs": 24.0})
-    assert tuned.metrics["f1"] == 100.0
+    assert tuned.metrics["f1"] == 1.0
     assert tuned.predictor("the atlas")["entities"] == ["atlas"] and tuned.predictor("the atlas")["starts"] == [4]
 
 

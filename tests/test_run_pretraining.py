@@ -213,6 +213,10 @@ def test_a_command_line_of_2018_works(files, tmp_path):
     assert saved["training"]["batch_size"] == 4 and saved["optimizer"]["learning_rate"] == 2e-5
     assert saved["model"]["num_hidden_layers"] == 1 and saved["optimizer"]["warmup_steps"] == 2
     results = dict(line.split(" = ") for line in (tmp_path / "out/eval_results.txt").read_text().splitlines())
+    of_2018 = {"global_step": "step", "masked_lm_accuracy": "mlm_accuracy", "masked_lm_loss": "mlm_loss",
+               "next_sentence_accuracy": "nsp_accuracy", "next_sentence_loss": "nsp_loss"}
+    assert {"loss", *of_2018} <= results.keys() and results["global_step"] == "6"
+    assert all(float(results[theirs]) == float(results[ours]) for theirs, ours in of_2018.items())
     assert 3 < float(results["mlm_loss"]) < 4 and float(results["nsp_loss"]) == pytest.approx(0.69, abs=0.1)
 
 

@@ -77,7 +77,7 @@ def results(folder):
 def test_the_flags_of_2018_train_answer_and_measure(files, trained):
     first = files / "first"
     assert "answer_alignment: 2018" in (first / "config.yaml").read_text()
-    assert float(results(first)["exact_match"]) > 80 and float(results(first)["f1"]) > 80
+    assert float(results(first)["exact_match"]) > 0.8 and float(results(first)["f1"]) > 0.8
     predictions = json.loads((first / "predictions.json").read_text())
     assert len(predictions) == 60
     nbest = json.loads((first / "nbest_predictions.json").read_text())
@@ -92,7 +92,7 @@ def test_a_second_fine_tuning_begins_where_the_first_ended_and_both_answer_toget
                f"--ensemble={files}/first,{second}", "--do_predict", f"--predict_file={files}/dev.json", "--n_best_size=3")
     assert done.returncode == 0, done.stderr
     assert "initialised (weights only)" in done.stdout and "new:" not in done.stdout
-    assert float(results(second)["f1"]) > 80
+    assert float(results(second)["f1"]) > 0.8
     nbest = json.loads((second / "nbest_predictions.json").read_text())
     assert max(map(len, nbest.values())) == 3
 
@@ -106,11 +106,12 @@ def test_one_command_measures_a_trained_model_in_several_languages(files, traine
     rows = json.loads((files / "first/languages.json").read_text())
     assert [(row["language"], row["file"], row["questions"]) for row in rows] == [("en", "made.en.json", 8), ("th", "made.th.json", 8)]
     english, thai = rows
-    assert english["exact_match"] == english["mlqa_exact_match"] > 50 and english["f1"] >= english["exact_match"]
+    assert english["exact_match"] == english["mlqa_exact_match"] > 0.5 and english["f1"] >= english["exact_match"]
     assert thai["mlqa_exact_match"] is None and thai["mlqa_f1"] is None and thai["exact_match"] > 0
     table = (files / "first/languages.md").read_text()
-    assert table in done.stdout and f"| th | made.th.json | 8 | {thai['exact_match']:.2f} | {thai['f1']:.2f} | - | - |" in table
-    assert f"| mean | | 16 | {(english['exact_match'] + thai['exact_match']) / 2:.2f} |" in table
+    scores = f"{100 * thai['exact_match']:.2f} % | {100 * thai['f1']:.2f} %"
+    assert table in done.stdout and f"| th | made.th.json | 8 | {scores} | - | - |" in table
+    assert f"| mean | | 16 | {100 * (english['exact_match'] + thai['exact_match']) / 2:.2f} % |" in table
     assert "made.th.json: lower-casing deletes" in done.stderr and "of its tokens are [UNK]" in done.stderr
     assert "made.th.json: its language, th, has no rules in MLQA's script" in done.stderr
     assert "made.en.json" not in done.stderr
@@ -186,7 +187,7 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
     for folder, threshold in ((tmp_path, 111.0), (best, -222.0)):
         weights_checkpoint(model).write(str(folder / "ckpt-1"))
         write_tuned({"null_score_diff_threshold": threshold}, f"{folder}/ckpt-1")
-    (best / "metric.json").write_text('{"metric": "f1", "value": 50.0, "step": 1}')
+    (best / "metric.json").write_text('{"metric": "f1", "value": 0.5, "step": 1}')
     dev = write_questions(tmp_path / "dev.json", 4, 5)
     asked = json.loads(dev.read_text())
     for paragraph in asked["data"][0]["paragraphs"]:

@@ -93,22 +93,26 @@ def _answers(run, files) -> dict:
 def _print_spread(path: str) -> None:
     """Prints, for a search, the metric of its best setting over the seeds: a difference within this spread is one of chance."""
     from official_bert.models.run_folder import RunFolder
+    from official_bert.reports.metric_text import shown
     from official_bert.training.search import values_of_best_setting
     if (search := RunFolder(path).search) is None:
         return
     values, spread = values_of_best_setting(search)
     print(f"   best run of a search; {search['metric']} of its setting over {len(values)} seeds and folds: "
-          f"{', '.join(f'{value:.4f}' for value in values)}" + (f" (standard deviation {spread:.4f})" if len(values) > 1 else ""))
+          f"{', '.join(shown(search['metric'], value) for value in values)}"
+          + (f" (standard deviation {shown(search['metric'], spread)})" if len(values) > 1 else ""))
 
 
 def _print_comparison(name: str, first, second, differing: list[dict], most: int) -> None:
     """Prints scores, tests and at `most` so many rows that differ, of a set of rows."""
     from official_bert.reports.comparison import CONFIDENCE, mcnemar, measure_differences
+    from official_bert.reports.metric_text import shown, shown_difference
     print(f"{f'{name}: ' if name else ''}{len(first.questions)} rows")
-    print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>9}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
+    print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>13}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
     for one in measure_differences(first, second):
-        within = "not defined" if math.isnan(one.low) else f"{one.low:+.4f} to {one.high:+.4f}"
-        print(f"  {one.metric:20} {one.first:9.4f} {one.second:9.4f} {one.second - one.first:+9.4f}   {within}")
+        within = "not defined" if math.isnan(one.low) else " to ".join(shown_difference(one.metric, end) for end in (one.low, one.high))
+        print(f"  {one.metric:20} {shown(one.metric, one.first):>9} {shown(one.metric, one.second):>9} "
+              f"{shown_difference(one.metric, one.second - one.first):>13}   {within}")
     if first.right is not None and second.right is not None:
         only_first, only_second, chance = mcnemar(first.right, second.right)
         print(f"  right in A alone: {only_first}, in B alone: {only_second}; McNemar's exact test: p = {chance:.4f}")

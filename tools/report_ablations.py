@@ -96,8 +96,8 @@ def _cell(row: Mapping[str, Any], task: str, plan: Plan) -> str:
 
 
 def estimate_of(row: Mapping[str, Any], task: str, plan: Plan) -> Estimate:
-    """Estimates a row's share of a perfect model's value: some metrics are shares themselves, others percent."""
-    return Estimate.of([value / plan.tasks[task].perfect for value in row["tasks"][task]["values"]])
+    """Estimates a row's value of a task's metric."""
+    return Estimate.of(row["tasks"][task]["values"])
 
 
 def markdown(cells: Sequence[Sequence[str]]) -> str:

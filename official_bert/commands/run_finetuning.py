@@ -19,7 +19,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.config import Config, may_change
-from official_bert.training.reporting.metric_text import metric_lines
+from official_bert.reports.metric_text import metric_lines
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "The task; by default that of --config.")

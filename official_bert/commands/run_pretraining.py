@@ -15,7 +15,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.config import load_config, nest
-from official_bert.training.reporting.metric_text import metric_lines
+from official_bert.reports.metric_text import metric_lines
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", "", "Training records: comma-separated globs.")
@@ -39,6 +39,8 @@ command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "max_
                            "eval_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "save_checkpoints_steps",
                            "iterations_per_loop", "max_eval_steps"])
 command_line.define_without_meaning(["master", "num_tpu_cores"])
+NAMES_OF_2018 = {"masked_lm_accuracy": "mlm_accuracy", "masked_lm_loss": "mlm_loss",  # in eval_results.txt
+                 "next_sentence_accuracy": "nsp_accuracy", "next_sentence_loss": "nsp_loss"}
 
 
 def main(_) -> None:
@@ -96,7 +98,8 @@ def main(_) -> None:
     if not FLAGS.output_dir:
         return
     if FLAGS.do_eval and is_first_worker(placement):
-        run.write_results(metrics)
+        run.write_results(metrics | {theirs: metrics[ours] for theirs, ours in NAMES_OF_2018.items() if ours in metrics}
+                          | ({"global_step": int(metrics["step"])} if "step" in metrics else {}))
     print(f"checkpoints, configuration and log: {os.path.join(FLAGS.output_dir, '')}")
 
 

@@ -10,12 +10,12 @@ from absl import logging
 from official_bert.config import Config, build, merge, nest, parse_override, to_dict
 from official_bert.models.checkpoints import last_weights
 from official_bert.models.run_folder import RunFolder
+from official_bert.reports.metric_text import metric_lines
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Questions, Task, average_logits
 from official_bert.training import evaluation, loop, run_config, runs
 from official_bert.training.distribution import Placement, is_first_worker
-from official_bert.training.reporting.metric_text import metric_lines
 from official_bert.training.task import DataFiles, Steps
 
 

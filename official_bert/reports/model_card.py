@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from official_bert.config import Config, build, differences, to_dict
 from official_bert.files import exists, read_text, written_whole
 from official_bert.reports.comparison import CONFIDENCE, ComparableAnswers, measure_interval
+from official_bert.reports.metric_text import shown
 
 MARK = "<!-- Written by official_bert at the end of a run. Without this line, the file is left as it is. -->"
 SHOWN = ("seed", "model", "optimizer", "training", "options")  # parts of the configuration; the rest are paths
@@ -35,7 +36,7 @@ def make_card(title: str, config: Config, checkpoint: str, data: Sequence[tuple[
             *((f"{use} data", f"{os.path.basename(file)}{'' if rows is None else f', {rows:,} rows'}") for use, file, rows in data)]),
         "", "## Metrics", "",
         *(_table(("metric", "value", f"{CONFIDENCE:.0%} interval (bootstrap over rows)"),
-                 [(name, f"{value:.4f}", _interval(intervals.get(name))) for name, value in metrics.items() if name != "step"])
+                 [(name, shown(name, value), _interval(name, intervals.get(name))) for name, value in metrics.items() if name != "step"])
           if metrics else ["Not measured: there were no evaluation data."]),
         "", "## Settings", "", "All values are in `config.yaml`; those that are not the defaults:", "",
         *_table(("key", "value"), [(key, str(value)[:MOST_CHARACTERS]) for key, value in settings]),
@@ -55,9 +56,9 @@ def write_card(path: str, card: str) -> bool:
     return True
 
 
-def _interval(bounds: tuple[float, float] | None) -> str:
+def _interval(name: str, bounds: tuple[float, float] | None) -> str:
     """The bounds of an interval; "-" if there is none."""
-    return "–" if bounds is None or math.isnan(bounds[0]) else f"{bounds[0]:.4f} to {bounds[1]:.4f}"
+    return "–" if bounds is None or math.isnan(bounds[0]) else f"{shown(name, bounds[0])} to {shown(name, bounds[1])}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import itertools
 import json
 import math
 import os
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_bert.files import written_whole
+from official_bert.reports import metric_text
 from official_bert.reports.sections import Cell, Picture, Section
 
 JSON_FILE, PAGE_FILE, MARKDOWN_FILE = "report.json", "report.html", "report.md"
@@ -96,7 +98,7 @@ def _body(title: str, sections: Sequence[Section], source: Callable[[str, Pictur
             yield f"<p>{_escaped(section.note)}</p>"
         if section.rows:
             heads = "".join(f"<th>{_escaped(head)}</th>" for head in section.header)
-            rows = "\n".join("<tr>" + "".join(f"<td dir=\"auto\">{_escaped(shown(cell))}</td>" for cell in row) + "</tr>"
+            rows = "\n".join("<tr>" + "".join(f"<td dir=\"auto\">{_escaped(text)}</td>" for text in shown_row(section, row)) + "</tr>"
                              for row in section.rows)
             yield f"<div><table>\n<tr>{heads}</tr>\n{rows}\n</table></div>"
         for number, picture in enumerate(section.pictures, 1):
@@ -109,13 +111,11 @@ def _escaped(text: str) -> str:
     return html.escape(_clean(text))
 
 
-def shown(cell: Cell) -> str:
-    """A cell as text; numbers have four decimals, and one that is none is undefined."""
-    if cell is None:
-        return "–"
-    if isinstance(cell, float):
-        return "undefined" if math.isnan(cell) else f"{cell:.4f}"
-    return str(cell)
+def shown_row(section: Section, row: Sequence[Cell]) -> list[str]:
+    """The cells of a row as text; numbers have four decimals, shares of right answers are in percent, as their headings tell."""
+    heads = itertools.chain(section.header, itertools.repeat(""))
+    return ["–" if cell is None else metric_text.shown(head, cell) if isinstance(cell, float) else str(cell)
+            for head, cell in zip(heads, row)]
 
 
 def as_lines(sections: Sequence[Section]) -> list[str]:
@@ -124,7 +124,7 @@ def as_lines(sections: Sequence[Section]) -> list[str]:
     for section in sections:
         if not section.on_screen:
             continue
-        rows = [[" ".join(_clean(shown(cell)).split()) for cell in row] for row in section.rows[:MOST_ON_SCREEN]]
+        rows = [[" ".join(_clean(text).split()) for text in shown_row(section, row)] for row in section.rows[:MOST_ON_SCREEN]]
         table = [list(section.header), *rows]
         widths = [max(len(row[column]) for row in table) for column in range(len(section.header))]
         lines.append(f"{section.title}:" + (f" {section.note}" if section.note else ""))

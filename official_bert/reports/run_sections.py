@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from official_bert.files import read_log
+from official_bert.reports import metric_text
 from official_bert.reports.pictures import lines_picture
 from official_bert.reports.sections import Section
 
@@ -10,7 +11,7 @@ from official_bert.reports.sections import Section
 def metrics_section(metrics: Mapping[str, float]) -> Section:
     """The metrics of an evaluation."""
     return Section(name="metrics", title="Metrics", values=dict(metrics), header=("metric", "value"),
-                   rows=[[name, float(value)] for name, value in metrics.items()])
+                   rows=[[name, metric_text.shown(name, value)] for name, value in metrics.items()])
 
 
 def read_curves(log_file: str) -> dict[str, dict[int, float]]:

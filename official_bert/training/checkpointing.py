@@ -18,6 +18,7 @@ from official_bert.files import disk_full_reason, remove, written_whole
 from official_bert.models.interchange import prefixes
 from official_bert.models.interchange.stored_models import require_finite
 from official_bert.models.run_folder import BEST_FOLDER, STATE_FILE, RunFolder, step_of, write_tuned
+from official_bert.reports.metric_text import shown
 
 
 def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = ("",), options: type | None = None) -> list[Difference]:
@@ -245,7 +246,8 @@ class BestCheckpoint:
 
     def describe(self) -> str:
         """Metric, value, place."""
-        return f"{self.record['metric']} {self.record['value']:.4f} at step {self.record['step']}, kept in {BEST_FOLDER}/"
+        value = shown(self.metric, self.record["value"])
+        return f"{self.record['metric']} {value} at step {self.record['step']}, kept in {BEST_FOLDER}/"
 
     def evaluations_without_better(self, evaluated: Iterable[int], step: int) -> int:
         """The number of evaluations after the best one, up to `step`, among those of the steps `evaluated`."""

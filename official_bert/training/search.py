@@ -22,6 +22,7 @@ import numpy as np
 from official_bert import files
 from official_bert.config import Config, build, differences, merge, nest, parse_override, to_dict
 from official_bert.models.run_folder import SEARCH_FILE, RunFolder
+from official_bert.reports.metric_text import shown
 from official_bert.training.guards import DivergedError
 
 # May be other values: the vocabulary's content is part of the origin, and the others change no result.
@@ -318,19 +319,20 @@ def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], floa
 
 def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:
     """Returns a line for each setting: mean, spread, each seed's (and fold's) value; then what is best in which sense."""
-    width = max(len(name_of(outcome.setting)) for outcome in outcomes)
+    name, width = metric.removeprefix("-"), max(len(name_of(outcome.setting)) for outcome in outcomes)
     each = f"each seed and fold ({folds} folds of the first seed first)" if folds else "each seed"
     several = len(outcomes[0].values) > 1
-    lines = [f"{'setting':{width}}  {metric.removeprefix('-')}: {f'mean, standard deviation, {each}' if several else 'of one seed'}"]
+    lines = [f"{'setting':{width}}  {name}: {f'mean, standard deviation, {each}' if several else 'of one seed'}"]
     for outcome in outcomes:
-        spread = f" +- {outcome.spread:.4f}" if several else ""
-        mean = "not finite" if math.isinf(outcome.mean) else f"{outcome.mean:.4f}{spread}"
-        values = ", ".join("not finite" if math.isinf(value) else f"{value:.4f}" for value in outcome.values)
+        spread = f" +- {shown(name, outcome.spread)}" if several else ""
+        mean = "not finite" if math.isinf(outcome.mean) else f"{shown(name, outcome.mean)}{spread}"
+        values = ", ".join("not finite" if math.isinf(value) else shown(name, value) for value in outcome.values)
         lines.append(f"{name_of(outcome.setting):{width}}  {mean}" + (f"  ({values})" if several else ""))
     word = "lowest" if metric.startswith("-") else "highest"
     single = (min if metric.startswith("-") else max)(value for outcome in outcomes for value in outcome.values)
     lines.append(f"best setting, by the {word} mean: {name_of(outcomes[0].setting)}")
     if folds:
         return [*lines, "folds measure a setting: to use the best one, train it on all rows, without --folds",
-                f"run with the {word} single value, {single:.4f} on its own fold; of these, it alone keeps its checkpoints:"]
-    return [*lines, f"best run, by the {word} single value {single:.4f}; of these, it alone keeps its checkpoints, and it predicts:"]
+                f"run with the {word} single value, {shown(name, single)} on its own fold; of these, it alone keeps its checkpoints:"]
+    best = f"best run, by the {word} single value {shown(name, single)}"
+    return [*lines, f"{best}; of these, it alone keeps its checkpoints, and it predicts:"]

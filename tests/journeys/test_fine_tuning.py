@@ -337,4 +337,4 @@ def test_tagging_parts_of_speech_and_files_with_other_or_no_tags(tuner):
     tuner.types(f"{TUNE} --task=ner --train_file=train.txt --eval_file=dev.txt --predict_file=new.txt --init_checkpoint=bert {QUICK} "
                 "--output_dir=runs/iob2", messages=("new.txt:1: .* without gold tags",))
     found = results(tuner.folder / "runs/iob2")
-    assert found["f1"] > 95 and found["tag_accuracy"] > 95  # I-PER in the file is B-PER in the model's scheme
+    assert found["f1"] > 0.95 and found["tag_accuracy"] > 0.95  # I-PER in the file is B-PER in the model's scheme

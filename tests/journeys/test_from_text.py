@@ -90,7 +90,7 @@ def test_from_squad_to_raw_text_answers(pretrained, person):
                         f"--predict_file=dev.json --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/squad "
                         "--cache_dir=cache --set=options.max_seq_length=48 --set=options.doc_stride=16 --set=options.max_query_length=16 "
                         "--set=training.eval_epochs=5 --learning_rate=5e-3 --num_train_epochs=15")
-    assert "exact_match = 100.0" in done.out
+    assert "exact_match = 100.00 %" in done.out
     predictions = json.loads((person.folder / "runs/squad/predictions.json").read_text(encoding="utf-8"))
     assert predictions == wanted
     dev = json.loads((person.folder / "dev.json").read_text(encoding="utf-8"))["data"][0]["paragraphs"]
@@ -113,7 +113,7 @@ def test_from_frozen_features_to_entities(pretrained, person):
                         "--do_predict --output_dir=runs/ner --cache_dir=cache --set=options.features=concat --set=options.feature_layers=1 "
                         "--set=options.lstm_size=16 --set=options.lstm_layers=1 --set=options.max_seq_length=32 "
                         "--set=training.eval_epochs=4 --learning_rate=1e-2 --num_train_epochs=8")
-    assert "f1 = 100.00000" in done.out
+    assert "f1 = 100.00 %" in done.out
     written = (person.folder / "runs/ner/predictions.conll").read_text(encoding="utf-8").split("\n")
     assert all(line.split()[1] == line.split()[2] for line in written if line) and any("B-PER" in line for line in written)
     text = "We hear that Maria works in Cairo."

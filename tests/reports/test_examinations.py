@@ -83,10 +83,10 @@ def test_questions():
     answers = {"one": decoded("Brno", -5.0), "three": decoded("1984", -1.0), "none": decoded("Oslo", 1.0, probability=0.9)}
     found = by_name(questions.examine(articles, answers, version_2=True))
     assert found["answer_length"].values == {
-        "no answer": {"questions": 1, "exact_match": 0.0, "f1": 0.0}, "1 word": {"questions": 1, "exact_match": 100.0, "f1": 100.0},
-        "3 to 5 words": {"questions": 1, "exact_match": 0.0, "f1": pytest.approx(50.0)}}  # 1984 of "in year 1984"
+        "no answer": {"questions": 1, "exact_match": 0.0, "f1": 0.0}, "1 word": {"questions": 1, "exact_match": 1.0, "f1": 1.0},
+        "3 to 5 words": {"questions": 1, "exact_match": 0.0, "f1": pytest.approx(0.5)}}  # 1984 of "in year 1984"
     by_threshold = {row["threshold"]: row["f1"] for row in found["null_threshold"].values}
-    assert by_threshold[-1.0] == pytest.approx(100 * (1 + 0.5 + 1) / 3) and by_threshold[1.0] == pytest.approx(50.0)
+    assert by_threshold[-1.0] == pytest.approx((1 + 0.5 + 1) / 3) and by_threshold[1.0] == pytest.approx(0.5)
     official = metrics.squad_metrics(articles, answers, version_2=True)
     assert official["f1"] == pytest.approx(by_threshold[1.0])
     assert found["mistakes"].values == [{"texts": ["none?", "all of it"], "wanted": "(no answer)", "got": "Oslo", "by": 0.9}]

@@ -20,7 +20,7 @@ def test_a_card_names_task_checkpoint_data_settings_metrics_versions_and_date():
     card = card_of([True] * 3 + [False])
     assert "# runs \\| &lt;b>one" in card and "| task | classification |" in card and "| begun with | uncased\\_L-12 |" in card
     assert "| training data | train.csv, 1,200 rows |" in card and "/home/me" not in card and "| evaluation data | dev.csv |" in card
-    assert "| accuracy | 0.7500 | 0." in card and "| loss | 0.5000 | – |" in card and "| step |" not in card
+    assert "| accuracy | 75.00 % | 25.00 % to 100.00 % |" in card and "| loss | 0.5000 | – |" in card and "| step |" not in card
     assert "| optimizer.learning\\_rate | 0.005 |" in card and "| options.text\\_column | a\\|b |" in card and "tensorflow 2." in card
     assert "| random weights (seed " in card_of([True, False], checkpoint="") and "Not measured" in card_of([True], metrics={})
 

@@ -18,10 +18,10 @@ from official_bert.data.tables import Rows
 from official_bert.interface import finetuning
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
+from official_bert.reports.metric_text import metric_lines
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, evaluation, loop, run_config
 from official_bert.training.distribution import Placement
-from official_bert.training.reporting.metric_text import metric_lines
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.schedules.phases import Phase, evaluation_steps
 from official_bert.training.task import DataFiles, Steps
@@ -84,7 +84,7 @@ def test_training_ends_when_patience_does_and_the_best_answers(scripted, tmp_pat
     assert ("best checkpoint: by accuracy, more is better, of 8 evaluations; 3 without a better value end the training; "
             "the best one answers") in said
     assert "stopped early: at step 20 of 32: 3 evaluations without a better accuracy (training.patience)" in said
-    assert "the best checkpoint answers: accuracy 0.9000 at step 8, kept in best/" in said
+    assert "the best checkpoint answers: accuracy 90.00 % at step 8, kept in best/" in said
     assert list(logged(tmp_path, "best_checkpoint")) == [0] and list(logged(tmp_path, "stopped_early")) == [20]
     assert "accuracy = 0.9\n" in (tmp_path / "eval_results.txt").read_text()
     assert sorted(path.name for path in tmp_path.glob("**/*.index")) == ["ckpt-20.index", "ckpt-8.index"]

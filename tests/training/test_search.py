@@ -74,7 +74,7 @@ def test_settings_are_judged_by_their_mean_and_runs_by_themselves(tmp_path):
         ({"training.batch_size": 32}, 0.75), ({"training.batch_size": 16}, 0.5)]
     assert outcomes[0].spread == pytest.approx(0.1 / 2 ** 0.5)
     assert best == str(tmp_path / "batch16-seed10") and said[3] == "run 4 of 4: batch32-seed11"
-    assert search.describe(outcomes, "f1")[1].startswith("batch32  0.7500 +- 0.0707  (0.7000, 0.8000)")
+    assert search.describe(outcomes, "f1")[1].startswith("batch32  75.00 % +- 7.07 %  (70.00 %, 80.00 %)")
     assert with_checkpoints(tmp_path) == {"batch16-seed10"}
     assert all((folder / "config.yaml").exists() for folder in tmp_path.iterdir() if folder.is_dir())
     assert json.loads((tmp_path / "search.json").read_text())["best"] == "batch16-seed10"
@@ -136,7 +136,8 @@ def test_a_run_that_diverges_is_the_worst_and_does_not_stop_the_search(tmp_path)
     for metric in ("f1", "-error"):
         outcomes, best = go(metric, metric)
         assert best.endswith("batch32-seed12345") and [one.setting["training.batch_size"] for one in outcomes] == [32, 16]
-        assert search.describe(outcomes, metric)[1:3] == ["batch32  0.7000", "batch16  not finite"]
+        value = {"f1": "70.00 %", "-error": "0.7000"}[metric]
+        assert search.describe(outcomes, metric)[1:3] == [f"batch32  {value}", "batch16  not finite"]
         assert go(metric, metric, train_one=None)[0] == outcomes  # nothing is repeated
     assert "batch16-seed12345 diverged: step 3: the loss is not finite" in said
     outcomes, best = go("nan", "f1", train_one=lambda config, _: {"f1": math.nan if config.training.batch_size == 16 else 0.1})
@@ -241,14 +242,15 @@ def test_every_seed_trains_with_every_fold_held_out_once(tmp_path):
 
     def train_one(config, folder):
         trained.append((config.training.batch_size, config.seed, config.options["folds"], config.options["fold"]))
-        return {"f1": float(len(trained))}
+        return {"f1": len(trained) / 100}
     outcomes, best = search.search(Config(seed=7), search.settings_of({"training.batch_size": (8, 16)}), 2, str(tmp_path), "f1", train_one,
                                    lambda _: None, folds=3)
     assert trained == [(batch, seed, 3, fold) for batch in (8, 16) for seed in (7, 8) for fold in range(3)]
-    assert outcomes[0].values == (7.0, 8.0, 9.0, 10.0, 11.0, 12.0) and outcomes[0].mean == 9.5 and best.endswith("batch16-seed8-fold2")
+    assert outcomes[0].values == (0.07, 0.08, 0.09, 0.1, 0.11, 0.12) and best.endswith("batch16-seed8-fold2")
+    assert outcomes[0].mean == pytest.approx(0.095)
     lines = search.describe(outcomes, "f1", folds=3)
     assert "each seed and fold (3 folds of the first seed first)" in lines[0]
-    assert "best setting, by the highest mean: batch16" in lines and "12.0000 on its own fold" in lines[-1]
+    assert "best setting, by the highest mean: batch16" in lines and "12.00 % on its own fold" in lines[-1]
     for keys, said in (({"options.fold": (0, 1)}, "--vary=options.fold: expected --folds"), ({"seed": (1, 2)}, "expected --seeds")):
         with pytest.raises(ValueError, match=said):
             search.search(Config(), search.settings_of(keys), 1, str(tmp_path), "f1", train_one)

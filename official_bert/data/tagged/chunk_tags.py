@@ -227,7 +227,7 @@ def _may_follow(before: str, after: str, scheme: Scheme) -> bool:
 
 
 def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
-    """`precision`, `recall`, `f1` of whole chunks in percent, as conlleval counts them, `f1_TYPE` of each type, `tag_accuracy`.
+    """`precision`, `recall`, `f1` of whole chunks, from 0 to 1, as conlleval counts them, `f1_TYPE` of each type, `tag_accuracy`.
 
     Both are sentences of tags, in any schemes.
     """
@@ -241,13 +241,13 @@ def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
         same += sum(one == other for one, other in zip(tags, found, strict=True))
         total += len(tags)
     right, given_total, gold_total = sum(counts.values(), np.zeros(3, int))
-    scores = {"precision": _percent(right, given_total), "recall": _percent(right, gold_total),
-              "f1": _percent(2 * right, given_total + gold_total), "tag_accuracy": _percent(same, total)}
-    return scores | {f"f1_{kind}": _percent(2 * part[0], part[1] + part[2]) for kind, part in sorted(counts.items())}
+    scores = {"precision": _share(right, given_total), "recall": _share(right, gold_total),
+              "f1": _share(2 * right, given_total + gold_total), "tag_accuracy": _share(same, total)}
+    return scores | {f"f1_{kind}": _share(2 * part[0], part[1] + part[2]) for kind, part in sorted(counts.items())}
 
 
 def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
-    """`tag_accuracy` and `macro_f1` (the mean over the tags in gold or predicted) of plain tags, in percent."""
+    """`tag_accuracy` and `macro_f1` (the mean over the tags in gold or predicted) of plain tags, from 0 to 1."""
     counts: dict[str, np.ndarray] = {}  # by tag: right, predicted, gold
     for tags, found in zip(gold, predicted, strict=True):
         for one, other in zip(tags, found, strict=True):
@@ -255,9 +255,9 @@ def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
             counts.setdefault(other, np.zeros(3, int))[1] += 1
             counts[one][0] += one == other
     total = sum(counts.values(), np.zeros(3, int))
-    f1 = [_percent(2 * right, given + wanted) for right, given, wanted in counts.values()]
-    return {"tag_accuracy": _percent(total[0], total[2]), "macro_f1": sum(f1) / max(len(f1), 1)}
+    f1 = [_share(2 * right, given + wanted) for right, given, wanted in counts.values()]
+    return {"tag_accuracy": _share(total[0], total[2]), "macro_f1": sum(f1) / max(len(f1), 1)}
 
 
-def _percent(part: int, whole: int) -> float:
-    return 100.0 * float(part) / max(float(whole), 1.0)
+def _share(part: int, whole: int) -> float:
+    return float(part) / max(float(whole), 1.0)

@@ -36,7 +36,6 @@ class TaskEntry:
     metric: str
     config: dict
     training_rows: int = 0  # 0: all
-    perfect: float = 1.0  # the value of a perfect model: 100 for a metric in percent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

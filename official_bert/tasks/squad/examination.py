@@ -16,7 +16,7 @@ THRESHOLDS = 41  # of the curve
 
 
 def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> Iterator[Section]:
-    """Yields the sections about the questions that were answered, all of `articles`; scores are in percent."""
+    """Yields the sections about the questions that were answered, all of `articles`; scores are from 0 to 1."""
     exact, f1 = metrics.question_scores(articles, {key: value.prediction for key, value in decoded.items()}, version_2)
     questions = {row["id"]: row for row in metrics.questions_of(articles) if row["id"] in decoded}
     contexts = {row["id"]: paragraph.get("context", "") for article in articles for paragraph in article["paragraphs"]
@@ -49,9 +49,9 @@ def _by_length(questions: Mapping[str, Mapping], exact: Mapping[str, float], f1:
     values = {}
     for least, most, name in LENGTHS:
         if keys := [key for key, length in lengths.items() if length >= least and (most is None or length <= most)]:
-            values[name] = {"questions": len(keys), "exact_match": 100.0 * float(np.mean([exact[key] for key in keys])),
-                            "f1": 100.0 * float(np.mean([f1[key] for key in keys]))}
-    bars = {name: {"exact match": row["exact_match"], "F1": row["f1"]} for name, row in values.items()}
+            values[name] = {"questions": len(keys), "exact_match": float(np.mean([exact[key] for key in keys])),
+                            "f1": float(np.mean([f1[key] for key in keys]))}
+    bars = {name: {"exact match": 100.0 * row["exact_match"], "F1": 100.0 * row["f1"]} for name, row in values.items()}
     return Section(name="answer_length", title="By the length of the right answer", values=values, on_screen=True,
                    header=("right answer", "questions", "exact match", "F1"), rows=[[name, *row.values()] for name, row in values.items()],
                    pictures=[pictures.bars_picture(bars, "percent", "Exact match and F1 by the length of the right answer")])
@@ -64,9 +64,10 @@ def _by_threshold(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -
     for threshold in np.unique(np.quantile(odds, np.linspace(0.0, 1.0, THRESHOLDS))):
         answers = {key: "" if value.null_odds > threshold else value.best_text for key, value in decoded.items()}
         for name, scores in zip(curves, metrics.question_scores(articles, answers, True)):
-            curves[name][float(threshold)] = 100.0 * float(np.mean(list(scores.values())))
+            curves[name][float(threshold)] = float(np.mean(list(scores.values())))
     values = [{"threshold": threshold, "exact_match": exact, "f1": curves["F1"][threshold]}
               for threshold, exact in curves["exact match"].items()]
+    in_percent = {name: {threshold: 100.0 * score for threshold, score in points.items()} for name, points in curves.items()}
     return Section(name="null_threshold", title="By the threshold for no answer", values=values,
                    note="No answer is given if its score lies above that of the best answer by more than the threshold.",
-                   pictures=[pictures.lines_picture(curves, "null_score_diff_threshold", "percent", "Scores by threshold")])
+                   pictures=[pictures.lines_picture(in_percent, "null_score_diff_threshold", "percent", "Scores by threshold")])

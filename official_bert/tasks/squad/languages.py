@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from official_bert.files import written_whole
+from official_bert.reports.metric_text import shown
 from official_bert.tasks.squad.metrics import check_answers, questions_of
 from official_bert.tasks.squad.mlqa import ARTICLES, mlqa_metrics
 from official_bert.tasks.squad.reading import read_squad
@@ -27,7 +28,7 @@ HEADINGS = ("exact match", "F1", "exact match, MLQA's rules", "F1, MLQA's rules"
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The result on a file, in percent; None if MLQA's script does not know the language."""
+    """The result on a file, scores from 0 to 1; None if MLQA's script does not know the language."""
 
     language: str
     file: str
@@ -118,7 +119,7 @@ def losses(questions: Questions) -> list[str]:
 
 
 def table(rows: Sequence[Scores]) -> str:
-    """Returns the scores in Markdown, with the mean over the files; "-" for what is not measured.
+    """Returns the scores in Markdown, in percent, with the mean over the files; "-" for what is not measured.
 
     A mean over fewer files than there are says over how many.
     """
@@ -129,14 +130,14 @@ def table(rows: Sequence[Scores]) -> str:
 
 
 def _shown(cells: Iterable[float | None]) -> str:
-    return " | ".join("-" if cell is None else f"{cell:.2f}" for cell in cells)
+    return " | ".join("-" if cell is None else shown("f1", cell) for cell in cells)
 
 
 def _mean(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "-"
-    return f"{statistics.mean(known):.2f}" + (f" ({len(known)} of {len(values)} files)" if len(known) < len(values) else "")
+    return shown("f1", statistics.mean(known)) + (f" ({len(known)} of {len(values)} files)" if len(known) < len(values) else "")
 
 
 def write(rows: Sequence[Scores], output_dir: str) -> list[str]:

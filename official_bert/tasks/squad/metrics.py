@@ -12,7 +12,7 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def squad_metrics(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> dict[str, float]:
-    """Returns `exact_match` and `f1` in percent, as the official script of the version gives them.
+    """Returns `exact_match` and `f1`, from 0 to 1, as the official script of the version counts them (it prints percent).
 
     With version 2 also both over the questions with and without an answer (`has_answer_f1`, `no_answer_f1` ...), and the best
     values that another threshold gives, with that threshold: `best_exact_match`, `best_exact_match_threshold`, `best_f1`,
@@ -26,10 +26,10 @@ def squad_metrics(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], v
         return _evaluate_version_1(articles, predictions)
     exact, f1 = question_scores(articles, predictions, version_2=True)
     answerable = _answerable(articles)
-    metrics = {"exact_match": _percent(exact, exact), "f1": _percent(f1, f1)}
+    metrics = {"exact_match": _mean(exact, exact), "f1": _mean(f1, f1)}
     for name, wanted in (("has_answer", True), ("no_answer", False)):
         if keys := [key for key in exact if answerable[key] == wanted]:
-            metrics |= {f"{name}_exact_match": _percent(exact, keys), f"{name}_f1": _percent(f1, keys)}
+            metrics |= {f"{name}_exact_match": _mean(exact, keys), f"{name}_f1": _mean(f1, keys)}
     for name, (best, threshold) in best_thresholds(articles, decoded).items():
         metrics |= {f"best_{name}": best, f"best_{name}_threshold": threshold}
     return metrics
@@ -56,7 +56,7 @@ def _evaluate_version_1(articles: Sequence[Mapping], predictions: Mapping[str, s
     """Every question counts, even without a prediction."""
     total = float(sum(1 for _ in questions_of(articles)))
     exact, f1 = question_scores(articles, predictions, version_2=False)
-    return {"exact_match": 100.0 * (sum(exact.values()) / total), "f1": 100.0 * (sum(f1.values()) / total)}
+    return {"exact_match": sum(exact.values()) / total, "f1": sum(f1.values()) / total}
 
 
 def question_scores(articles: Sequence[Mapping], predictions: Mapping[str, str],
@@ -76,8 +76,8 @@ def question_scores(articles: Sequence[Mapping], predictions: Mapping[str, str],
     return exact, f1
 
 
-def _percent(scores: Mapping[str, float], keys: Sequence[str] | Mapping) -> float:
-    return 100.0 * sum(scores[key] for key in keys) / len(keys)
+def _mean(scores: Mapping[str, float], keys: Sequence[str] | Mapping) -> float:
+    return sum(scores[key] for key in keys) / len(keys)
 
 
 def questions_of(articles: Sequence[Mapping]) -> Iterator[Mapping]:
@@ -111,7 +111,7 @@ def has_gold_answers(articles: Sequence[Mapping], version_2: bool) -> bool:
 
 
 def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -> dict[str, tuple[float, float]]:
-    """Returns `exact_match` and `f1` as (best in percent, threshold that gives it).
+    """Returns `exact_match` and `f1` as (best, threshold that gives it).
 
     The official script's search, but over each question's best real answer, so that the threshold with which the answers
     were decoded plays no part.
@@ -125,7 +125,7 @@ def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded])
 
 def best_threshold(scores: Mapping[str, float], odds: Mapping[str, float],
                    answerable: Mapping[str, bool]) -> tuple[float, float]:
-    """Returns (best mean score in percent, the largest of the best thresholds); an answer is given if odds <= threshold.
+    """Returns (best mean score, the largest of the best thresholds); an answer is given if odds <= threshold.
 
     `scores` are what each question's real answer earns; no answer earns 1 if the question has none, else 0. A threshold is
     always a number: if it is best never to answer, it lies below all odds.
@@ -138,4 +138,4 @@ def best_threshold(scores: Mapping[str, float], odds: Mapping[str, float],
         together = number + 1 < len(order) and odds[order[number + 1]] == odds[key]  # no threshold parts equal odds
         if total > best and not together:
             best, threshold = total, odds[key]
-    return 100.0 * best / max(len(order), 1), threshold
+    return best / max(len(order), 1), threshold

@@ -39,7 +39,7 @@ def normalize(text: str, language: str) -> str:
 
 
 def mlqa_metrics(articles: Sequence[Mapping], predictions: Mapping[str, str], language: str) -> dict[str, float]:
-    """Returns `exact_match` and `f1` in percent of answers in a language; {} if it is none of MLQA's, or a question has no answer.
+    """Returns `exact_match` and `f1`, from 0 to 1, of answers in a language; {} if it is none of MLQA's, or a question has no answer.
 
     Every question counts, even without a prediction; the best of several gold answers counts.
     """
@@ -53,4 +53,4 @@ def mlqa_metrics(articles: Sequence[Mapping], predictions: Mapping[str, str], la
             golds = [normalize(answer["text"], language) for answer in row["answers"]]
             exact += predicted in golds
             f1 += max(token_f1(predicted, gold) for gold in golds) if predicted else 0.0
-    return {"exact_match": 100.0 * exact / len(rows), "f1": 100.0 * f1 / len(rows)}
+    return {"exact_match": exact / len(rows), "f1": f1 / len(rows)}

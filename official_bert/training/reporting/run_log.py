@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.models.run_folder import BOARD_FOLDER, LOG_FILE, RunFolder
-from official_bert.training.reporting.metric_text import shown
+from official_bert.reports.metric_text import shown
 
 
 class Profile:
@@ -65,7 +65,7 @@ class Watcher:
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
         """Logs the means of the metrics since the last call, after `step` steps."""
         left = (self.total_steps - step) / steps_per_second if steps_per_second else 0
-        parts = [f"{name} {value:.4f}" for name, value in metrics.items() if name == "loss" or name.endswith("accuracy")]
+        parts = [f"{name} {shown(name, value)}" for name, value in metrics.items() if name == "loss" or name.endswith("accuracy")]
         parts += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
         self.say(f"step {step}/{self.total_steps}  {'  '.join(parts)}  lr {metrics['learning_rate']:.3g}  "
                  f"|g| {metrics['gradient_norm']:.3g}  {metrics['sequences_per_second']:.1f} seq/s  "
@@ -75,7 +75,7 @@ class Watcher:
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Logs the metrics of an evaluation of the weights after `step` steps."""
-        self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {shown(value)}" for name, value in metrics.items()))
+        self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {shown(name, value)}" for name, value in metrics.items()))
         self._write("eval", step, metrics)
 
     def rewind(self, step: int, facts: Mapping[str, float], prefix: str) -> None:

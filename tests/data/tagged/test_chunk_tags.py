@@ -71,7 +71,7 @@ def test_chunks_equal_those_of_seqeval(tags):
 def test_scores_of_chunks_by_hand():
     scores = chunk_tags.chunk_scores([["B-A", "I-A", "O"], ["S-B"]], [["B-A", "O", "O"], ["B-B"]])
     # Of two gold chunks and two found, one is right; two of four tags are the same.
-    assert scores == {"precision": 50.0, "recall": 50.0, "f1": 50.0, "tag_accuracy": 50.0, "f1_A": 0.0, "f1_B": 100.0}
+    assert scores == {"precision": 0.5, "recall": 0.5, "f1": 0.5, "tag_accuracy": 0.5, "f1_A": 0.0, "f1_B": 1.0}
     assert chunk_tags.chunk_scores([["O"]], [["O"]])["f1"] == 0.0
 
 
@@ -84,4 +84,4 @@ def test_scores_of_chunks_equal_those_of_seqeval(rows):
     gold, predicted = (list(column) for column in zip(*rows))
     found = chunk_tags.chunk_scores(gold, predicted)
     for name, function in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
-        assert found[name] == pytest.approx(100 * function(gold, predicted, zero_division=0))
+        assert found[name] == pytest.approx(function(gold, predicted, zero_division=0))

@@ -30,9 +30,9 @@ def articles(*golds):
 def test_scores_by_hand():
     # 中国 人 against 中国: 2 of 3 predicted words are right, both wanted ones are found: 0.8. The second question is not answered.
     found = mlqa.mlqa_metrics(articles(["美", "中国"], ["北京"], ["the"]), {"0": "中国人", "2": "THE"}, "zh")
-    assert found == pytest.approx({"exact_match": 100 / 3, "f1": (80 + 100) / 3})
+    assert found == pytest.approx({"exact_match": 1 / 3, "f1": (0.8 + 1) / 3})
     # In English nothing is left of both: equal, but without a word in common.
-    assert mlqa.mlqa_metrics(articles(["the"]), {"0": "A"}, "en") == {"exact_match": 100.0, "f1": 0.0}
+    assert mlqa.mlqa_metrics(articles(["the"]), {"0": "A"}, "en") == {"exact_match": 1.0, "f1": 0.0}
     assert mlqa.mlqa_metrics(articles(["x"]), {"0": "x"}, "ru") == {} == mlqa.mlqa_metrics(articles([]), {"0": "x"}, "en")
 
 
@@ -50,10 +50,10 @@ def test_a_name_without_a_language_is_refused(name):
 
 
 def test_a_mean_over_fewer_files_says_so():
-    rows = [languages.Scores(language, f"{language}.json", 4, 50.0, score, *of_mlqa)
-            for language, score, of_mlqa in (("en", 60.0, (40.0, 70.0)), ("ru", 70.0, ()), ("de", 80.0, (20.0, 30.0)))]
-    assert languages.table(rows).splitlines()[-1] == "| mean | | 12 | 50.00 | 70.00 | 30.00 (2 of 3 files) | 50.00 (2 of 3 files) |"
-    assert languages.table(rows[1:2]).splitlines()[-1] == "| mean | | 4 | 50.00 | 70.00 | - | - |"
+    rows = [languages.Scores(language, f"{language}.json", 4, 0.5, score, *of_mlqa)
+            for language, score, of_mlqa in (("en", 0.6, (0.4, 0.7)), ("ru", 0.7, ()), ("de", 0.8, (0.2, 0.3)))]
+    assert languages.table(rows).splitlines()[-1] == "| mean | | 12 | 50.00 % | 70.00 % | 30.00 % (2 of 3 files) | 50.00 % (2 of 3 files) |"
+    assert languages.table(rows[1:2]).splitlines()[-1] == "| mean | | 4 | 50.00 % | 70.00 % | - | - |"
 
 
 def test_rows_without_gold_answers_are_refused(tmp_path):

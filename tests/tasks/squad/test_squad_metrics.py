@@ -21,16 +21,16 @@ def test_version_1_takes_the_best_of_several_gold_answers_without_articles_case_
     articles = articles_of({"a": ["the Cat.", "dog"], "b": ["a red ferry boat"], "c": ["never"]})
     measured = metrics.squad_metrics(articles, {"a": decoded("cat"), "b": decoded("red boat house"), "c": decoded("ever")}, False)
     # b: 2 words of 3 in common, of 3 gold ones: F1 2/3
-    assert measured == pytest.approx({"exact_match": 100 / 3, "f1": 100 * (1 + 2 / 3) / 3})
+    assert measured == pytest.approx({"exact_match": 1 / 3, "f1": (1 + 2 / 3) / 3})
 
 
 def test_version_2_counts_no_answer_as_right_where_there_is_none():
     articles = articles_of({"a": ["cat"], "b": [], "c": []})
     measured = metrics.squad_metrics(articles, {"a": decoded("cat", -5.0), "b": decoded("", 3.0, "dog"),
                                                 "c": decoded("fish", -1.0)}, True)
-    assert measured["exact_match"] == pytest.approx(200 / 3)
-    assert (measured["has_answer_f1"], measured["no_answer_f1"]) == (100.0, 50.0)
-    assert (measured["best_f1"], measured["best_f1_threshold"]) == (100.0, -5.0)
+    assert measured["exact_match"] == pytest.approx(2 / 3)
+    assert (measured["has_answer_f1"], measured["no_answer_f1"]) == (1.0, 0.5)
+    assert (measured["best_f1"], measured["best_f1_threshold"]) == (1.0, -5.0)
 
 
 WORDS = ["the", "a", "an", "cat", "Cat.", "dog", "...", "-", "été", "ÉTÉ", "boat", "\u00a0", "the-cat", "北京", "1,000"]
@@ -53,7 +53,7 @@ def test_scores_of_version_1_equal_the_official_script():
         articles = articles_of(questions)
         wanted = official.evaluate(articles, predictions)
         measured = metrics.squad_metrics(articles, {key: decoded(text) for key, text in predictions.items()}, False)
-        assert measured == pytest.approx({"exact_match": 100.0 * wanted["exact_match"], "f1": 100.0 * wanted["final_f1"]}, rel=1e-12)
+        assert measured == pytest.approx({"exact_match": wanted["exact_match"], "f1": wanted["final_f1"]}, rel=1e-12)
 
 
 def test_scores_of_version_2_equal_the_official_script():
@@ -66,7 +66,7 @@ def test_scores_of_version_2_equal_the_official_script():
         measured = metrics.squad_metrics(articles, {key: decoded(text) for key, text in predictions.items()}, True)
         names = {"exact_match": "exact", "f1": "f1", "has_answer_exact_match": "HasAns_exact", "has_answer_f1": "HasAns_f1",
                  "no_answer_exact_match": "NoAns_exact", "no_answer_f1": "NoAns_f1"}
-        expected = {ours: wanted[theirs] for ours, theirs in names.items()}
+        expected = {ours: wanted[theirs] / 100.0 for ours, theirs in names.items()}
         assert {name: measured[name] for name in names} == pytest.approx(expected, rel=1e-12)
 
 
@@ -80,14 +80,14 @@ def test_best_threshold_equals_the_official_search_where_it_finds_anything():
         odds = {key: draw.gauss(0 if answerable[key] else 1, 1) for key in keys}
         official = squad_evaluate_v2_0._find_best_thresh(dict.fromkeys(keys, "text"), scores, odds, answerable)
         best, threshold = metrics.best_threshold(scores, odds, answerable)
-        assert best == pytest.approx(official[0])
+        assert best == pytest.approx(official[0] / 100.0)
         mean = sum(scores[key] if odds[key] <= threshold else not answerable[key] for key in keys) / len(keys)
-        assert 100 * mean == pytest.approx(best)
+        assert mean == pytest.approx(best)
 
 
 def test_a_threshold_is_one_that_can_be_applied_when_odds_are_equal():
     best, threshold = metrics.best_threshold({"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 1.0}, {"a": True, "b": False})
-    assert best == 50.0 and threshold == 0.0
+    assert best == 0.5 and threshold == 0.0
 
 
 def test_a_question_without_gold_answer_is_named_in_version_1():
@@ -102,7 +102,7 @@ def test_an_impossible_question_of_version_2_needs_no_answers():
     for row in articles[0]["paragraphs"][0]["qas"][1:]:
         del row["answers"]
         row["is_impossible"] = True
-    assert metrics.squad_metrics(articles, answers, True) == wanted and wanted["no_answer_f1"] == 50.0
+    assert metrics.squad_metrics(articles, answers, True) == wanted and wanted["no_answer_f1"] == 0.5
     del articles[0]["paragraphs"][0]["qas"][2]["is_impossible"]
     with pytest.raises(ValueError, match=r"dev\.json: question 'c': expected gold answers .*, got none; .* is_impossible: true"):
         metrics.check_answers(articles, True, "dev.json")

@@ -80,13 +80,13 @@ def perfect(tagged):
 
 
 @pytest.mark.parametrize(("text", "options", "labels", "told", "scores"), [
-    (BC2GM, {}, ["O", "B", "I"], "2 sentences, IOB2 tags: entity 2", {"f1": 100.0, "f1_entity": 100.0}),
+    (BC2GM, {}, ["O", "B", "I"], "2 sentences, IOB2 tags: entity 2", {"f1": 1.0, "f1_entity": 1.0}),
     (FEW_NERD, {}, ["O", "B-location-GPE", "I-location-GPE", "B-person-actor", "I-person-actor"],
-     "2 sentences, IO tags: location-GPE 1, person-actor 1", {"f1_person-actor": 100.0}),
+     "2 sentences, IO tags: location-GPE 1, person-actor 1", {"f1_person-actor": 1.0}),
     (FEW_NERD, {"labels": ["O", "person-actor", "location-GPE"]}, ["O", "person-actor", "location-GPE"], "IO tags",
-     {"f1_person-actor": 100.0, "f1": 100.0}),
+     {"f1_person-actor": 1.0, "f1": 1.0}),
     (WEIBO, {"scheme": "bmes"}, ["O", "B-PER.NAM", "M-PER.NAM", "E-PER.NAM", "S-PER.NAM", "B-PER.PRO", "M-PER.PRO", "E-PER.PRO",
-                                 "S-PER.PRO"], "1 sentences, BMES tags: PER.NAM 1, PER.PRO 1", {"f1": 100.0})])
+                                 "S-PER.PRO"], "1 sentences, BMES tags: PER.NAM 1, PER.PRO 1", {"f1": 1.0})])
 def test_published_layouts_are_trained_on_and_measured(golden, tmp_path, text, options, labels, told, scores):
     data = resolve(golden, write(tmp_path, text), **options)
     assert list(data.task.options.labels) == labels and any(told in note for note in data.notes)
@@ -107,6 +107,6 @@ def test_words_that_are_not_labelled_count_neither_in_training_nor_in_scores(gol
     row = data.train.examples[0]
     assert row["tags"][row["tag_mask"] > 0].tolist() == [1, 0]
     again = load_task(data.task.config).resolve(data_files(eval_file=path), Steps(train=False))
-    assert again.held_out.evaluate(perfect(again.held_out))["f1"] == 100.0  # the last label at the others would be wrong
+    assert again.held_out.evaluate(perfect(again.held_out))["f1"] == 1.0  # the last label at the others would be wrong
     again.held_out.write(perfect(again.held_out), str(tmp_path))
     assert "atlas\t-100\tI-X" in (tmp_path / "predictions.conll").read_text()

@@ -200,7 +200,7 @@ def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_
     task, known = make_task(golden, {"epochs": epochs}, 3e-3, **options), data_files({**files, "cache_dir": tmp_path / "cache"})
     trained = loop.train(task, known, str(tmp_path / "run"), Placement(), report=lambda _: None)
     metrics = trained.metrics
-    assert metrics["f1"] > 90 and metrics["tag_accuracy"] > 90
+    assert metrics["f1"] > 0.9 and metrics["tag_accuracy"] > 0.9
     restored, model = restore_for_inference(str(tmp_path / "run"))
     again = restored.resolve(known, Steps(train=False, evaluate=False, predict=True))
     again.model.set_weights(model.get_weights())
