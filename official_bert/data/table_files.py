@@ -1,4 +1,4 @@
-"""Files of tables as text, whatever their encoding and packing, and tables of other forms: workbooks, fastText, texts beside labels.
+"""Tables of other forms than TSV and CSV: workbooks, fastText, texts beside labels, Parquet; and how the form of a file is told.
 
 The bytes of a file decide whether it is packed, a workbook, JSON or Parquet; its name decides only between TSV and CSV.
 """
@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from official_bert.files import is_file, open_bytes, read_lines
+from official_bert.data.tabular.encodings import head_of, text_lines
+from official_bert.files import open_bytes
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
 FASTTEXT = "__label__"
-TEXTS, LABELS = "_text.txt", "_labels.txt"  # ends of the names of two files, whose lines belong together (TweetEval)
-BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-START = 1 << 16  # bytes, read to tell an encoding
+JSON_STARTS = (b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r")
 
 
 def suffix_of(path: str) -> str:
@@ -32,68 +31,19 @@ def is_packed(path: str) -> bool:
     return path.lower().endswith(PACKED)
 
 
-def text_lines(path: str, encoding: str = "") -> Iterator[str]:
-    """Yields the lines of a file with their ends, decompressed if it is packed; only a line feed ends a line.
-
-    Raises ValueError, naming the file, for a file that is missing, damaged or not in the encoding (by default UTF-8); the error names the
-    encoding that it seems to have, with the flag.
-    """
-    if not encoding and not _packing(path):
-        try:
-            yield from read_lines(path, keep_ends=True)
-        except ValueError as error:
-            raise ValueError(f"{error}{_other_encoding(path)}" if "not valid UTF-8" in str(error) else str(error)) from None
-        return
-    try:
-        codecs.lookup(encoding or "utf-8")
-    except LookupError:
-        raise ValueError(f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030") from None
-    from official_bert.data.raw_text import containers
-    number = 0
-    try:
-        with containers.open_bytes(path, containers.BadText()) as file, io.TextIOWrapper(
-                io.BufferedReader(file), encoding=encoding or "utf-8-sig", newline="\n") as lines:  # type: ignore[type-var]
-            for number, line in enumerate(lines, 1):
-                yield line.removeprefix("\ufeff") if number == 1 else line
-    except UnicodeError as error:
-        raise ValueError(f"{path}:{number + 1}: not valid {encoding or 'UTF-8'}: {error}") from None
-    except containers.damage() as error:
-        raise ValueError(f"{path}:{number + 1}: the compressed file is damaged or cut off here ({error})") from None
-
-
-def _packing(path: str) -> str:
-    """The kind of packing, by a file's first bytes; "" for none, and for a file that is not there."""
-    from official_bert.data.raw_text.containers import kind_of
-    kind = kind_of(path) if is_file(path) else ""
-    return kind if kind in ("gzip", "bzip2", "xz", "zstd") else ""
-
-
-def _other_encoding(path: str) -> str:
-    """A hint at the encoding of a file that is not UTF-8, and the flag for it."""
-    with open_bytes(path) as file:
-        start = file.read(START)
-    for mark, name in BYTE_ORDER_MARKS.items():
-        if start.startswith(mark):
-            return f"; it is UTF-16: --encoding={name} reads it"
-    try:
-        start.decode("cp1252")
-    except UnicodeDecodeError:
-        return "; --encoding=NAME reads another encoding"
-    return "; it may be cp1252 (Windows, Latin alphabets): --encoding=cp1252 reads it, or another encoding"
-
-
-def kind_by_content(path: str) -> str:
+def kind_by_content(path: str, encoding: str = "") -> str:
     """Returns `parquet` or `xlsx` for files that begin as such, `json` for text that begins as JSON does, else ""."""
-    with open_bytes(path) as file:
-        start = file.read(START)
+    start = head_of(path)
     for magic, kind in MAGIC.items():
         if start.startswith(magic):
             return kind
-    if _packing(path):
-        from official_bert.data.raw_text.containers import read_head
-        start = read_head(path, START)
+    if encoding:
+        try:
+            start = start.decode(encoding, "ignore").removeprefix("\ufeff").encode("utf-8", "ignore")
+        except LookupError:
+            return ""  # the error comes when the file is read
     text = start.removeprefix(codecs.BOM_UTF8).lstrip()
-    return "json" if text.startswith((b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r")) else ""
+    return "json" if text.startswith(JSON_STARTS) else ""
 
 
 def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -118,12 +68,6 @@ def _cell_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def two_files(path: str) -> str:
-    """Returns the file of labels beside a file of texts, "" if there is none."""
-    labels = path.removesuffix(TEXTS) + LABELS
-    return labels if path.endswith(TEXTS) and is_file(labels) else ""
 
 
 def texts_and_labels(path: str, labels: str, encoding: str = "") -> Iterator[tuple[int, list[str]]]:

@@ -7,7 +7,6 @@ object with such a list under `data`.
 import csv
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,10 +20,11 @@ from official_bert.data.table_files import (
     parquet_objects,
     sheet_cells,
     suffix_of,
-    text_lines,
     texts_and_labels,
-    two_files,
 )
+from official_bert.data.tabular.companions import files_read, labels_beside
+from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tabular.json_text import JSON_ROWS, begun, checked_object, parsed, parsed_whole
 from official_bert.files import folder_of, is_file, is_folder, list_names
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
@@ -32,8 +32,6 @@ SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".js
                               ".parquet": "parquet"}
 OBJECTS = ("jsonl", "parquet")  # forms whose rows have keys
 HEADLESS = " (a file without names of columns: options.header=false, its columns are c1, c2, ...; tools/inspect_data.py shows it)"
-ROWS = (".jsonl", ".json", ".parquet")  # ends of the names of files whose rows have keys
-JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 
 
@@ -60,8 +58,11 @@ def place(source: Source, line: int) -> str:
 
 
 def digest(source: Source) -> str:
-    """The SHA-256 of what a source holds."""
-    return text_digest(map(repr, source.values)) if isinstance(source, Rows) else file_digest(source)
+    """The SHA-256 of what a source holds: of rows, of a file, or of all files that are read with it (`files_read`)."""
+    if isinstance(source, Rows):
+        return text_digest(map(repr, source.values))
+    digests = list(map(file_digest, files_read(source)))
+    return digests[0] if len(digests) == 1 else text_digest(digests)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,7 @@ def format_of(path: str, wanted: Sequence[str], delimiter: str = "", encoding: s
     A table whose first line names the columns is one, whatever else it looks like. Raises ValueError for an unknown name.
     """
     suffix = suffix_of(path)
-    known, content = SUFFIXES.get(suffix), kind_by_content(path)
+    known, content = SUFFIXES.get(suffix), kind_by_content(path, encoding)
     if known in OBJECTS or content == "parquet" or (content == "xlsx" and suffix == ".xlsx"):
         return known if known in OBJECTS else content  # type: ignore[return-value]
     if known is None:
@@ -158,7 +159,7 @@ def format_of(path: str, wanted: Sequence[str], delimiter: str = "", encoding: s
         return known
     if content == "json" and _is_json_start(line):
         return "jsonl"
-    if suffix == ".txt" and two_files(path):
+    if suffix == ".txt" and labels_beside(path):
         return "two_files"
     return "fasttext" if line.startswith(FASTTEXT) else known
 
@@ -166,20 +167,34 @@ def format_of(path: str, wanted: Sequence[str], delimiter: str = "", encoding: s
 def _is_json_start(line: str) -> bool:
     """Whether a first line is a JSON value, or the beginning of one."""
     try:
-        _begun(line, "")
+        begun(line, "")
     except ValueError:
         return False
     return True
 
 
-def rows_of(source: Source, suffixes: Sequence[str] = ROWS) -> Source:
-    """Returns the rows of a file of JSON or of Parquet with one of these suffixes; anything else unchanged.
+def form_of_objects(path: str, encoding: str = "") -> Format | None:
+    """Returns the form of a file whose rows have keys, by its name or else its content; None for another file."""
+    if (known := SUFFIXES.get(suffix_of(path))) in OBJECTS:
+        return known
+    content = kind_by_content(path, encoding) if is_file(path) else ""
+    if content == "json":
+        try:
+            first = next(json_values(path, encoding)[1], (0, None))[1]
+        except ValueError:
+            return None
+        return "jsonl" if first and isinstance(first, (dict, list)) else None
+    return "parquet" if content == "parquet" else None
+
+
+def rows_of(source: Source, encoding: str = "", always: bool = False) -> Source:
+    """Returns the rows of a file of JSON or of Parquet, as `form_of_objects` tells, or `always` as JSON; anything else unchanged.
 
     Raises ValueError, naming file and line, for a file that is missing, broken or empty.
     """
-    if isinstance(source, Rows) or not source.lower().endswith(tuple(suffixes)):
+    if isinstance(source, Rows) or not (form := form_of_objects(source, encoding) or ("jsonl" if always else None)):
         return source
-    named, objects = _objects(source, "parquet" if source.lower().endswith(".parquet") else "jsonl")
+    named, objects = _objects(source, form, encoding)
     found = list(objects)
     if not found:
         raise ValueError(f"{source}: no row in this file")
@@ -290,7 +305,7 @@ def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str], header
 def _lines(path: str, kind: Format, delimiter: str, encoding: str = "") -> Iterator[tuple[int, Sequence[str]]]:
     """Yields (line, cells) of each row; a blank line has no cells."""
     if kind in ("xlsx", "two_files", "fasttext"):
-        yield from (sheet_cells(path) if kind == "xlsx" else texts_and_labels(path, two_files(path), encoding) if kind == "two_files"
+        yield from (sheet_cells(path) if kind == "xlsx" else texts_and_labels(path, labels_beside(path), encoding) if kind == "two_files"
                     else fasttext_rows(enumerate(text_lines(path, encoding), 1), path))
         return
     if kind == "tsv":
@@ -314,7 +329,7 @@ def _objects(path: str, form: Format, encoding: str = "") -> tuple[Source, Itera
     if form == "parquet":
         return path, parquet_objects(path)
     source, values = json_values(path, encoding)
-    return source, ((line, _checked_object(value, place(source, line), JSON_ROWS)) for line, value in values)
+    return source, ((line, checked_object(value, place(source, line), JSON_ROWS)) for line, value in values)
 
 
 def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[int, Any]]]:
@@ -323,39 +338,14 @@ def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[i
     number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
     if not first:
         return path, iter(())
-    value, goes_on = _begun(first, f"{path}:{number}")
+    value, goes_on = begun(first, f"{path}:{number}")
     if goes_on:
-        return _document(path, _parsed_whole(path, number, first, "".join(line for _, line in lines)), number)
+        return _document(path, parsed_whole(path, number, first, "".join(line for _, line in lines)), number)
     more = ((line, text) for line, text in lines if text.strip())
     if (second := next(more, None)) is None:
         return _document(path, value, number)
-    later = ((line, _parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
+    later = ((line, parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
     return path, itertools.chain([(number, value)], later)
-
-
-def _begun(line: str, where: str) -> tuple[Any, bool]:
-    """Returns the value in a file's first line, and whether it goes on in the next ones; then it is None."""
-    try:
-        return json.loads(line), False
-    except json.JSONDecodeError as error:
-        if error.pos >= len(line.rstrip()):
-            return None, True
-    except (ValueError, RecursionError):
-        pass
-    return _parsed(line, where), False  # raises the error
-
-
-def _parsed_whole(path: str, number: int, first: str, others: str) -> Any:
-    """Returns the value that begins in line `number` and has the other lines too."""
-    try:
-        return json.loads(first + others)
-    except json.JSONDecodeError as error:
-        second = others.lstrip().partition("\n")[0]
-        if second.startswith("{") and not first.rstrip().endswith("[") and _is_json(second):
-            _parsed(first, f"{path}:{number}")  # raises the error: the file is JSON lines, the first of which is cut
-        raise ValueError(f"{path}:{number - 1 + error.lineno}: {_problem(error)}; expected {JSON_ROWS}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: {_problem(error)}") from None
 
 
 def _document(path: str, value: Any, line: int) -> tuple[Source, Iterator[tuple[int, Any]]]:
@@ -364,37 +354,3 @@ def _document(path: str, value: Any, line: int) -> tuple[Source, Iterator[tuple[
     if isinstance(listed, list):
         return Rows(path, listed), iter(enumerate(listed))
     return path, iter([(line, value)])
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _parsed(line: str, where: str) -> Any:
-    """Returns the value in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
-    try:
-        return json.loads(line.rstrip("\r\n"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: {_problem(error)}; expected an object a line") from None
-
-
-def _problem(error: Exception) -> str:
-    """What is wrong with a text that is no JSON."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"not valid JSON: {error.msg} at column {error.colno}"
-    return f"not valid JSON: {'nested too deeply' if isinstance(error, RecursionError) else error}"
-
-
-def json_object(line: str, where: str) -> dict[str, Any]:
-    """Returns the object in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
-    return _checked_object(_parsed(line, where), where, "an object a line")
-
-
-def _checked_object(value: Any, where: str, wanted: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {wanted}")
-    return value

@@ -20,14 +20,15 @@ from official_bert.data.tables import (
     Table,
     column_names,
     format_of,
-    json_object,
     place,
     read_table,
     rows_of,
     shown,
 )
+from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tabular.json_text import json_object
 from official_bert.data.tagged import span_forms
-from official_bert.files import exists, read_lines
+from official_bert.files import exists
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
 
@@ -54,10 +55,10 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     """
     if not exists(path):
         raise ValueError(f"--input_file={path}: no such file")
-    if tagger:
-        _check_not_tagged(path, config)
     options, columns = _asked(config, inputs, overrides)
     header, encoding = options.get("header", True), options.get("encoding", "")
+    if tagger:
+        _check_not_tagged(path, options, encoding)
     wanted = {name: columns.get(name) or (name,) for name in inputs}
     same = {name: (name,) for name in inputs}
     form, delimiter = options.get("file_format", "auto"), options.get("delimiter", "")
@@ -83,11 +84,12 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     if keep:
         raise ValueError(f"--keep_columns={','.join(keep)}: {path} has no names of columns {', '.join(_names(wanted))}")
     if objects:
-        source = rows_of(path)
+        source = rows_of(path, encoding)
         assert isinstance(source, Rows)
         return list(_checked(((place(source, number), row) for number, row in enumerate(source.values)), inputs, may_be_pairs))
-    _check_no_table(path, (wanted, same), has_format="file_format" in options)
-    return list(read_rows((), path, inputs, read_lines(path), may_be_pairs))
+    lines = list(text_lines(path, encoding))
+    _check_no_table(path, lines, (wanted, same), has_format="file_format" in options)
+    return list(read_rows((), path, inputs, lines, may_be_pairs))
 
 
 def read_entity_rows(path: str, always: bool) -> list[dict[str, Any]]:
@@ -102,9 +104,9 @@ def read_entity_rows(path: str, always: bool) -> list[dict[str, Any]]:
             for number, record in span_forms.records(rows) if record is not None]
 
 
-def _check_no_table(path: str, known: Iterable[Columns], has_format: bool) -> None:
+def _check_no_table(path: str, lines: Sequence[str], known: Iterable[Columns], has_format: bool) -> None:
     """Raises ValueError if the first line names the columns: the file is a table, whose lines are no texts."""
-    line = next(iter(read_lines(path)), "")
+    line = lines[0].rstrip("\r\n") if lines else ""
     for delimiter, suffix in ((",", ".csv"), ("\t", ".tsv"), (";", ""), ("|", "")):
         fields = [cell.strip('"') for cell in line.split(delimiter)]
         if any({*_names(columns)} <= {*fields} for columns in known):
@@ -114,16 +116,15 @@ def _check_no_table(path: str, known: Iterable[Columns], has_format: bool) -> No
                              f"{' or '.join(ways) or 'the form of CSV or TSV, and such a name'}")
 
 
-def _check_not_tagged(path: str, config: Config | None) -> None:
+def _check_not_tagged(path: str, options: Mapping[str, Any], encoding: str) -> None:
     """Raises ValueError for words in columns or lists, which a tagger would answer line by line, tags included."""
-    options = config.options if config else {}
     suffix = _suffix(path)
     if in_rows := SUFFIXES.get(suffix) in ("jsonl", "parquet"):
-        names = {*column_names(path, SUFFIXES[suffix])}
+        names = {*column_names(path, SUFFIXES[suffix], encoding=encoding)}
         tagged = bool(names & {*conll.WORD_KEYS}) and "text" not in names
     else:
         columns = conll.Columns(tag=options.get("tag_column", -1), separator=options.get("separator", ""))
-        tagged = suffix in OF_TAGGED_WORDS or conll.is_tagged(read_lines(path), columns, options.get("labels", ()))
+        tagged = suffix in OF_TAGGED_WORDS or conll.is_tagged(text_lines(path, encoding), columns, options.get("labels", ()))
     if tagged:
         raise ValueError(f"--input_file={path}: expected texts, got words in {'lists' if in_rows else 'columns'}; {HOW_TO_TAG} tags them")
 

@@ -15,7 +15,7 @@ from official_bert.data.search.bm25 import nearest_by_words
 from official_bert.data.search.collections import is_collection, read_collection
 from official_bert.data.search.mining import MiningRules, choose, in_window
 from official_bert.data.search.rows import SearchColumns, read_rows
-from official_bert.data.tables import read_table
+from official_bert.data.tables import TableOptions, read_table
 from official_bert.interface.predictor import Predictor
 
 TEXTS_AT_ONCE = 4096  # encoded, before the next ones are taken
@@ -44,7 +44,7 @@ def read_material(train_file: str, corpus_file: str, columns: SearchColumns, cor
         collection = read_collection(train_file, "refuse", logging.warning)
         rows, passages = collection.pairs(), list(collection.passages)
     else:
-        rows = read_rows(train_file, columns, "refuse", "auto", "", logging.warning)
+        rows = read_rows(train_file, columns, "refuse", TableOptions(), logging.warning)
         passages = list(rows.text_pair or ())
     if corpus_file:
         passages += labelled_texts.texts(read_table(corpus_file, [corpus_column]), corpus_column)

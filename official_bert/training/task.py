@@ -19,7 +19,7 @@ from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
 from official_bert.data.sources import BatchSource, ExampleSource
 from official_bert.data.tables import Rows, Source, digest
-from official_bert.files import folder_of, is_file, real
+from official_bert.files import exists, folder_of, is_file, real
 from official_bert.models import parts
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
@@ -165,6 +165,7 @@ class TaskBase(abc.ABC):
 
     config: Config
     Options: ClassVar[type]
+    refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
 
     def __post_init__(self):
         for length in self.buckets:  # refuses wrong options at once
@@ -173,7 +174,14 @@ class TaskBase(abc.ABC):
     @functools.cached_property
     def options(self) -> Any:
         """The task's own options, an `Options`."""
-        return build(self.Options, self.config.options, "config.options")
+        return self.read_options(self.config.options)
+
+    @classmethod
+    def read_options(cls, values: Mapping[str, Any]) -> Any:
+        """Returns `Options` with these values. Raises ValueError for unknown or wrong ones."""
+        if wrong := next((name for name in cls.refused if name in values), None):
+            raise ValueError(f"config.options.{wrong}: expected none for this task: {cls.refused[wrong]}")
+        return build(cls.Options, values, "config.options")
 
     def _option(self, name: str, default: Any) -> Any:
         """The value of an option that not every task has."""
@@ -278,7 +286,7 @@ class TaskBase(abc.ABC):
     def data_digests(self, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
         """The SHA-256 of the data that `train` and `eval` read, as far as these steps are done and the files exist."""
         wanted = {"train": steps.train, "eval": steps.evaluate}
-        found = {use: [digest(source) for source in sources if source and (isinstance(source, Rows) or is_file(source))]
+        found = {use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
                  for use, sources in self.data(files).items() if wanted[use]}
         return {use: text_digest(parts) for use, parts in found.items() if parts}
 

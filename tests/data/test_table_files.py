@@ -77,6 +77,17 @@ def test_other_encodings_are_read_by_name_and_the_error_names_them(tmp_path, enc
         read_table(path, ["text"], encoding="latin-99")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("text", ["text,label\nso good,1\n", "text,label\n一好,1\n" + "一些中文没有字母,0\n" * 40])
+def test_utf_16_without_a_mark_is_named_and_zero_bytes_in_texts_are_no_sign_of_it(tmp_path, encoding, text):
+    path = write(tmp_path, "a.csv", text.encode(encoding))
+    assert read_table(path, ["label"], encoding=encoding).columns["label"][0] == "1"
+    for name, content in (("a.csv", text.encode(encoding)), ("a.csv.gz", gzip.compress(text.encode(encoding), mtime=0))):
+        with pytest.raises(ValueError, match=rf"not UTF-8, but UTF-16 without a byte-order mark: --encoding={encoding} reads it"):
+            read_table(write(tmp_path, name, content), ["text"])
+    assert read_table(write(tmp_path, "b.csv", "text,label\na\0b,1\n"), ["text"]).columns["text"] == ["a\0b"]
+
+
 def test_a_workbook_is_read_with_its_cells_as_text(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.tables import Source, json_object, read_table
-from official_bert.files import folder_of, is_file, read_lines
+from official_bert.data.tables import Source, TableOptions, read_table
+from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tabular.json_text import json_object
+from official_bert.files import folder_of, is_file
 
 CORPUS_FILE, QUERIES_FILE, JUDGEMENTS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
 UnknownIds = Literal["refuse", "skip"]
@@ -53,20 +55,26 @@ def is_collection(path: Source) -> bool:
     return len(files_of(path)) > 1
 
 
-def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn) -> Collection:
+def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOptions | None = None) -> Collection:
     """Reads a collection by the path of its judgements; queries without an answer are left out with a warning.
+
+    Of `how` tables are read, a collection has the encoding alone: its form is that of BEIR.
 
     Raises ValueError, naming file and line, for an id that stands there twice, for a judgement of an id that is not there (`skip` leaves
     it out with a warning), for two judgements of one pair, for a grade that is no whole number, and for judgements without an answer.
     """
+    how = how or TableOptions()
+    if not how.header:
+        raise ValueError(f"{path}: config.options.header: false: expected none beside a collection (BEIR), whose judgements begin with the "
+                         "names query-id, corpus-id, score")
     _, queries_path, corpus_path = map(str, files_of(path))
-    query_ids, queries = _read_texts(queries_path, warn)
-    passage_ids, passages = _read_texts(corpus_path, warn)
+    query_ids, queries = _read_texts(queries_path, warn, how.encoding)
+    passage_ids, passages = _read_texts(corpus_path, warn, how.encoding)
     query_of, passage_of = ({name: number for number, name in enumerate(ids)} for ids in (query_ids, passage_ids))
     grades: dict[int, dict[int, int]] = {}
     lines: dict[int, int] = {}
     unknown: list[str] = []
-    for line, query_id, passage_id, grade in _read_judgements(path):
+    for line, query_id, passage_id, grade in _read_judgements(path, how.encoding):
         for name, known, where in ((query_id, query_of, QUERIES_FILE), (passage_id, passage_of, CORPUS_FILE)):
             if name not in known:
                 unknown.append(f"{path}:{line}: expected an id of {where}, got {name!r}")
@@ -91,14 +99,14 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn) -> Collectio
                       relevant, irrelevant)
 
 
-def _read_texts(path: str, warn: Warn) -> tuple[list[str], list[str]]:
+def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[str]]:
     """Reads the ids and the texts of a file, each with its title, if it has one, in front. Empty texts are counted."""
     if not is_file(path):
         raise ValueError(f"{path}: no such file; a collection has {CORPUS_FILE}, {QUERIES_FILE} and {JUDGEMENTS_FOLDER}/")
     lines: dict[str, int] = {}  # of each id
     texts: list[str] = []
     empty: list[int] = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(text_lines(path, encoding), 1):
         if not line.strip():
             continue
         values = json_object(line, f"{path}:{number}")
@@ -116,9 +124,9 @@ def _read_texts(path: str, warn: Warn) -> tuple[list[str], list[str]]:
     return list(lines), texts
 
 
-def _read_judgements(path: str) -> Iterator[tuple[int, str, str, int]]:
+def _read_judgements(path: str, encoding: str) -> Iterator[tuple[int, str, str, int]]:
     """Yields (line, query's id, passage's id, grade)."""
-    table = read_table(path, ["query-id", "corpus-id", "score"], form="tsv")
+    table = read_table(path, ["query-id", "corpus-id", "score"], form="tsv", encoding=encoding)
     for row, (query, passage, score) in enumerate(zip(*(table.columns[name] for name in ("query-id", "corpus-id", "score")))):
         try:
             yield table.lines[row], query, passage, int(score)

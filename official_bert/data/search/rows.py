@@ -9,7 +9,7 @@ import numpy as np
 
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import EmptyText, LabelledTexts
-from official_bert.data.tables import Format, Source, Table, read_table
+from official_bert.data.tables import Source, Table, TableOptions
 
 Warn = Callable[[str], None]
 
@@ -26,7 +26,7 @@ class SearchColumns:
     most_negatives: int = 0  # of a row, the first ones; 0: all
 
 
-def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, form: Format, delimiter: str, warn: Warn) -> LabelledTexts:
+def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn) -> LabelledTexts:
     """Reads rows of an anchor (`text`), its positive (`text_pair`) and its negatives (`choices`, if there are columns of them).
 
     `targets` are the teacher's scores, float32 [N,1+M] for at most M negatives, filled up with 0. With labels, a row is made of each
@@ -36,7 +36,7 @@ def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, form: Form
     for labels of which none is positive.
     """
     wanted = [columns.text, columns.text_pair, *columns.negatives, *columns.teacher, *([columns.label] if columns.label else [])]
-    table = labelled_texts.without_empty(read_table(path, wanted, form=form, delimiter=delimiter), (columns.text, columns.text_pair),
+    table = labelled_texts.without_empty(how.read_table(path, wanted), (columns.text, columns.text_pair),
                                          empty, warn)
     if columns.label:
         return _grouped(table, columns, warn)
@@ -147,19 +147,19 @@ class Candidates:
     missed: Sequence[int] = ()
 
 
-def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, form: Format, delimiter: str, warn: Warn) -> list[Candidates]:
+def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn) -> list[Candidates]:
     """Reads the passages to rank for each query: labelled ones, or its positives and negatives. Labels are grades.
 
     Raises ValueError as `read_rows` does, and for a label that is no whole number.
     """
-    rows = read_rows(path, columns, empty, form, delimiter, warn)
+    rows = read_rows(path, columns, empty, how, warn)
     assert rows.text_pair is not None
     passages: dict[str, dict[str, int]] = {}
     for anchor, positive, negatives in zip(rows.text, rows.text_pair, rows.choices or [()] * len(rows)):
         known = passages.setdefault(anchor, {})
         known |= dict.fromkeys([text for text in negatives if text not in known], 0) | {positive: 1}
     if columns.label:
-        table = read_table(path, [columns.text, columns.text_pair, columns.label], form=form, delimiter=delimiter)
+        table = how.read_table(path, [columns.text, columns.text_pair, columns.label])
         for row, label in enumerate(labelled_texts.scores(table, columns.label)):
             anchor, passage = table.columns[columns.text][row], table.columns[columns.text_pair][row]
             if label > 0 and anchor in passages and passage in passages[anchor]:

@@ -5,17 +5,17 @@ Places count code points of the text from 0, the end exclusive (CLUENER: inclusi
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from official_bert.data.tables import Rows, Source, json_values, place
+from official_bert.data.tables import Rows, Source, form_of_objects, json_values, place
+from official_bert.data.tabular.companions import annotations_of, text_of
+from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tagged.chunk_tags import OUTSIDE, Chunk, Scheme, write_tags
-from official_bert.files import is_file, is_folder, list_names, read_text
+from official_bert.files import is_file, is_folder
 from official_bert.text.tokenization import BasicTokenizer
 
 Overlaps = Literal["refuse", "longest"]
-BRAT = (".ann",)
 TEXT_KEYS = ("text", "data")
 
 
@@ -189,20 +189,18 @@ def form_of(row: Any) -> Form | None:
     return next((form for form in FORMS if form.fits(row)), None)
 
 
-def span_rows(source: Source) -> Rows | None:
+def span_rows(source: Source, encoding: str = "") -> Rows | None:
     """Returns the rows of a file of character spans, of rows in memory, or of brat's `.ann` files; None for other data.
 
     Raises ValueError, naming file and line, for broken JSON.
     """
     if isinstance(source, Rows):
         return source if _has_spans(source) else None
-    if source.endswith(BRAT) or is_folder(source):
-        return _brat_rows(source)
-    if source.endswith(".txt") and is_file(source.removesuffix(".txt") + ".ann"):
-        return _brat_rows(source.removesuffix(".txt") + ".ann")
-    if not source.lower().endswith((".json", ".jsonl")) or not is_file(source):
+    if is_folder(source) or annotations_of(source):
+        return _brat_rows(source, annotations_of(source), encoding)
+    if not is_file(source) or form_of_objects(source, encoding) != "jsonl":
         return None
-    named, values = json_values(source)
+    named, values = json_values(source, encoding)
     numbered = list(values)
     if len(numbered) == 1 and isinstance(numbered[0][1], Mapping) and isinstance(numbered[0][1].get("annotations"), list) and any(
             map(_is_pair, numbered[0][1]["annotations"])):  # of spaCy's annotator: null where a text was skipped
@@ -219,16 +217,15 @@ def _has_spans(rows: Rows) -> bool:
     return form_of(first) is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words))
 
 
-def _brat_rows(path: str) -> Rows:
+def _brat_rows(path: str, names: Sequence[str], encoding: str) -> Rows:
     """Returns the lines of brat's texts, each with its entities, as doccano's rows. Raises ValueError for a missing file or bad line."""
-    names = [os.path.join(path, name) for name in list_names(path) if name.endswith(BRAT)] if is_folder(path) else [path]
     if not names:
         raise ValueError(f"{path}: expected files of brat, NAME.txt and NAME.ann, got none")
     rows, lines = [], []
     for name in names:
-        text = read_text(name.removesuffix(".ann") + ".txt", "text beside the annotations")
-        spans = [span for number, line in enumerate(read_text(name, "file of annotations").split("\n"), 1) if line.startswith("T")
-                 for span in _brat_span(line, f"{name}:{number}")]
+        text = "".join(text_lines(text_of(name), encoding, "text beside the annotations"))
+        spans = [span for number, line in enumerate(text_lines(name, encoding, "file of annotations"), 1) if line.startswith("T")
+                 for span in _brat_span(line.rstrip("\n"), f"{name}:{number}")]
         start = 0
         for number, line in enumerate(text.split("\n"), 1):
             end = start + len(line)

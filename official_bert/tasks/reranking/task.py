@@ -21,7 +21,7 @@ from official_bert.data.search.collections import UnknownIds, files_of, is_colle
 from official_bert.data.search.rows import Candidates, SearchColumns, read_candidates, read_rows
 from official_bert.data.sources import ExampleSource
 from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import Format, Source, checked_delimiter
+from official_bert.data.tables import Source, TableOptions, checked_delimiter
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.files import written_whole
 from official_bert.model_config import check_rate
@@ -38,7 +38,7 @@ LOSSES = {"pointwise": ranking_losses.pointwise, "pairwise": ranking_losses.pair
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(SplitOptions):
+class Options(SplitOptions, TableOptions):
     """The columns of the files, and the loss."""
 
     max_seq_length: int = 256  # of a query and a passage
@@ -53,8 +53,6 @@ class Options(SplitOptions):
     candidates: int = 100  # of a collection (BEIR), passages that BM25 finds for a query, to be ranked in evaluation
     unknown_ids: UnknownIds = "refuse"  # of judgements of a collection
     empty_text: labelled_texts.EmptyText = "refuse"
-    file_format: Format = "auto"  # by the file's suffix
-    delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
 
     def __post_init__(self):
         super().__post_init__()
@@ -159,12 +157,14 @@ class Task(TaskBase):
 
     def _read(self, path: Source, columns: SearchColumns) -> LabelledTexts:
         options = self.options
-        return read_rows(path, columns, options.empty_text, options.file_format, options.delimiter, logging.warning)
+        return read_rows(path, columns, options.empty_text, options, logging.warning)
 
     def _read_train(self, path: Source) -> LabelledTexts:
         options = self.options
-        rows = (read_collection(str(path), options.unknown_ids, logging.warning).pairs(options.most_negatives) if is_collection(path)
-                else self._read(path, options.columns))
+        if is_collection(path):
+            rows = read_collection(str(path), options.unknown_ids, logging.warning, options).pairs(options.most_negatives)
+        else:
+            rows = self._read(path, options.columns)
         bad = [not negatives for negatives in rows.choices or [()] * len(rows)]
         if any(bad):
             raise ValueError(f"{path}: row {bad.index(True) + 1}: expected a passage that does not answer the query ({sum(bad)} such "
@@ -176,8 +176,8 @@ class Task(TaskBase):
         options = self.options
         if not is_collection(path):
             columns = dataclasses.replace(options.columns, most_negatives=0)
-            return read_candidates(path, columns, options.empty_text, options.file_format, options.delimiter, logging.warning)
-        found = read_collection(str(path), options.unknown_ids, logging.warning)
+            return read_candidates(path, columns, options.empty_text, options, logging.warning)
+        found = read_collection(str(path), options.unknown_ids, logging.warning, options)
         candidates = []
         numbers = nearest_by_words(found.queries, found.passages, options.candidates)[1].tolist()
         for query, ranking, grades in zip(found.queries, numbers, found.relevant):

@@ -9,7 +9,7 @@ from official_bert.data import labelled_texts
 from official_bert.data.search.collections import UnknownIds
 from official_bert.data.search.rows import SearchColumns
 from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import Format, checked_delimiter
+from official_bert.data.tables import TableOptions, checked_delimiter
 from official_bert.models.bi_encoder import Pooling
 
 TWO_COLUMNS = "config.options.text_column, text_pair_column: expected two columns"
@@ -20,7 +20,7 @@ OF_A_TEACHER = ("margin_mse", "kl")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(SplitOptions):
+class Options(SplitOptions, TableOptions):
     """The columns of the files, the loss, and the vectors."""
 
     max_seq_length: int = 128  # of each text
@@ -47,8 +47,6 @@ class Options(SplitOptions):
     passage_prompt: str = ""  # in front of second texts and negatives
     unknown_ids: UnknownIds = "refuse"  # of judgements of a collection (BEIR)
     empty_text: labelled_texts.EmptyText = "refuse"
-    file_format: Format = "auto"  # by the file's suffix
-    delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
 
     def __post_init__(self):
         super().__post_init__()

@@ -19,7 +19,7 @@ from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search.collections import Collection, files_of, is_collection, read_collection
 from official_bert.data.search.rows import SearchColumns, read_rows
 from official_bert.data.sources import ExampleSource
-from official_bert.data.tables import Source, read_table
+from official_bert.data.tables import Source
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.encoder import INPUTS
@@ -126,7 +126,7 @@ class Task(TaskBase):
         train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
         divided = steps.evaluate and not eval_path and options.train_on != "texts"
         train = self._read_train(train_path) if steps.train or (divided and train_path) else None
-        collection = read_collection(str(eval_path), options.unknown_ids, logging.warning) if is_collection(eval_path) else None
+        collection = read_collection(str(eval_path), options.unknown_ids, logging.warning, options) if is_collection(eval_path) else None
         held_out = collection.pairs() if collection else self._read_pairs(eval_path, bool(options.score_column)) if eval_path else None
         if train and held_out:
             labelled_texts.check_held_out(train, held_out, files.refuse_same)
@@ -152,11 +152,11 @@ class Task(TaskBase):
             if options.train_on == "scores" or options.negative_columns or options.teacher_columns or options.label_column:
                 raise ValueError(f"{path}: a collection (BEIR) has pairs and the passages judged irrelevant: expected no score_column, "
                                  "negative_columns, teacher_columns or label_column in config.options to train on it")
-            rows = read_collection(str(path), options.unknown_ids, logging.warning).pairs(options.most_negatives)
+            rows = read_collection(str(path), options.unknown_ids, logging.warning, options).pairs(options.most_negatives)
         elif options.train_on == "scores":
             return self._read_pairs(path, scored=True)
         else:
-            rows = read_rows(path, options.training_columns, options.empty_text, options.file_format, options.delimiter, logging.warning)
+            rows = read_rows(path, options.training_columns, options.empty_text, options, logging.warning)
         bad = [not negatives for negatives in rows.choices or [()] * len(rows)]
         if options.loss_name in ("triplet", "margin_mse", "kl") and any(bad):
             raise ValueError(f"{path}: row {bad.index(True) + 1}: expected a negative, which options.loss: {options.loss_name} compares "
@@ -202,9 +202,9 @@ class Task(TaskBase):
         options = self.options
         if not scored:
             columns = SearchColumns(text=options.text_column, text_pair=options.text_pair_column)
-            return read_rows(path, columns, empty or options.empty_text, options.file_format, options.delimiter, logging.warning)
+            return read_rows(path, columns, empty or options.empty_text, options, logging.warning)
         texts = (options.text_column, options.text_pair_column)
-        table = read_table(path, [*texts, options.score_column], form=options.file_format, delimiter=options.delimiter)
+        table = options.read_table(path, [*texts, options.score_column])
         table = labelled_texts.without_empty(table, texts, empty or options.empty_text, logging.warning)
         first, second = (labelled_texts.texts(table, name) for name in texts)
         return LabelledTexts(str(path), first, second, labelled_texts.scores(table, options.score_column, *options.score_range))

@@ -67,8 +67,8 @@ def split_words(context: str) -> Passage:
 
 
 def read_squad(path: Source, training: bool = False, version_2: bool = False, several: SeveralAnswers = "refuse",
-               alignment: Alignment = 2018) -> SquadFile:
-    """Reads the examples of a file in SQuAD's JSON, with or without a BOM, or of rows of a question each.
+               alignment: Alignment = 2018, encoding: str = "") -> SquadFile:
+    """Reads the examples of a file in SQuAD's JSON, in UTF-8 unless `encoding` says otherwise, or of rows of a question each.
 
     Rows are in memory, in JSON lines, in Parquet, or in a JSON list, which may stand under `data`. A row has `question`, `context` and
     `answers`, `{"text": [...], "answer_start": [...]}` as in the `datasets` library or a list as in SQuAD's files; `id` is filled in if it
@@ -81,7 +81,7 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
     Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there twice, answers of
     another form, or several answers in training.
     """
-    path, articles = _load(path)
+    path, articles = _load(path, encoding)
     examples: list[SquadExample] = []
     unfound: list[str] = []
     skipped = 0
@@ -126,9 +126,9 @@ def only(file: SquadFile, ids: Set[str]) -> SquadFile:
     return dataclasses.replace(file, articles=articles, examples=tuple(example for example in file.examples if example.qas_id in ids))
 
 
-def _load(source: Source) -> tuple[Source, list[dict]]:
+def _load(source: Source, encoding: str) -> tuple[Source, list[dict]]:
     """Returns the articles of a source, and the source as messages name its places: rows are articles of one question."""
-    rows = rows_of(source, ("",))  # whatever the file's name
+    rows = rows_of(source, encoding, always=True)  # whatever the file's name
     assert isinstance(rows, Rows)
     if isinstance(source, str) and any("paragraphs" in row for row in rows.values):
         return source, [dict(row) for row in rows.values]

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -52,6 +53,7 @@ class Options(SplitOptions):
     several_answers: SeveralAnswers = "refuse"  # of a training question: the first one, or an example for each different one
     answer_alignment: Alignment = "characters"  # of answers and pieces, in training and prediction; 2018: that of run_squad.py
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to; none: to the longest of each batch
+    encoding: str = ""  # of files of JSON; "": UTF-8
 
 
 class Task(TaskBase):
@@ -61,6 +63,7 @@ class Task(TaskBase):
     head = "span"
     served_classes = (ServedSpans,)
     loss_names = ("start", "end")
+    refused: ClassVar[Mapping[str, str]] = {"header": "the files are JSON or Parquet, whose rows name their keys"}
 
     def __post_init__(self):
         super().__post_init__()
@@ -110,7 +113,7 @@ class Task(TaskBase):
         The questions to answer are those of `predict_file`, else those of evaluation; without gold answers nothing is evaluated.
         """
         splits.check_eval_file(self.options, files.eval_file)
-        read = functools.cache(read_squad)
+        read = functools.cache(functools.partial(read_squad, encoding=self.options.encoding))
         eval_path = "" if self.options.folds else files.path(files.eval_file, [self._published(1)])
         predict_path = files.predict_file or eval_path
         train = self._read_train(files) if steps.train else None
@@ -122,7 +125,7 @@ class Task(TaskBase):
         train_path = files.path(files.train_file, [self._published(0)])
         hold_out, notes = steps.evaluate and not eval_path, ()
         if train_path and (train or hold_out) and self.options.divides(hold_out):
-            train, part, notes = self._divide(train, read_squad(train_path), hold_out)
+            train, part, notes = self._divide(train, read(train_path), hold_out)
             evaluated = part if hold_out else evaluated
         version_2 = self.options.version_2_with_negative
         if evaluated and not metrics.has_gold_answers(evaluated.articles, version_2):
@@ -158,7 +161,8 @@ class Task(TaskBase):
             where = f"--data_dir={files.data_dir}: no {self._published(0)} there" if files.data_dir else "got neither"
             raise ValueError(f"task squad: expected --train_file or a --data_dir with {self._published(0)}; {where}")
         file = read_squad(path, training=True, version_2=self.options.version_2_with_negative,
-                          several=self.options.several_answers, alignment=self.options.answer_alignment)
+                          several=self.options.several_answers, alignment=self.options.answer_alignment,
+                          encoding=self.options.encoding)
         if file.unfound:
             logging.warning("%s", file.warning())
         return file

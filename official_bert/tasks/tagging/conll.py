@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from official_bert.data.labelled_texts import SAME_SHARE, EmptyText
+from official_bert.data.table_files import suffix_of
 from official_bert.data.tables import Rows, Source, place, spelled
+from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tagged.chunk_tags import (
     HINT,
     NOT_LABELLED,
@@ -20,7 +22,7 @@ from official_bert.data.tagged.chunk_tags import (
     with_types,
 )
 from official_bert.data.tagged.span_forms import Overlaps, Reading, records, span_rows, tags_of
-from official_bert.files import read_lines, written_whole
+from official_bert.files import written_whole
 
 FILE = "file of words and tags"
 DOCUMENT_START = "-DOCSTART-"
@@ -43,6 +45,7 @@ class Columns:
     names: tuple[str, ...] = ()  # of tags that rows give as numbers
     empty: EmptyText = "refuse"  # sentences without words, and blank words
     overlaps: Overlaps = "refuse"  # of entities in rows of texts
+    encoding: str = ""  # UTF-8
 
     def split(self, line: str) -> list[str]:
         """Splits a line, without its end, into columns."""
@@ -83,13 +86,13 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     columns, notes = columns or Columns(), [] if notes is None else notes
     first: dict[str, str] = {}  # the place of each tag's first word
     empty: list[str] = []
-    if (rows := span_rows(path)) is not None:
+    if (rows := span_rows(path, columns.encoding)) is not None:
         sentences = _of_spans(rows, with_tags, columns, empty, notes)
     elif isinstance(path, Rows):
         sentences = list(filter(None, (_sentence(path, number, with_tags, columns, first, empty) for number in range(len(path.values)))))
     else:
         blocks = list(_blocks(path, columns))
-        if with_tags and not columns.plain and not path.endswith(CONLL_U):
+        if with_tags and not columns.plain and not is_universal(path):
             blocks = _without_comments(path, blocks, columns, notes)
         sentences = list(filter(None, (_of_lines(path, block, with_tags, columns, first, empty) for block in blocks)))
     if not columns.plain:
@@ -120,6 +123,11 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], n
             sentences.append(Sentence(tuple(words), tuple(tags) if with_tags else (), number, 0))
     notes += reading.notes(rows)
     return sentences
+
+
+def is_universal(path: str) -> bool:
+    """Whether a file's name says that it is CoNLL-U."""
+    return suffix_of(path) == CONLL_U
 
 
 def _blocks(path: str, columns: Columns) -> Iterator[Block]:
@@ -174,7 +182,7 @@ def _of_lines(path: str, block: Block, with_tags: bool, columns: Columns, first:
         if (columns.word - columns.tag) % len(cells) == 0:
             raise ValueError(f"{where}: expected words and tags in two columns, got {columns.word} and {columns.tag}, "
                              f"which are one of the line's {len(cells)}: {tag[:80]!r}")
-        if tag == NO_TAG and path.endswith(CONLL_U):
+        if tag == NO_TAG and is_universal(path):
             raise ValueError(f"{where}: expected a tag in column {columns.tag}, got {NO_TAG!r}, with which CoNLL-U leaves it open")
         first.setdefault(tag, where)
         tags.append(tag)
@@ -206,11 +214,12 @@ def tag_place(path: Source, sentence: Sentence, number: int) -> str:
 
 def _lines(path: str, columns: Columns) -> Iterator[tuple[int, str]]:
     """Yields the lines that are words, ends of sentences or starts of documents, with their numbers."""
-    universal = path.endswith(CONLL_U)
+    universal = is_universal(path)
     if universal and (columns.word == 0 or columns.tag == -1):
         raise ValueError(f"{path}: expected options.word_column=1 and options.tag_column=3 (or another one) for CoNLL-U, got "
                          f"{columns.word} and {columns.tag}")
-    for number, line in enumerate(read_lines(path, FILE), 1):
+    for number, whole in enumerate(text_lines(path, columns.encoding, FILE), 1):
+        line = whole.rstrip("\r\n")
         if universal and line.startswith(NEW_DOCUMENT):
             yield number, DOCUMENT_START
         elif not (universal and NO_WORD.match(line)):
@@ -256,13 +265,13 @@ def _named(tag: Any, where: str, names: Sequence[str]) -> str:
 
 def has_tags(path: Source, columns: Columns) -> bool:
     """Whether the first line with a word also has a column for its tag, or the first row its tags; of CoNLL-U, any line a tag."""
-    if (texts := span_rows(path)) is not None:
+    if (texts := span_rows(path, columns.encoding)) is not None:
         return any(record and record[1] for _, record in records(texts))
     if isinstance(path, Rows):
         return any(key in path.values[0] for key in TAG_KEYS)
     lines = (line for _, line in _lines(path, columns) if line.strip(SPACES) and not line.startswith(DOCUMENT_START))
     rows = map(columns.split, lines)
-    if path.endswith(CONLL_U):
+    if is_universal(path):
         return any(_has_column(cells, columns.tag) and cells[columns.tag].strip(SPACES) != NO_TAG for cells in rows)
     return _has_column(next(rows, []), columns.tag)
 

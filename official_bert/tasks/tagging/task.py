@@ -1,34 +1,32 @@
 """Named entities, or other chunks of words, from CoNLL columns (paper 5.3): fine-tuned, with a CRF, or on frozen features."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import check_used
 from official_bert.data import splits
-from official_bert.data.label_weights import Weights, check_smoothing, check_weights, class_weights, describe
-from official_bert.data.labelled_texts import EmptyText
+from official_bert.data.label_weights import class_weights, describe
 from official_bert.data.sources import ExampleSource, incomplete
-from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import Source, rows_of
 from official_bert.data.tagged import chunk_tags
 from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
-from official_bert.data.tagged.span_forms import Overlaps, span_rows
+from official_bert.data.tagged.span_forms import span_rows
 from official_bert.layers import crf
-from official_bert.model_config import check_rate
 from official_bert.models.tagger import Tagger
 from official_bert.reports.sections import Section
 from official_bert.tasks.tagging import conll
-from official_bert.tasks.tagging.conll import Columns, Sentence
+from official_bert.tasks.tagging.conll import Sentence
 from official_bert.tasks.tagging.examination import examine
 from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, WeightedRow, gather_words
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
+from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 from official_bert.training import losses
@@ -37,53 +35,7 @@ from official_bert.training.task import Predictions, Resolved, TaskBase
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
          "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated")}  # of a --data_dir
-LARGEST_LSTM, MOST_LSTMS = 8192, 16
 SENTENCES_AT_ONCE = 256  # in decoding
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(SplitOptions):
-    """The format of the files, and the model that tags the words."""
-
-    max_seq_length: int = 128
-    doc_stride: int = 64  # tokens from one window of a longer text to the next
-    buckets: tuple[int, ...] = ()  # lengths that batches are padded to; none: to the longest of each batch
-    word_column: int = 0  # -1 is the last
-    tag_column: int = -1
-    separator: str = ""  # between columns; "": any run of spaces and tabs
-    empty_text: EmptyText = "refuse"  # sentences without words, and blank words
-    overlaps: Overlaps = "refuse"  # of entities given as character spans: each word has one tag
-    scheme: Scheme = "iob2"  # of the model; files may have any, and labels that are given decide
-    labels: tuple[str, ...] = ()  # in the order of the logits; none: all tags of the types in the training data
-    document_context: bool = False  # rows are documents (between -DOCSTART- lines) instead of sentences
-    dropout: float = 0.1  # before the classifier
-    crf: bool = False
-    boundary_scores: bool = True  # of the CRF: scores for the first and the last tag
-    crf_rate: float = 100.0  # how many times faster than the encoder its scores learn
-    constrain: bool = False  # predict only legal sequences of tags, with or without a CRF
-    features: Literal["", "embeddings", "last", "second_to_last", "weighted_sum", "sum", "concat"] = ""  # "": fine-tune
-    feature_layers: int = 4  # number of last layers that are summed or concatenated; 0: all
-    lstm_size: int = 768  # on frozen features, both directions together
-    lstm_layers: int = 2
-    class_weights: Weights = ""  # of the tags, in the order of the labels or by tag; balanced: rare ones count as much as frequent ones
-    label_smoothing: float = 0.0  # share of the target that is spread evenly over all tags
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.crf and (self.class_weights or self.label_smoothing):
-            raise ValueError("config.options.class_weights, label_smoothing: expected no crf beside them: its loss is that of whole chains")
-        check_weights(self.class_weights, "config.options.class_weights")
-        check_smoothing(self.label_smoothing, "config.options.label_smoothing")
-        check_rate(self.dropout, "config.options.dropout")
-        if self.lstm_size % 2 or not 2 <= self.lstm_size <= LARGEST_LSTM:
-            raise ValueError(f"config.options.lstm_size: expected an even number from 2 to {LARGEST_LSTM}, half of it for each direction, "
-                             f"got {self.lstm_size}")
-        if not 0 <= self.lstm_layers <= MOST_LSTMS:
-            raise ValueError(f"config.options.lstm_layers: expected 0 to {MOST_LSTMS}, got {self.lstm_layers}")
-        check_used(self, ("boundary_scores", "crf_rate"), "options.crf: true", self.crf)
-        check_used(self, ("lstm_size", "lstm_layers"), "options.features", bool(self.features))
-        check_used(self, ["feature_layers"], "options.features: weighted_sum, sum or concat",
-                   self.features in ("weighted_sum", "sum", "concat"))
 
 
 class Task(TaskBase):
@@ -92,6 +44,7 @@ class Task(TaskBase):
     Options = Options
     head = "tagger"
     served_classes = (ServedTagger,)
+    refused = {"header": "columns of words and tags are numbers (options.word_column, tag_column), and rows name their keys"}
     counter_names = ("tag_accuracy",)
 
     @property
@@ -166,15 +119,16 @@ class Task(TaskBase):
         Raises ValueError if all texts held out are training texts.
         """
         splits.check_eval_file(self.options, files.eval_file)
-        dev_path = _rows_of(files.path(files.eval_file, FILES["dev"])) if steps.evaluate and not self.options.folds else ""
+        rows_of_file = functools.partial(_rows_of, encoding=self.options.encoding)
+        dev_path = rows_of_file(files.path(files.eval_file, FILES["dev"])) if steps.evaluate and not self.options.folds else ""
         divided = steps.evaluate and not dev_path
-        train_path = "" if not (steps.train or divided) else _rows_of(
+        train_path = "" if not (steps.train or divided) else rows_of_file(
             files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"]))
-        test_path = _rows_of(files.path(files.predict_file, FILES["test"])) if steps.predict else ""
+        test_path = rows_of_file(files.path(files.predict_file, FILES["test"])) if steps.predict else ""
         notes: list[str] = []
         train = self.read_sentences(train_path, notes) if train_path else None
         held_out = self.read_sentences(dev_path, notes) if dev_path else None
-        tests = conll.read_to_tag(test_path, self.columns, logging.warning, notes) if test_path else None
+        tests = conll.read_to_tag(test_path, self.options.columns, logging.warning, notes) if test_path else None
         notes += [self.described(path, sentences) for path, sentences in ((train_path, train), (dev_path, held_out)) if sentences]
         for path, sentences in ((train_path, train), (dev_path, held_out), (test_path, tests)):
             if self.options.document_context and sentences and not any(sentence.document for sentence in sentences):
@@ -206,16 +160,9 @@ class Task(TaskBase):
         kinds = [() if documents else tuple(sorted({tag[2:] for tag in sentence.tags})) for sentence in sentences]
         return splits.divide(self.options, units, kinds, hold_out, str(path), "sentences", "documents" if documents else "")
 
-    @property
-    def columns(self) -> Columns:
-        """How files are read."""
-        options = self.options
-        return Columns(options.word_column, options.tag_column, options.separator, options.scheme == "plain", options.labels,
-                       options.empty_text, options.overlaps)
-
     def read_sentences(self, path: Source, notes: list[str]) -> list[Sentence]:
         """Reads the sentences of a file with their tags; `notes` gets lines about what was left out."""
-        return conll.read_sentences(_rows_of(path), self.columns, notes=notes)
+        return conll.read_sentences(_rows_of(path, self.options.encoding), self.options.columns, notes=notes)
 
     def described(self, path: Source, sentences: Sequence[Sentence]) -> str:
         """A line about a file's sentences: their number, and the scheme and number of its entities by type."""
@@ -381,10 +328,10 @@ class TaggedFile:
         return [None if text in missing else tags for text, tags in zip(owners, named)]
 
 
-def _rows_of(source: Source) -> Source:
+def _rows_of(source: Source, encoding: str) -> Source:
     """Returns the rows of a file of texts with entities, of JSON or of Parquet; any other source unchanged."""
-    rows = span_rows(source) if source else None
-    return rows_of(source) if rows is None else rows
+    rows = span_rows(source, encoding) if source else None
+    return rows_of(source, encoding) if rows is None else rows
 
 
 def _words(batch) -> tf.Tensor:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from absl import logging
 
-from official_bert.config import build, to_dict
+from official_bert.config import to_dict
 from official_bert.tasks.texts import glue_files, metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
 from official_bert.training.task import ConstantAnswers, DataFiles
@@ -43,9 +43,11 @@ class Task(TextClassification):
     """A task of GLUE, or XNLI."""
 
     Options = Options
+    refused = dict.fromkeys(("encoding", "header", "delimiter", "file_format"),
+                            "it reads the published files, TSV in UTF-8; --task=classification reads others")
 
     def __init__(self, config):
-        options = build(Options, config.options, "config.options")
+        options = self.read_options(config.options)
         labels = glue_files.DATASETS[options.dataset].labels
         super().__init__(dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))))
 

@@ -7,6 +7,7 @@ import pytest
 
 from official_bert.data.search.collections import files_of, is_collection, read_collection
 from official_bert.data.search.rows import SearchColumns, read_rows
+from official_bert.data.tables import TableOptions
 
 COLUMNS = {"text": "query", "text_pair": "passage"}
 
@@ -17,7 +18,7 @@ def write(path, rows):
 
 
 def read(path, warnings=None, **columns):
-    return read_rows(path, SearchColumns(**COLUMNS, **columns), "refuse", "auto", "", (warnings if warnings is not None else []).append)
+    return read_rows(path, SearchColumns(**COLUMNS, **columns), "refuse", TableOptions(), (warnings if warnings is not None else []).append)
 
 
 def test_any_number_of_negatives_in_columns_and_lists(tmp_path):

@@ -1,0 +1,37 @@
+"""Files that belong together: texts beside labels (TweetEval), texts beside annotations (brat). One of them names all."""
+
+import os
+
+from official_bert.files import is_file, is_folder, list_names
+
+TEXTS, LABELS = "_text.txt", "_labels.txt"  # ends of the names of two files, whose lines belong together
+TEXT, ANNOTATIONS = ".txt", ".ann"  # of brat's documents
+
+
+def labels_beside(path: str) -> str:
+    """Returns the file of labels beside a file of texts, "" if there is none."""
+    labels = path.removesuffix(TEXTS) + LABELS
+    return labels if path.endswith(TEXTS) and is_file(labels) else ""
+
+
+def annotations_of(path: str) -> list[str]:
+    """Returns brat's files of annotations for which a path stands: one, that beside a text, or those of a folder; else none."""
+    if path.endswith(ANNOTATIONS):
+        return [path]
+    if is_folder(path):
+        return [os.path.join(path, name) for name in list_names(path) if name.endswith(ANNOTATIONS)]
+    beside = path.removesuffix(TEXT) + ANNOTATIONS
+    return [beside] if path.endswith(TEXT) and is_file(beside) else []
+
+
+def text_of(annotations: str) -> str:
+    """The name of the text that annotations are about."""
+    return annotations.removesuffix(ANNOTATIONS) + TEXT
+
+
+def files_read(path: str) -> list[str]:
+    """Returns all files that are read for a path, as far as they are there: data of which one has changed are others."""
+    if labels := labels_beside(path):
+        return [path, labels]
+    found = [name for annotations in annotations_of(path) for name in (annotations, text_of(annotations))]
+    return list(filter(is_file, found or [path]))
