@@ -7,7 +7,6 @@ example, workers and replicas take rows of the same global batch, and no iterato
 import dataclasses
 import functools
 import os
-import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -22,6 +21,7 @@ from official_bert.files import size_of
 # Training sorts this many batches by length at a time, and at most a quarter of an epoch. Of more, the texts of a batch are too much alike:
 # on STS-B, a model learns less from chunks of 50 than from random order, and as much from chunks of 10 (docs/benchmarks/finetuning.md).
 SORTED_BATCHES = 10
+REFUSED = "refused"  # the key of `refuse_rows`
 T = TypeVar("T")
 ParseFunction = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
@@ -99,6 +99,7 @@ class RecordSource:
         self.size = sum(self.counts)
         if not self.size:
             raise ValueError(f"{', '.join(self.paths)}: no record in these files")
+        self._refused: dict[str, str] = {}  # file, record and reason of each bad row, by how its error begins
         self._packer, self._groups = packer, packer.groups(self.records) if packer else None
         self._order = RecordOrder(self._groups.counts if self._groups else self.counts, seed, shuffle)
         self._window = functools.lru_cache(maxsize=4)(functools.partial(_read_window, self.records, self._order, self._groups))
@@ -120,7 +121,7 @@ class RecordSource:
             with tf.control_dependencies([tf.debugging.Assert(tf.equal(values[3], ""), [values[3]])]):
                 serialized, indices, row = (tf.ensure_shape(values[number], [count]) for number in (0, 1, 4))
                 weights = tf.ensure_shape(values[2], [rows])
-            batch = self.parse(serialized, indices)
+            batch = self._checked(self.parse(serialized, indices), indices)
             if self._packer is not None:
                 batch = self._packer.arrange(batch, row, rows)
             return batch | {"example_weights": weights}
@@ -145,7 +146,7 @@ class RecordSource:
             serialized[:] = self.records.read(numbers, places)
         except BrokenRecordError as error:
             nothing = np.zeros(0, np.int64)
-            return nothing.astype(object), nothing, weights, f"[bad row {error.number} {error.reason}]".encode(), nothing.astype(np.int32)
+            return nothing.astype(object), nothing, weights, self._refuse(error.number, f" {error.reason}"), nothing.astype(np.int32)
         return serialized, epoch * self.size + numbers, weights, b"", np.repeat(np.arange(count, dtype=np.int32), sizes)
 
     @property
@@ -158,11 +159,25 @@ class RecordSource:
         """Returns `file: record number` of the row with this index."""
         return self.records.locate(index % self.size)
 
+    def _checked(self, batch: dict[str, tf.Tensor], indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns a parsed batch, which fails if one of its rows is refused."""
+        if (reasons := batch.pop(REFUSED, None)) is None:
+            return batch
+
+        def first_refused(numbers: np.ndarray, reasons: np.ndarray) -> bytes:
+            return next((self._refuse(int(number), f": {reason.decode()}") for number, reason in zip(numbers, reasons) if reason), b"")
+        told = tf.numpy_function(first_refused, [indices, reasons], tf.string)
+        with tf.control_dependencies([tf.debugging.Assert(tf.equal(told, ""), [told])]):
+            return {name: tf.identity(value) for name, value in batch.items()}
+
+    def _refuse(self, index: int, reason: str) -> bytes:
+        """Notes a bad row for `explain`; returns the text of the error to raise, which is all that TensorFlow carries."""
+        self._refused[f"[bad row {index}{reason[0]}"] = f"{self.locate(index)}{reason}"
+        return f"[bad row {index}{reason}]".encode()
+
     def explain(self, message: str) -> str | None:
         """Names the file and record that caused an error of the pipeline; None if no record did."""
-        if refused := re.search(r"\[bad row (\d+)(.+?)\]", message):
-            return f"{self.locate(int(refused[1]))}{refused[2]}"
-        return None
+        return next((row for told, row in self._refused.items() if told in message), None)
 
 
 Window = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -182,15 +197,12 @@ def _part(window: Window, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return numbers[bounds[0]:bounds[-1]], np.diff(bounds), places[:, bounds[0]:bounds[-1]]
 
 
-def refuse_rows(batch: dict[str, tf.Tensor], indices: tf.Tensor, checks: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the batch if no row fails a check: `checks` are bool [B] by error. `RecordSource.explain` reads the error raised."""
-    asserts = []
-    for wrong, bad in checks.items():
-        row = tf.strings.as_string(indices[tf.argmax(tf.cast(bad, tf.int32))])
-        message = tf.strings.join(["bad row ", row, ": ", wrong])
-        asserts.append(tf.debugging.Assert(~tf.reduce_any(bad), [message]))
-    with tf.control_dependencies(asserts):
-        return {name: tf.identity(value) for name, value in batch.items()}
+def refuse_rows(batch: dict[str, tf.Tensor], checks: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks` are bool [B] by reason."""
+    reasons = tf.constant("")
+    for reason, bad in checks.items():
+        reasons = tf.where(bad, reason, reasons)
+    return batch | {REFUSED: reasons}
 
 
 def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -115,7 +115,7 @@ def test_indices_name_the_record_and_change_with_the_epoch(paths):
 def test_a_refused_row_is_named_by_file_and_record(paths):
     def picky(serialized, indices):
         batch = parse(serialized, indices)
-        return refuse_rows(batch, indices, {"thirteen brings bad luck": tf.equal(batch["number"], 13)})
+        return refuse_rows(batch, {"thirteen brings bad luck": tf.equal(batch["number"], 13)})
     source = RecordSource(paths, 2, picky, seed=3)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         list(source.dataset().take(11))

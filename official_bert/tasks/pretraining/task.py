@@ -273,7 +273,7 @@ class Task(TaskBase):
         words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
         known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
         segments, weights = batch["segment_ids"], batch["masked_lm_weights"]
-        checked = refuse_rows(batch, indices, {
+        checks = {
             f"token id beyond the vocabulary of {words} (model.vocab_size)": ~(known[0] & known[1]),
             f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
                 tf.reduce_any((segments < 0) | (segments >= (self.config.model.type_vocab_size or 2)), axis=1),
@@ -282,8 +282,8 @@ class Task(TaskBase):
                 tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
             "weight of a prediction (masked_lm_weights) that is negative or no number":
                 ~tf.reduce_all(tf.math.is_finite(weights) & (weights >= 0), axis=1),
-            "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)})
-        return next_token_batch(checked) if self._is_next_token and not masking else checked
+            "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)}
+        return refuse_rows(next_token_batch(batch) if self._is_next_token and not masking else batch, checks)
 
 
 def _warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> None:
