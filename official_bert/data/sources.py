@@ -37,7 +37,6 @@ class BatchSource(Protocol):
     batch_size: int
     rows: int  # that an epoch counts: for windows over texts, the texts
     examples: Sequence[Mapping[str, np.ndarray]]  # () of records on disk
-    order: str  # the rule that shuffles records, "" of examples in memory
 
     @property
     def content(self) -> list:
@@ -88,8 +87,6 @@ class RecordSource:
 
     Raises ValueError for files that are broken or hold no record.
     """
-
-    order = "blocks of 256, 128 at a time"  # the rule of `RecordOrder`; a run records it
 
     def __init__(self, paths: Sequence[str], batch_size: int, parse: ParseFunction, seed: int = 0, shuffle: bool = True,
                  cache_dir: str = "", packer: Packer | None = None):
@@ -223,8 +220,6 @@ class ExampleSource:
 
     Raises ValueError if there is no example.
     """
-
-    order = ""
 
     def __init__(self, examples: Sequence[Mapping[str, np.ndarray]], batch_size: int, seed: int = 0, shuffle: bool = True,
                  buckets: Sequence[int] = (), length_key: str = "input_ids",

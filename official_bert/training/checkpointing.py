@@ -108,6 +108,7 @@ class CheckpointFolder:
         self.run, self.folder = run, run.path
         self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
         self._unfinished: futures.Future | None = None
+        self._last_step = -1  # of the checkpoint that was begun last
 
     def restore_newest(self) -> str | None:
         """Restores everything from the newest readable checkpoint and returns its prefix, None if there are no checkpoints.
@@ -143,7 +144,12 @@ class CheckpointFolder:
     def save_in_background(self, snapshot: tf.train.Checkpoint, step: int, then: Callable[[str], None]) -> None:
         """Begins to do what `save` does with a snapshot of the checkpoint; `then` is called with its name, in the same thread."""
         self.wait()
+        self._last_step = step
         self._unfinished = self._writer.submit(lambda: then(self._write(snapshot, step)))
+
+    def written(self, step: int) -> str:
+        """The prefix of the checkpoint of `step`, if it is the last one that this process has written in the background; else ""."""
+        return self.run.checkpoint(step) if self._last_step == step else ""
 
     def wait(self, only_if_done: bool = False) -> None:
         """Waits until the checkpoint that is being written in the background is whole. Raises OSError if it could not be written."""
@@ -230,7 +236,7 @@ class BestCheckpoint:
         if self.metric not in metrics:
             raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
         value = float(metrics[self.metric])
-        comparable = self.record and (self.record.get("phase", 0), self.record.get("batches", batches)) == (phase, batches)
+        comparable = self.record and (self.record.get("phase", 0), self.record["batches"]) == (phase, batches)
         if not math.isfinite(value) or (comparable and self.sign * value <= self.sign * self.record["value"]):
             return False
         CheckpointFolder(checkpoint, self.run.best, keep=1).save(step, saved)

@@ -13,7 +13,6 @@ from official_bert.text import loading
 from official_bert.training.schedules.phases import Phase
 
 FLAG_OF = {"train": "--train_file", "eval": "--eval_file"}
-ORDER = "order"
 START = "start"  # the path of the initial checkpoint
 NAMED = 3  # files of a kind in a message
 
@@ -22,13 +21,12 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
     """Returns what a run is made of, as JSON types.
 
     Its keys are `train` and `eval`, the digests of the task's files; without them `train_content` and `eval_content`, those of the
-    sources of batches (`eval_content` beside `train`: a part of the training file is held out); `order`, the rule that shuffles records;
-    and `vocabulary`, the digest of the vocabulary's content.
+    sources of batches (`eval_content` beside `train`: a part of the training file is held out); and
+    `vocabulary`, the digest of the vocabulary's content.
     """
     origin: dict[str, Any] = dict(digests)
     if "train" not in digests:
         origin["train_content"] = _all([phase.source.content for phase in phases])
-        origin[ORDER] = phases[0].source.order
     if "eval" not in digests:
         origin["eval_content"] = _all([phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
     if config.tokenizer.vocab_file:
@@ -51,8 +49,8 @@ def changes(origin: Mapping[str, Any], run: RunFolder) -> list[str]:
     """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
     before = run.origin
     found = [_describe(key, before[key], value) for key, value in origin.items()
-             if key != ORDER and before.get(key, value) != value and not (key == START and _may_be_moved(before[key], value))]
-    if START in origin and run.checkpoints() and before and not {START, "init_checkpoint"} & before.keys():
+             if before.get(key, value) != value and not (key == START and _may_be_moved(before[key], value))]
+    if START in origin and run.checkpoints() and before and START not in before:
         found.append("first weights of its own, without --init_checkpoint")
     return found + _other_division(before, origin)
 
@@ -70,14 +68,6 @@ def _other_division(before: Mapping[str, Any], origin: Mapping[str, Any]) -> lis
     if held_out == ("eval_content" in origin):
         return []
     return ["a part of its training data held out" if held_out else "none of its training data held out"]
-
-
-def other_order(origin: Mapping[str, Any], run: RunFolder) -> str:
-    """Says that the run in the folder began with another order of its records, as an earlier version did; "" if it did not."""
-    if run.origin.get(ORDER, "") == origin.get(ORDER, ""):
-        return ""
-    return ("the run began with a version that shuffled records in another way; it continues with the same data in the new order, so "
-            "in this epoch some records are read twice and others not at all")
 
 
 def check_unchanged(origin: Mapping[str, Any], run: RunFolder) -> None:

@@ -257,9 +257,9 @@ class _Records:
 
     def _check_run(self, name: str) -> None:
         run = self.runs[name]
-        # A run of an earlier version has the defaults of options that came later.
-        found = differences(to_dict(build(Config, run["config"])), to_dict(self.configs[name]))
-        if changed := [one.describe() for one in found if one.key not in WITHOUT_EFFECT]:
+        # As in every configuration, a key that is left out has its default.
+        every = differences(to_dict(build(Config, run["config"])), to_dict(self.configs[name]))
+        if changed := [change.describe() for change in every if change.key not in WITHOUT_EFFECT]:
             raise ValueError(f"{self.path}: {name} is a run with other values ({'; '.join(changed)}); give another --output_dir")
         if run["metrics"] is not None:
             self._check_metric(run["metrics"], f"{self.path}: {name}: ")

@@ -12,6 +12,7 @@ from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.distribution import Placement
+from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.trainer import Trainer
 
 CONFIG = make_config(training={"steps": 6, "log_every": 1, "save_every": 2, "steps_per_loop": 1, "keep_checkpoints": 9})
@@ -54,11 +55,11 @@ def test_steps_after_a_snapshot_do_not_change_it(records, tmp_path):
 
 def test_a_run_goes_on_while_a_checkpoint_is_written_and_ends_with_whole_ones(records, tmp_path, monkeypatch):
     losses = train(records, tmp_path / "fast")
-    steps, four_done, waited = loop.Run._log, threading.Event(), []
+    log, four_done, waited = Watcher.training, threading.Event(), []
     write = CheckpointFolder._write
 
-    def logged(run, phase, step):
-        steps(run, phase, step)
+    def logged(watcher, step, *metrics):
+        log(watcher, step, *metrics)
         if step == 4:
             four_done.set()
 
@@ -66,7 +67,7 @@ def test_a_run_goes_on_while_a_checkpoint_is_written_and_ends_with_whole_ones(re
         if step == 2:
             waited.append(four_done.wait(60))
         return write(folder, checkpoint, step)
-    monkeypatch.setattr(loop.Run, "_log", logged)
+    monkeypatch.setattr(Watcher, "training", logged)
     monkeypatch.setattr(CheckpointFolder, "_write", slow)
     assert train(records, tmp_path / "slow") == losses
     assert waited == [True]  # step 4 was reached before the checkpoint of step 2

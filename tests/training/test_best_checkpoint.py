@@ -23,6 +23,7 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, evaluation, loop, run_config
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Watcher
+from official_bert.training.running.evaluations import Evaluations
 from official_bert.training.schedules.phases import Phase, evaluation_steps
 from official_bert.training.task import DataFiles, Steps
 
@@ -54,11 +55,11 @@ def tune(output, given=None, lines=None, predict=False, **training):
 @pytest.fixture
 def scripted(monkeypatch):
     """Replaces the accuracy of each evaluation by that of the script."""
-    measure = loop.Run._measure
+    measure = Evaluations.measure
 
-    def measured(run, phase):
-        return measure(run, phase) | {"accuracy": SCRIPT[run.trainer.steps_done]}
-    monkeypatch.setattr(loop.Run, "_measure", measured)
+    def measured(evaluations, phase):
+        return measure(evaluations, phase) | {"accuracy": SCRIPT[evaluations.trainer.steps_done]}
+    monkeypatch.setattr(Evaluations, "measure", measured)
 
 
 def logged(folder, name):
@@ -108,8 +109,9 @@ def unbroken(tmp_path_factory):
     """A scripted run that nothing has stopped."""
     folder = tmp_path_factory.mktemp("unbroken")
     with pytest.MonkeyPatch.context() as patch:
-        measure = loop.Run._measure
-        patch.setattr(loop.Run, "_measure", lambda run, phase: measure(run, phase) | {"accuracy": SCRIPT[run.trainer.steps_done]})
+        measure = Evaluations.measure
+        patch.setattr(Evaluations, "measure", lambda evaluations, phase: measure(evaluations, phase) | {
+            "accuracy": SCRIPT[evaluations.trainer.steps_done]})
         tune(folder, patience=3)
     return folder
 
@@ -119,14 +121,14 @@ def unbroken(tmp_path_factory):
 def test_a_kill_changes_neither_the_best_nor_the_patience(scripted, unbroken, tmp_path, monkeypatch, step):
     class Killed(BaseException):
         pass
-    events = loop.Run._events
+    after_step = loop.Run.after_step
 
     def killed(run, phase, now):
-        events(run, phase, now)
+        after_step(run, phase, now)
         if now == step:
             raise Killed
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_events", killed)
+        patch.setattr(loop.Run, "after_step", killed)
         with pytest.raises(Killed):
             tune(tmp_path, patience=3)
     metrics = tune(tmp_path, patience=3)
@@ -140,12 +142,12 @@ def test_a_kill_changes_neither_the_best_nor_the_patience(scripted, unbroken, tm
 
 def test_a_best_checkpoint_of_another_run_or_of_other_data_gives_way(scripted, unbroken, tmp_path):
     shutil.copytree(unbroken / "best", tmp_path / "best")  # of a run that was killed before its first checkpoint
-    (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8}')
+    (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8, "batches": 0}')
     assert tune(tmp_path, epochs=2.0)["accuracy"] == 0.9
     best = json.loads((tmp_path / "best/metric.json").read_text())
     assert best == {"metric": "accuracy", "value": 0.9, "step": 8, "batches": 0}
     other = files(eval_file=FILES["new"], allow_changed_data=True)
-    (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8}')
+    (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8, "batches": 0}')
     assert tune(tmp_path, other, epochs=3.0, patience=2)["accuracy"] == 0.9  # step 8 is measured anew, on the other data
     assert json.loads((tmp_path / "best/metric.json").read_text()) == best
     rows = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())

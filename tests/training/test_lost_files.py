@@ -20,6 +20,8 @@ from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting import run_log
+from official_bert.training.reporting.run_log import Watcher
+from official_bert.training.running.evaluations import Evaluations
 from official_bert.training.schedules import phases
 from official_bert.training.task import TRAIN_AND_EVALUATE
 
@@ -168,16 +170,16 @@ def test_an_evaluation_due_at_the_moment_of_a_kill_is_made_up(files, whole, tmp_
 
     def killed(*_):
         raise Killed
-    evaluate = loop.Run._evaluate
+    evaluate = Evaluations.evaluate
 
-    def evaluated(run, phase, step):
+    def evaluated(evaluations, phase, step):
         if step == 8 and when == "before it":
             killed()
         if step == 8:
-            patch.setattr(loop.BestCheckpoint, "keep_if_better", killed)
-        return evaluate(run, phase, step)
+            patch.setattr(BestCheckpoint, "keep_if_better", killed)
+        return evaluate(evaluations, phase, step)
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_evaluate", evaluated)
+        patch.setattr(Evaluations, "evaluate", evaluated)
         with pytest.raises(Killed):
             train(files, tmp_path / "run")
     with open(tmp_path / "run" / "log.jsonl", "a") as log:
@@ -239,14 +241,14 @@ def test_milestones_stay(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "ends"), [(signal.SIGUSR1, None), (signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_a_signal_saves_and_the_losses_stay_the_same(files, whole, tmp_path, monkeypatch, capsys, number, ends):
-    log = loop.Run._log
+    log = Watcher.training
 
-    def signalled(run, phase, step):
-        log(run, phase, step)
+    def signalled(watcher, step, *metrics):
+        log(watcher, step, *metrics)
         if step == 5:
             os.kill(os.getpid(), number)
     with monkeypatch.context() as patch, pytest.raises(ends) if ends else contextlib.nullcontext():
-        patch.setattr(loop.Run, "_log", signalled)
+        patch.setattr(Watcher, "training", signalled)
         train(files, tmp_path / "run")
     saved = re.findall(r"saved (?:at step |ckpt-)(\d+)", capsys.readouterr().out)
     # A signal that comes while a step is logged is seen after the next one.

@@ -165,7 +165,7 @@ def test_a_folder_of_other_runs_is_refused_before_the_first_training(tmp_path):
         run(tmp_path / "other", None, train="a")
 
 
-def test_results_of_earlier_versions_count_under_todays_defaults(tmp_path):
+def test_a_key_that_results_leave_out_has_its_default(tmp_path):
     run(tmp_path, Trained())
     path = tmp_path / "search.json"
     found = json.loads(path.read_text())

@@ -62,15 +62,15 @@ def logged(folder):
 @pytest.fixture
 def bad_batch(monkeypatch):
     """Makes the loss of batch 27 look like that of bad data; returns the numbers of the batches as they are taken."""
-    run, taken = loop.Run._run, []
+    take, taken = loop.Run.take_steps, []
 
-    def spiking(self, phase, iterator, step, count):
-        rows = run(self, phase, iterator, step, count).copy()
-        numbers = [self._batch_number(phase, step + index) for index in range(len(rows))]
+    def spiking(run, phase, batches, step, count):
+        rows = take(run, phase, batches, step, count).copy()
+        numbers = [run.recovery.batch_number(phase, step + index) for index in range(len(rows))]
         taken.extend(numbers)
         rows[:, 0] *= np.where(np.array(numbers) == 27, 9, 1)
         return rows
-    monkeypatch.setattr(loop.Run, "_run", spiking)
+    monkeypatch.setattr(loop.Run, "take_steps", spiking)
     return taken
 
 
@@ -119,9 +119,10 @@ def test_several_workers_look_for_a_spike_after_each_step_because_each_measures_
     def steps(several_workers, rewind_on_spike, seconds):
         run = types.SimpleNamespace(
             settings=make_config(training={"rewind_on_spike": rewind_on_spike, "log_every": 50, "steps_per_loop": 100}).training,
-            trainer=types.SimpleNamespace(several_workers=several_workers), due=[100], profile=types.SimpleNamespace(edges=()),
-            spikes=types.SimpleNamespace(edges=[]))
-        return loop.Run._steps_until_next_event(run, 40, 100, seconds)
+            trainer=types.SimpleNamespace(several_workers=several_workers), profile=types.SimpleNamespace(edges=()),
+            recovery=types.SimpleNamespace(spikes=types.SimpleNamespace(edges=[])),
+            evaluations=types.SimpleNamespace(next_due=lambda _: 100))
+        return loop.Run.steps_until_next_event(run, 40, 100, seconds)
     assert [steps(True, 2.0, seconds) for seconds in (2.4, 2.6)] == [1, 1]
     assert [steps(*alone, seconds) for alone in ((False, 2.0), (True, 0.0)) for seconds in (2.4, 2.6)] == [4, 3, 4, 3]
 
@@ -150,7 +151,7 @@ def test_steps_that_are_skipped_one_after_the_other_stop_the_run(tmp_path):
 def test_float16_that_stays_not_finite_stops_and_leaves_the_checkpoints(tmp_path, monkeypatch):
     path = write_records(tmp_path / "r.tfrecord", 100)
     train(path, tmp_path / "run", steps=6, precision="float16")
-    monkeypatch.setattr(loop.Run, "_enter", lambda run, _: run.trainer.model.next_sentence.output_bias.assign([np.nan, 0.0]))
+    monkeypatch.setattr(loop.Run, "enter", lambda run, _: run.trainer.model.next_sentence.output_bias.assign([np.nan, 0.0]))
     before = sorted(path.name for path in (tmp_path / "run").glob("ckpt-*"))
     with pytest.raises(ValueError, match=r"step \d+: weight .*output_bias is not finite; the checkpoints before it are intact"):
         train(path, tmp_path / "run", precision="float16", save_every=100, log_every=3)

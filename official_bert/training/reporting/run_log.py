@@ -5,9 +5,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from official_bert.models.run_folder import BOARD_FOLDER, LOG_FILE, RunFolder
@@ -85,9 +86,9 @@ class Watcher:
         self._write("rewind", step, facts)
 
     def note(self, step: int, name: str, text: str) -> None:
-        """Logs a text under a name, and prints it."""
-        self.say(f"{name.replace('_', ' ')}: {text}")
-        if self.enabled:
+        """Logs a text, if there is one, under a name, and prints it."""
+        if text and self.enabled:
+            self.say(f"{name.replace('_', ' ')}: {text}")
             self._write_row({"step": step, "time": round(time.time(), 3), name: text})
 
     def say(self, line: str) -> None:
@@ -114,6 +115,39 @@ class Watcher:
         if self.enabled:
             self.log.close()
             self.board.close()
+
+
+class StepLog:
+    """Collects the metrics of steps, and logs their means with the speed of training."""
+
+    def __init__(self, watcher: Watcher):
+        self.watcher = watcher
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """Forgets what is collected; training goes on after `step` steps."""
+        self.rows: list[np.ndarray] = []  # [steps, names]
+        self.first, self.since = step, time.monotonic()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Does not count the time that is spent inside."""
+        began = time.monotonic()
+        yield
+        self.since += time.monotonic() - began
+
+    def write(self, step: int, names: Sequence[str], batch_size: int) -> None:
+        """Logs the metrics `names` of the collected steps, the last of which is `step`."""
+        rows, steps_per_second = np.concatenate(self.rows), (step - self.first) / (time.monotonic() - self.since)
+        self.begin(step)
+        metrics = dict(zip(names, rows.mean(axis=0).tolist()))
+        metrics["learning_rate"] = float(rows[-1, names.index("learning_rate")])
+        metrics["skipped"] = float(rows[:, names.index("skipped")].sum())
+        metrics |= {"sequences_per_second": steps_per_second * batch_size,
+                    "tokens_per_second": steps_per_second * metrics.pop("tokens"),
+                    "model_flops_per_second": steps_per_second * metrics.pop("flops")}
+        metrics.pop("failed")
+        self.watcher.training(step, metrics, steps_per_second)
 
 
 def _remove_unfinished_line(path: str) -> None:

@@ -1,0 +1,104 @@
+"""How a training begins: its data opened and compared with the run in the folder, its weights fresh, initialised or resumed."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_bert.config import Config
+from official_bert.files import absolute
+from official_bert.models import checkpoints, parts
+from official_bert.models.run_folder import RunFolder
+from official_bert.training import checkpointing, distribution, guards, origins
+from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
+from official_bert.training.reporting.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
+from official_bert.training.schedules.learning_rate import check_lengths
+from official_bert.training.schedules.phases import Phase, plan, resolved_config
+from official_bert.training.task import DataFiles, Steps, TaskBase
+from official_bert.training.trainer import Trainer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A training whose data are open and belong to the run in its folder."""
+
+    phases: list[Phase]
+    config: Config
+    origin: Mapping[str, Any]  # as `origins` has it
+    frozen: tuple[str, ...]  # lines about the parts that do not learn
+
+    @property
+    def last(self) -> int:
+        """The training's last step."""
+        return self.phases[-1].last
+
+
+def open_data(task: TaskBase, files: DataFiles, run: RunFolder, strategy: tf.distribute.Strategy, init_checkpoint: str,
+              steps: Steps) -> Plan:
+    """Opens the data of all `steps` and builds the model. Raises ValueError if configuration, data or the run in the folder do not fit."""
+    distribution.check_same(strategy, "configuration", origins.same_everywhere(task.config, init_checkpoint))
+    digests = task.data_digests(files, steps)
+    if not files.allow_changed_data:
+        origins.check_unchanged(digests | ({origins.START: init_checkpoint} if init_checkpoint else {}), run)
+    distribution.set_precision(task.config.training.precision, task.config.training.tf32)
+    keras.utils.set_random_seed(task.config.seed)
+    with strategy.scope():
+        phases = plan(task, files, steps)
+        guards.check_patience(phases)
+        check_lengths(task.config.optimizer, phases[-1].last)
+        task.draw_first_weights(phases[0].resolved.model)
+        frozen = parts.freeze(phases[0].resolved.model, task.config.training.freeze)
+    config = resolved_config(task, phases)
+    origin = origins.origin_of(config, digests, phases)
+    distribution.check_same(strategy, "data and vocabulary", origin)
+    if not files.allow_changed_data:
+        origins.check_unchanged(origin, run)
+    return Plan(phases=phases, config=config, origin=origin, frozen=frozen)
+
+
+def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init_checkpoint: str,
+          report: Callable[[str], None]) -> tuple[Trainer, CheckpointFolder, Mapping[str, str]]:
+    """Restores the newest checkpoint, or else gives first weights, reports that, and records configuration and origin in the folder.
+
+    Returns the trainer, the folder of its checkpoints, and notes for the log by their names. Raises ValueError if the run in the folder
+    is another one, or longer.
+    """
+    config, first, origin = training.config, training.phases[0].resolved, training.origin
+    changed_data = origins.changes(origin, run)
+    changed = checkpointing.check_same_run(config, run, options=first.task.Options)
+    trainer = Trainer(first.task, first.model, strategy, training.last)
+    folder = CheckpointFolder(trainer.checkpoint, run, config.training.keep_checkpoints, config.training.keep_every)
+    restored = trainer.restore_newest(folder)
+    if trainer.steps_done > training.last:
+        raise ValueError(f"--output_dir={run.path}: expected at least the {trainer.steps_done} steps that the run has done, "
+                         f"got a training of {training.last}")
+    if restored:
+        report(f"resumed: {restored} at step {trainer.steps_done} of {training.last}; weights, optimizer, schedule, position in "
+               "the data" + "".join(f"; {change.describe()}" for change in changed))
+    elif init_checkpoint:
+        origin = {**origin, origins.START: absolute(init_checkpoint),
+                  "init_checkpoint": _initialize(trainer.model, config, init_checkpoint, first.task, report)}
+    else:
+        guards.check_reinitialized(config, init_checkpoint)
+        report(f"fresh: weights are random (seed {config.seed})")
+    for line in (*first.notes, *announce(trainer, config), *unmeasured(first), *cut_lines(first, config), *unknown_lines(first)):
+        report(line)
+    if distribution.is_chief(strategy):
+        if not restored or origins.evaluates_otherwise(origin, run):
+            BestCheckpoint(run, first.task.best_metric()).forget()
+        run.write_config(config)
+        origins.write(origin, run, bool(restored))
+    return trainer, folder, {"changed_data": "; ".join(changed_data), "best_checkpoint": best_checkpoint(training.phases)}
+
+
+def _initialize(model: keras.Model, config: Config, init_checkpoint: str, task: TaskBase, report: Callable[[str], None]) -> str:
+    """Gives the model the weights of a checkpoint, but for layers that are made anew; returns what the checkpoint is."""
+    new_values = parts.first_values(model, config.training.reinitialize_layers, config.training.freeze)
+    result = checkpoints.initialize_from(model, init_checkpoint, task.classes)
+    parts.put_back(model, new_values)
+    report(f"initialised (weights only): {result.describe()}")
+    if new_values:
+        report(f"made anew (seed {config.seed}): the last {config.training.reinitialize_layers} layers and the pooler")
+    return result.origin

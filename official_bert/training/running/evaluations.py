@@ -1,0 +1,97 @@
+"""The evaluations of a run while it trains: when they are due, the best checkpoint, patience, and the weights that answer."""
+
+import bisect
+from collections.abc import Callable, Sequence
+
+from official_bert.models.run_folder import write_tuned
+from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
+from official_bert.training.reporting.run_log import Watcher
+from official_bert.training.schedules.phases import Phase, evaluation_steps
+from official_bert.training.task import Predictions, Resolved
+from official_bert.training.trainer import Trainer
+
+
+class Evaluations:
+    """Measures a run's weights on its held-out data, and keeps the best of them."""
+
+    def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher, phases: Sequence[Phase], publish: Callable[[], None]):
+        self.trainer, self.folder, self.watcher, self.phases, self.publish = trainer, folder, watcher, phases, publish
+        self.settings = phases[0].resolved.task.config.training
+        self.best = self._read_best()
+        self.due = [step for phase in phases for step in evaluation_steps(phase)]
+        self.done = {step for step in folder.run.logged_steps("eval") if step <= trainer.steps_done}
+        self.measured: dict[int, dict[str, float]] = {}  # the metrics of the last evaluation, by its step
+        self.predictions: Predictions = ()  # of the last evaluation
+
+    def _read_best(self) -> BestCheckpoint:
+        """The best checkpoint, as the chief has written it."""
+        return BestCheckpoint(self.folder.run, self.phases[0].resolved.task.best_metric())
+
+    def is_due(self, step: int) -> bool:
+        """Whether weights are measured after `step` steps; those after the last step always are, at the end."""
+        return step < self.phases[-1].last and self.due[bisect.bisect_left(self.due, step)] == step
+
+    def next_due(self, step: int) -> int:
+        """The step of the first evaluation after `step`."""
+        return self.due[bisect.bisect_right(self.due, step)]
+
+    def make_up(self) -> None:
+        """Measures the restored weights if that was due when the run was stopped, and is not in its log."""
+        step = self.trainer.steps_done
+        for phase in self.phases:
+            if phase.first < step <= phase.last and self.is_due(step) and self.trainer.any_worker(step not in self.done):
+                self.trainer.enter(phase.resolved.task)
+                self.evaluate(phase, step)
+
+    def evaluate(self, phase: Phase, step: int) -> dict[str, float]:
+        """Measures on the held-out data, if there are any; keeps the best checkpoint so far."""
+        if phase.resolved.held_out is None:
+            return {}
+        metrics = self.measure(phase)
+        self.folder.wait()
+        # In this order: an evaluation in the log is a finished one, which a resumed run does not make up.
+        tuned = phase.resolved.task.tuned_options(metrics)
+        better = False
+        if self.watcher.enabled:
+            better = self.best.keep_if_better(self.trainer.checkpoint, step, metrics, self._first_measured_like(phase),
+                                              self.settings.eval_steps, self.folder.written(step), tuned)
+            write_tuned(tuned, self.folder.run.checkpoint(step))
+        self.watcher.evaluation(step, metrics)
+        self.done.add(step)
+        self.measured = {step: metrics}
+        if better:
+            self.watcher.say(f"best so far: {self.best.describe()}")
+        self.publish()
+        return metrics
+
+    def measure(self, phase: Phase) -> dict[str, float]:
+        """Returns the metrics of the weights on the held-out data."""
+        held_out = phase.resolved.held_out
+        assert held_out is not None
+        metrics, self.predictions = self.trainer.evaluate(held_out.source, self.settings.eval_steps)
+        return metrics | held_out.evaluate(self.predictions)
+
+    def _first_measured_like(self, phase: Phase) -> int:
+        """The number of the first phase that is measured on the same data with the same options."""
+        def measure(resolved: Resolved):
+            return resolved.held_out and resolved.held_out.source.content, resolved.task.options
+        return next(other.number for other in self.phases if other is phase or measure(other.resolved) == measure(phase.resolved))
+
+    def are_out_of_patience(self, step: int) -> bool:
+        """Whether so many evaluations up to `step` have not been better that training ends."""
+        patience = self.settings.patience
+        return bool(patience) and self.is_due(step) and self.trainer.any_worker(
+            self.watcher.enabled and self.best.evaluations_without_better(self.done, step) >= patience)
+
+    def measure_answers(self) -> dict[str, float]:
+        """Returns the metrics of the weights that the run answers with, restored if they are the best ones."""
+        phase, step = self.phases[-1], self.trainer.steps_done
+        metrics = self.measured.get(step) or self.evaluate(phase, step)
+        if self.settings.answer_with == "last" or not self.trainer.any_worker(self.watcher.enabled and bool(self.best.record)):
+            return metrics
+        best = self._read_best()
+        self.watcher.say(f"the best checkpoint answers: {best.describe()}")
+        if best.record["step"] == step or phase.resolved.held_out is None:
+            return metrics
+        best.restore(self.trainer.checkpoint)
+        return self.measure(phase)

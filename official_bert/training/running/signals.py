@@ -1,0 +1,30 @@
+"""What a user or a scheduler asks of a run by signals: a checkpoint, or a checkpoint and the end."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+
+class Signals:
+    """SIGUSR1 asks for a checkpoint, SIGTERM and SIGINT for a checkpoint and the end; a second SIGINT ends the run at once."""
+
+    def __init__(self):
+        self.terminated, self.stopped_by, self.save_wanted = False, "SIGTERM", False
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Notes signals instead of what they did before."""
+        previous = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, _) -> None:
+        if number == signal.SIGUSR1:
+            self.save_wanted = True
+        elif number == signal.SIGINT and self.terminated:
+            raise KeyboardInterrupt
+        else:
+            self.terminated, self.stopped_by = True, signal.Signals(number).name
