@@ -13,6 +13,7 @@ from official_bert import files
 from official_bert.config import load_config
 from official_bert.data import records
 from official_bert.data.raw_text import containers
+from official_bert.data.tabular import encodings
 from official_bert.models.interchange.projects import hugging_face
 from official_bert.typed_values import read_yaml
 
@@ -50,6 +51,20 @@ def test_a_packed_corpus_that_unpacks_to_gigabytes_is_refused_with_its_line(tmp_
     if kind == "line":
         with pytest.raises(ValueError, match="bomb.gz: expected lines of at most 1,048,576 bytes"):
             list(files.read_lines(path, unzip=True))
+
+
+@pytest.mark.parametrize(("kind", "encoding"), [("line", ""), ("lines", ""), ("line", "cp1252")])
+def test_a_packed_table_has_the_bounds_of_a_packed_corpus(tmp_path, monkeypatch, kind, encoding):
+    monkeypatch.setattr(containers, "LONGEST_LINE", 1 << 20)
+    path = str(tmp_path / "bomb.csv.gz")
+    with gzip.open(path, "wb") as file:
+        file.write(b"text,label\n")
+        for _ in range(64):
+            file.write(b"a" * (1 << 19) + (b"\n" if kind == "lines" else b""))
+    told = (r"bomb.csv.gz:2: expected lines of at most 1,048,576 bytes in a packed file, got a longer one" if kind == "line" else
+            r"bomb.csv.gz:\d+: expected at most 200 bytes for each packed byte, got [0-9,]+ of [0-9,]+") + "; unpack it first"
+    with pytest.raises(ValueError, match=told):
+        list(encodings.text_lines(path, encoding))
 
 
 @pytest.mark.parametrize("packed", [False, True])

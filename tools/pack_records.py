@@ -91,6 +91,8 @@ def main(_) -> None:
             raise ValueError(f"--output_dir={FLAGS.output_dir}: {target} would be written over another file")
         if records.holds_records(path):
             packing_for(path, FLAGS.max_instances_per_row)
+    if not any(map(records.holds_records, paths)):
+        raise ValueError(f"--input_file={FLAGS.input_file}: expected records, got {len(paths)} empty file{'s' * (len(paths) > 1)}")
     if existing := [target for target in targets if exists(target)]:
         raise ValueError(f"--output_dir={FLAGS.output_dir}: {existing[0]} exists; give a new folder")
     make_folder(FLAGS.output_dir)

@@ -140,6 +140,8 @@ def read_facts(source: str, key: Mapping[str, Any], row_bytes: int, extra: int =
         try:
             found: dict[str, Any] = json.loads(header)
             count, checksum, known = found["count"], found["checksum"], found["format"] == FORMAT
+            if type(count) is not int:
+                raise ValueError
         except (ValueError, TypeError, KeyError):
             raise ValueError(f"{source} is damaged") from None
         if not known or {name: found.get(name) for name in key} != key:

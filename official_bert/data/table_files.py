@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from official_bert.archives import opened_zip
 from official_bert.data.tabular.encodings import head_of, text_lines
 from official_bert.files import open_bytes
 
@@ -49,17 +50,17 @@ def kind_by_content(path: str, encoding: str = "") -> str:
 def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields (row, cells) of the first sheet of a workbook (.xlsx), cells as text; empty rows are none.
 
-    Raises ValueError for a damaged workbook, and ModuleNotFoundError without openpyxl.
+    Raises ValueError for a damaged workbook and for one that unpacks to far more than it holds, and ModuleNotFoundError without openpyxl.
     """
-    import zipfile
-
     import openpyxl
     with open_bytes(path) as file:
-        try:
-            sheet = openpyxl.load_workbook(io.BytesIO(file.read()), read_only=True, data_only=True).worksheets[0]
+        content = io.BytesIO(file.read())
+    try:
+        with opened_zip(content, path):
+            sheet = openpyxl.load_workbook(content, read_only=True, data_only=True).worksheets[0]
             rows = [[_cell_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
-        except (zipfile.BadZipFile, KeyError, IndexError, openpyxl.utils.exceptions.InvalidFileException) as error:
-            raise ValueError(f"{path}: not a readable workbook: {error}") from None
+    except Exception as error:  # its parts are XML, for whose mistakes openpyxl has no exception of its own
+        raise ValueError(f"{path}: not a readable workbook: {str(error).removeprefix(f'{path}: ') or type(error).__name__}") from None
     width = max((number for row in rows for number, cell in enumerate(row, 1) if cell), default=0)
     yield from ((number, row[:width] + [""] * (width - len(row))) for number, row in enumerate(rows, 1) if any(row))
 

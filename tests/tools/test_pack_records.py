@@ -123,8 +123,10 @@ def test_what_cannot_be_packed_is_refused_and_leaves_nothing(pack, tmp_path):
     pack(f"--input_file={path}", f"--output_dir={tmp_path / 'packed'}")
     unmasked = records.unmasked_features(16)
     write_tfrecords(str(tmp_path / "unmasked"), [encode_example(unmasked, {feature.name: np.ones(feature.length) for feature in unmasked})])
+    (tmp_path / "empty").write_bytes(b"")
     before = sorted(tmp_path.rglob("*"))
     for arguments, message in [
+            ([tmp_path / "empty", tmp_path / "new"], "expected records, got 1 empty file$"),
             ([path, tmp_path], "train would be written over another file"),
             ([path, tmp_path / "packed"], "train exists; give a new folder"),
             ([tmp_path / "packed" / "train", tmp_path / "new"], "its records are packed already"),

@@ -178,20 +178,19 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
                 return
             number += 1
             if is_bounded:
-                _check_bounds(f"{path}:{number}", len(line), offset + len(line), bad.bytes_read())
+                check_bounds(f"{path}:{number}", len(line), offset + len(line), bad.bytes_read(),
+                             "--allow_large_lines reads it, if memory suffices")
             data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             yield _decoded(data, bad, f"{path}:{number}", offset + len(line) - len(data)).rstrip("\r\n")
             offset += len(line)
 
 
-def _check_bounds(place: str, line: int, unpacked: int, packed: int) -> None:
+def check_bounds(place: str, line: int, unpacked: int, packed: int, remedy: str) -> None:
     """Raises ValueError for a line of too many bytes, or for too many unpacked bytes of so many packed ones (0: not known)."""
     if line > LONGEST_LINE:
-        raise ValueError(f"{place}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one; "
-                         "--allow_large_lines reads it, if memory suffices")
+        raise ValueError(f"{place}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one; {remedy}")
     if packed and unpacked > LONGEST_LINE + MOST_PACKED * packed:
-        raise ValueError(f"{place}: expected at most {MOST_PACKED} bytes for each packed byte, got {unpacked:,} of {packed:,}; "
-                         "--allow_large_lines reads such a file")
+        raise ValueError(f"{place}: expected at most {MOST_PACKED} bytes for each packed byte, got {unpacked:,} of {packed:,}; {remedy}")
 
 
 def _decoded(data: bytes, bad: BadText, place: str, offset: int) -> str:

@@ -15,7 +15,8 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
     """Yields the lines of a file with their ends, decompressed if it is packed; only a line feed ends a line.
 
     Raises ValueError, naming the file (`what` it should be), for a file that is missing, damaged or not in the encoding (by default
-    UTF-8); the error names the encoding that it seems to have, with the flag.
+    UTF-8); the error names the encoding that it seems to have, with the flag. A packed file has the bounds of a packed corpus
+    (`containers.check_bounds`).
     """
     packed = is_file(path) and is_packed_inside(path)
     if not encoding and is_file(path) and (name := _without_mark(head_of(path))):
@@ -31,11 +32,14 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
     except LookupError:
         raise ValueError(f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030") from None
     from official_bert.data.raw_text import containers
-    number = 0
+    opened, number, unpacked = containers.BadText(), 0, 0
     try:
-        with containers.open_bytes(path, containers.BadText()) as file, io.TextIOWrapper(
+        with containers.open_bytes(path, opened) as file, io.TextIOWrapper(
                 io.BufferedReader(file), encoding=encoding or "utf-8-sig", newline="\n") as lines:  # type: ignore[type-var]
-            for number, line in enumerate(lines, 1):
+            while line := lines.readline(containers.LONGEST_LINE + 1 if packed else -1):
+                number, unpacked = number + 1, unpacked + len(line)
+                if packed:
+                    containers.check_bounds(f"{path}:{number}", len(line), unpacked, opened.bytes_read(), "unpack it first")
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except FileNotFoundError:
         raise ValueError(f"{path}: no such {what}") from None

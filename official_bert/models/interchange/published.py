@@ -10,11 +10,11 @@ import os
 import re
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable
 
 from absl import logging
 
+from official_bert.archives import opened_zip
 from official_bert.files import exists, is_remote
 
 NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
@@ -101,20 +101,15 @@ def _line(error: Exception) -> str:
 def _unpacked(path: str, _: int) -> str:
     """Returns a folder, which goes with this process, with the checkpoint of a zip file of 2018."""
     folder = _own_folder(os.path.basename(path))
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {os.path.basename(member.filename): member for member in archive.infolist()
-                       if OF_2018.fullmatch(os.path.basename(member.filename))}
-            if not any(name.endswith(".index") for name in members):
-                raise ValueError(f"{path}: expected a zip file of 2018 with bert_config.json, vocab.txt and a checkpoint, got "
-                                 f"{', '.join(sorted(archive.namelist())[:8]) or 'an empty one'}")
-            if (size := sum(member.file_size for member in members.values())) > LARGEST:
-                raise ValueError(f"{path}: expected at most {LARGEST:,} bytes in it, got {size:,}")
-            for name, member in members.items():
-                with archive.open(member) as source, open(os.path.join(folder, name), "wb") as target:
-                    shutil.copyfileobj(source, target)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:  # also encrypted ones
-        raise ValueError(f"{path}: damaged zip file: {error}") from None
+    with opened_zip(path, path, LARGEST) as archive:
+        members = {os.path.basename(member.filename): member for member in archive.infolist()
+                   if OF_2018.fullmatch(os.path.basename(member.filename))}
+        if not any(name.endswith(".index") for name in members):
+            raise ValueError(f"{path}: expected a zip file of 2018 with bert_config.json, vocab.txt and a checkpoint, got "
+                             f"{', '.join(sorted(archive.namelist())[:8]) or 'an empty one'}")
+        for name, member in members.items():
+            with archive.open(member) as source, open(os.path.join(folder, name), "wb") as target:
+                shutil.copyfileobj(source, target)
     return folder
 
 

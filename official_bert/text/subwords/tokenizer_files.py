@@ -7,9 +7,9 @@ or one of the files in it.
 import io
 import os
 import zipfile
-import zlib
 from collections.abc import Mapping
 
+from official_bert.archives import opened_zip
 from official_bert.files import exists, is_folder, open_bytes, read_json
 
 BUNDLE = "tokenizer.zip"
@@ -68,11 +68,8 @@ def _content(path: str) -> bytes:
 
 def unpack(content: bytes, where: str) -> dict[str, bytes]:
     """Returns the files in the content of a bundle. Raises ValueError, naming `where`, for damaged content."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return {name: archive.read(name) for name in archive.namelist()}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{where}: damaged tokenizer file: {error}") from None
+    with opened_zip(io.BytesIO(content), where) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
