@@ -1,8 +1,12 @@
 """Small checkpoints of every head, to be written in every format."""
 
 import dataclasses
+import json
+import pathlib
 
+import made_tokenizers
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from official_bert.config import ModelConfig
 from official_bert.models import checkpoints
@@ -19,6 +23,25 @@ SMALL = ModelConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_atten
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
 HEADS = {"": make_encoder, "pretraining": Pretrainer.make, "classifier": lambda config: Classifier.make(config, {"num_classes": 3}),
          "choice": ChoiceClassifier.make, "tagger": lambda config: Tagger.make(config, {"num_tags": 5}), "span": SpanPredictor.make}
+
+
+FAMILY = pathlib.Path(__file__).parent / "golden" / "family"
+CLASSES = {"roberta": "RobertaForMaskedLM", "xlm_roberta": "XLMRobertaForMaskedLM", "mpnet": "MPNetForMaskedLM",
+           "albert": "AlbertForPreTraining"}
+
+
+def write_relative(folder: pathlib.Path, kind: str, rows: int = 1300, positions: int = 130) -> str:
+    """Writes a small random model of a relative in Hugging Face's layout, with its tokenizer and more rows than that needs."""
+    source, rng = FAMILY / kind / CLASSES[kind], np.random.default_rng(0)
+    made_tokenizers.write(folder, kind)
+    config, weights = json.loads((source / "config.json").read_text()), load_file(source / "model.safetensors")
+    for name, weight in weights.items():
+        length = positions if "position_embeddings" in name else rows if len(weight) == config["vocab_size"] else 0
+        if length:
+            weights[name] = rng.normal(scale=0.1, size=(length, *weight.shape[1:])).astype("float32")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": rows, "max_position_embeddings": positions}))
+    return str(folder)
 
 
 def stored_small(head, **changes):

@@ -57,11 +57,19 @@ def byte_bpe(size: int = 700) -> str:
     return model._tokenizer.to_str()
 
 
+@functools.cache
+def word_pieces(lowercase: bool = True) -> list[str]:
+    """A vocabulary of MPNet: its special tokens around BERT's."""
+    model = tokenizers.BertWordPieceTokenizer(lowercase=lowercase)
+    model.train_from_iterator(TEXT * 3, vocab_size=500, show_progress=False)
+    return ["<s>", "<pad>", "</s>", "<unk>", *sorted(model.get_vocab(), key=model.get_vocab().get), "<mask>"]
+
+
 def write(folder: pathlib.Path, kind: str, **config) -> str:
-    """Writes the tokenizer of a kind (xlm_roberta, camembert, albert, roberta, roberta_files, mpnet); `config` are further values."""
+    """Writes the tokenizer of a kind (one of KINDS); `config` are further values."""
     folder.mkdir(parents=True, exist_ok=True)
     classes = {"xlm_roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer", "albert": "AlbertTokenizer",
-               "roberta": "RobertaTokenizer", "roberta_files": "RobertaTokenizerFast"}
+               "roberta": "RobertaTokenizer", "roberta_files": "RobertaTokenizerFast", "mpnet": "MPNetTokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": classes[kind], **config}))
     if kind.startswith("roberta"):
         library = byte_bpe()
@@ -72,10 +80,12 @@ def write(folder: pathlib.Path, kind: str, **config) -> str:
             (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
             merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
             (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
+    elif kind == "mpnet":
+        (folder / "vocab.txt").write_text("\n".join(word_pieces()) + "\n", encoding="utf-8")
     else:
         name = "spiece.model" if kind == "albert" else "sentencepiece.bpe.model"
         (folder / name).write_bytes(unigram_model(kind == "albert"))
     return str(folder)
 
 
-KINDS = ("xlm_roberta", "camembert", "albert", "roberta", "roberta_files")
+KINDS = ("xlm_roberta", "camembert", "albert", "roberta", "roberta_files", "mpnet")

@@ -2,6 +2,7 @@
 
 import json
 
+import made_tokenizers
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -33,13 +34,19 @@ def test_two_texts_are_refused_for_a_model_of_one_segment(golden, tmp_path):
                           type_vocab_size=1)
     encoder.build()
     encoder.save(tmp_path / "encoder.keras")
-    for text, refused in (("one\n", False), ("one\none ||| other\n", True)):
+    other = made_tokenizers.write(tmp_path / "roberta", "roberta")  # puts both texts in segment 0
+    for text, vocab, refused in (("one\n", f"{golden}/vocab_uncased.txt", False), ("one\none ||| other\n", other, False),
+                                 ("one\none ||| other\n", f"{golden}/vocab_uncased.txt", True)):
         (tmp_path / "texts").write_text(text)
+        casing = ["--do_lower_case=True"] if vocab != other else []
         done = run_here("-m", "official_bert.extract_features", f"--input_file={tmp_path}/texts", f"--output_file={tmp_path}/features.npz",
-                        "--layers=-1", "--max_seq_length=24", f"--vocab_file={golden}/vocab_uncased.txt", "--do_lower_case=True",
+                        "--layers=-1", "--max_seq_length=24", f"--vocab_file={vocab}", *casing,
                         f"--init_checkpoint={tmp_path}/encoder.keras")
         assert done.returncode == refused, done.stderr
         assert ("texts: expected a model.type_vocab_size of at least 2 for two texts in a row" in done.stderr) == refused
+        if vocab == other:
+            tokens = np.load(tmp_path / "features.npz")["tokens"].tolist()
+            assert tokens.count("<s>") == 2 and tokens[tokens.index("</s>", 4):].count("</s>") == 3
 
 
 def values(row, layer):

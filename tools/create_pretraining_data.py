@@ -39,7 +39,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files: comma-separated paths and globs.", required=True)
 flags.DEFINE_string("output_file", None, "Comma-separated TFRecord files; name@8 stands for name-00000-of-00008 and so on.",
                     required=True)
-flags.DEFINE_string("vocab_file", None, "The vocabulary, one WordPiece per line.", required=True)
+flags.DEFINE_string("vocab_file", None, "The vocabulary, one WordPiece per line, or another tokenizer's folder.", required=True)
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text (uncased models).")
 flags.DEFINE_bool("do_whole_word_mask", False, "Mask whole words: 2018's name of --masking=whole_word.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an instance, padding included.")
@@ -297,8 +297,6 @@ def with_tokenizer(settings: Settings) -> Settings:
     if (lower_case := loading.lower_cases(settings.vocab_file)) is None:
         check_casing(settings.vocab_file, load_vocab(settings.vocab_file), settings.do_lower_case)
         return settings
-    if settings.engine == "beam":
-        raise ValueError(f"--engine=beam: takes a list of WordPieces alone, got --vocab_file={settings.vocab_file}")
     if settings.sentence_task != "none" and loading.load(settings.vocab_file).template.separators > 1:
         raise ValueError(f"--sentence_task={settings.sentence_task}: expected none for {settings.vocab_file}, whose rows of two texts have "
                          "two separators: such models learn words alone")

@@ -18,8 +18,7 @@ import numpy as np
 from absl import flags
 
 from official_bert.config import Config, merge, parse_override
-from official_bert.text.tokenization import BasicTokenizer, FullTokenizer
-from official_bert.text.vocab import has_capitals, read_entries
+from official_bert.text.tokenization import BasicTokenizer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "classification, swag, ner, or a data set of GLUE.", required=True)
@@ -101,7 +100,8 @@ def remedy(task: str, path: str, overrides: Sequence[str]) -> str:
 
 def lengths_of(reading: Reading, keys_are_words: bool, vocab_file: str) -> tuple[np.ndarray, str]:
     """Returns the length of each row [N], with the special tokens, and its unit."""
-    tokenizer = FullTokenizer(vocab_file, not has_capitals(read_entries(vocab_file))) if vocab_file else BasicTokenizer()
+    from official_bert.interface.pretrained import load_tokenizer
+    tokenizer = load_tokenizer(vocab_file) if vocab_file else BasicTokenizer()
     unit = "tokens" if vocab_file else "words"
     rows = [(" ".join(key),) for key in reading.keys] if keys_are_words else reading.texts
     return np.array([sum(len(tokenizer.tokenize(text)) for text in row) + 1 + len(row) for row in rows]), unit

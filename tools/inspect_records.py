@@ -20,11 +20,11 @@ from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.packing import unpack
 from official_bert.data.record_encoding import FRAME_BYTES
 from official_bert.files import find_files, size_of
-from official_bert.text.vocab import load_vocab
+from official_bert.text import loading
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Record files, plain or gzip: comma-separated paths and globs.", required=True)
-flags.DEFINE_string("vocab_file", None, "The vocabulary that was used to make them.", required=True)
+flags.DEFINE_string("vocab_file", None, "The vocabulary, or the tokenizer's folder, that was used to make them.", required=True)
 flags.DEFINE_integer("every", 1, "Check one record in N, spread over each file; the others are not checked.",
                      lower_bound=1)
 flags.DEFINE_integer("num_examples", 3, "Records to print as text.")
@@ -134,7 +134,7 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
     if "masked_lm_ids" in values:
         for place, original, weight in zip(*(values[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))):
             if weight:
-                pieces[place] = f"[{pieces[place].strip('[]')}|{tokens.get(int(original), '?')}]"
+                pieces[place] = f"[{pieces[place].strip('[]<>')}|{tokens.get(int(original), '?')}]"
     return f"  label {int(values['next_sentence_labels'][0])}: {' '.join(pieces)}"
 
 
@@ -183,8 +183,8 @@ def share_read(path: str, count: int) -> float:
 
 def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int = 3, num_words: int = 20) -> None:
     """Reads all records, or one in `every`, prints their statistics, and fails on bad ones."""
-    paths, vocab = find_files(input_file, "--input_file"), load_vocab(vocab_file)
-    facts, tokens = VocabularyFacts.of(vocab), {index: token for token, index in vocab.items()}
+    paths, tokenizer = find_files(input_file, "--input_file"), loading.load(vocab_file)
+    facts, tokens = VocabularyFacts.of_tokenizer(tokenizer), tokenizer.inv_vocab
     counts = dict.fromkeys(paths, 0)
     filled = [path for path in paths if records.holds_records(path)]  # a shard without documents has no record
     if not filled:
@@ -207,7 +207,7 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
                     check_packed(path, numbers, rows)
                     values, of = unpack(rows)
                 check(path, [numbers[row] for row in of], values, facts)
-                found.add(values, len(numbers), vocab["[UNK]"])
+                found.add(values, len(numbers), facts.unk_id)
                 counts[path] += len(numbers)
                 wanted = max(0, num_examples - len(examples))
                 examples += [{name: value[row] for name, value in values.items()} for row in range(min(wanted, len(of)))]

@@ -38,8 +38,8 @@ def main(_) -> None:
     from official_bert.data import layer_output_files
     from official_bert.data.long_work import preflight
     from official_bert.models.run_folder import RunFolder
+    from official_bert.text import loading
     from official_bert.text.packing import check_segments
-    from official_bert.text.tokenization import FullTokenizer
     from official_bert.training import guards, run_config
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
@@ -50,9 +50,9 @@ def main(_) -> None:
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
     length = config.options.get("max_seq_length", 128)
     check_length(length, config.model, "--max_seq_length", least=3)
+    tokenizer = loading.load(config.tokenizer.vocab_file, config.tokenizer.do_lower_case)
     if any(PAIR.fullmatch(line) for line in lines):
-        check_segments(config.model.type_vocab_size, f"--input_file={FLAGS.input_file}")
-    tokenizer = FullTokenizer(config.tokenizer.vocab_file, config.tokenizer.do_lower_case)
+        check_segments(config.model.type_vocab_size, f"--input_file={FLAGS.input_file}", tokenizer.second_segment)
     encoder = restore_encoder(config, FLAGS.init_checkpoint)
     cut = 0
     with layer_output_files.open_writer(FLAGS.output_file, layers) as writer:
@@ -103,14 +103,13 @@ def restore_encoder(config, checkpoint: str):
 
 def make_row(line: str, tokenizer, max_seq_length: int) -> tuple[dict[str, np.ndarray], bool]:
     """Returns the ids and segments of a line, cut as in 2018, not padded; and whether it was cut."""
-    from official_bert.text.packing import pack_pair, truncate_pair
+    from official_bert.text.packing import truncate_pair
     pair = PAIR.fullmatch(line)
-    first, second = (tokenizer.tokenize(part) for part in (pair.groups() if pair else (line, "")))
+    first, second = (tokenizer.tokenize_ids(part) for part in (pair.groups() if pair else (line, "")))
     tokens = len(first) + len(second)
-    first, second = truncate_pair(first, second, max_seq_length - (3 if second else 2))
+    first, second = truncate_pair(first, second, max_seq_length - tokenizer.template.extra(bool(second)))
     cut = len(first) + len(second) < tokens
-    ids, segments = pack_pair(tokenizer.convert_tokens_to_ids(first), tokenizer.convert_tokens_to_ids(second),
-                              tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]"))
+    ids, segments = tokenizer.template.pack(first, second)
     return {"input_ids": np.array(ids, np.int32), "segment_ids": np.array(segments, np.int32)}, cut
 
 

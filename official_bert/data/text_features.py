@@ -13,6 +13,7 @@ from official_bert.data.cache import cached, text_digest
 from official_bert.text import loading
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.packing import Template, keep, sliding_windows, truncate_pair
+from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer
 
 LARGE = 5_000_000  # characters; for more, building the compiled tokenizer and using it is quicker than the plain one
@@ -103,7 +104,7 @@ def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenize
 
 def tokenize_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     """Returns the ids of each text."""
-    if tokenizer.kind != "wordpiece" or sum(map(len, texts)) < LARGE:
+    if not isinstance(tokenizer, FullTokenizer) or sum(map(len, texts)) < LARGE:
         return [np.array(tokenizer.tokenize_ids(text), np.int32) for text in texts]
     ids, lengths = FastTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case).encode_lines(texts)
     return np.split(ids, np.cumsum(lengths)[:-1])

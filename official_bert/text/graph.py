@@ -8,7 +8,7 @@ characters that become several, words of more than 200 characters) run under a `
 N characters of the whole batch, I items: the characters after normalisation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -54,11 +54,11 @@ class GraphTokenizer(tf.Module):
     Text is UTF-8; invalid bytes count as U+FFFD, which cleaning deletes. Raises ValueError as `load_vocab` does.
     """
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+    def __init__(self, vocab_file: str, do_lower_case: bool = True, vocab: Mapping[str, int] | None = None):
         super().__init__()
         self.vocab_file = vocab_file
         self.do_lower_case = do_lower_case
-        self.vocab = load_vocab(vocab_file)
+        self.vocab = load_vocab(vocab_file) if vocab is None else vocab
         tables = characters.character_tables(do_lower_case)
         with tf.init_scope():
             self._page_starts = tf.constant(tables.page_of << characters.PAGE_BITS)

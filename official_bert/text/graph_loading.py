@@ -20,4 +20,6 @@ def load_graph(vocab_file: str, do_lower_case: bool = True) -> AnyGraphTokenizer
         raise ValueError(f"{vocab_file}: {host.exportable}")
     from official_bert.text.graph_byte_bpe import GraphByteBpe
     from official_bert.text.graph_unigram import GraphUnigram
-    return GraphByteBpe(host) if host.kind == "byte_bpe" else GraphUnigram(host)  # type: ignore[arg-type]
+    from official_bert.text.graph_word_pieces import GraphWordPieces
+    kinds: dict[str, type[GraphSubwords]] = {"byte_bpe": GraphByteBpe, "unigram": GraphUnigram, "wordpiece": GraphWordPieces}
+    return kinds[host.kind](host)  # type: ignore[arg-type]

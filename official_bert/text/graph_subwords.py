@@ -51,7 +51,8 @@ class GraphSubwords(tf.Module, abc.ABC):
         self.added = [token for token in host.added if token.content]
         with tf.init_scope():
             self._spaces = tf.constant(WHITE_SPACE)
-            self._trims = tf.constant([ord(" ")] if host.kind == "byte_bpe" else [ord(char) for char in SPACES])
+            trims = {"byte_bpe": [ord(" ")], "wordpiece": WHITE_SPACE}
+            self._trims = tf.constant(trims.get(host.kind) or [ord(char) for char in SPACES])
             alone = any(token.single_word for token in self.added)
             self._letters = tf.constant(np.array([is_letter(chr(code)) for code in range(0x110000)])) if alone else None
             # A token of nothing but the letter of a space may lie nowhere.

@@ -77,9 +77,9 @@ def pack_pair(ids_a: Sequence[int], ids_b: Sequence[int] | None, cls_id: int, se
     return input_ids, segment_ids
 
 
-def check_segments(type_vocab_size: int, where: str) -> None:
-    """Raises ValueError, naming `where`, for rows of two texts if the model has one segment; 0 is a model that reads none."""
-    if type_vocab_size == 1:
+def check_segments(type_vocab_size: int, where: str, second_segment: int = 1) -> None:
+    """Raises ValueError, naming `where`, if the model lacks the segment of a row's second text; a model of 0 segments reads none."""
+    if 0 < type_vocab_size <= second_segment:
         raise ValueError(f"{where}: expected a model.type_vocab_size of at least 2 for two texts in a row (segments 0 and 1), "
                          f"got {type_vocab_size}")
 

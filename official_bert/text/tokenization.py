@@ -4,6 +4,7 @@ Plain, exact Python; the fast forms (`text/fast_tokenization`, `text/graph`) are
 """
 
 import unicodedata
+from collections.abc import Mapping
 
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.text.vocab import load_vocab
@@ -134,13 +135,14 @@ def _in_canonical_order(chars: list[tuple[str, int, int]]) -> list[tuple[str, in
 class FullTokenizer(Tokenizer):
     """Turns text into WordPieces and their ids (2018 `FullTokenizer`).
 
-    `vocab` has the order of the file. Raises ValueError for a vocabulary that cannot be used, see `load_vocab`.
+    `vocab` has the order of the file, which is not read if it is given.
+    Raises ValueError for a vocabulary that cannot be used, see `load_vocab`.
     """
 
     kind = "wordpiece"
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True):
-        super().__init__(vocab_file, do_lower_case, load_vocab(vocab_file))
+    def __init__(self, vocab_file: str, do_lower_case: bool = True, vocab: Mapping[str, int] | None = None):
+        super().__init__(vocab_file, do_lower_case, load_vocab(vocab_file) if vocab is None else vocab)
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self._longest = max(map(len, self.vocab))  # no piece of a word can be longer
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from official_bert.files import exists, folder_of, read_lines, read_text
 
@@ -12,7 +12,7 @@ CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased 
 TOKENIZER_FILES = ("tokenizer_config.json", "config.json")  # of Hugging Face
 # Classes there, also with Fast behind, that split words as BERT of 2018 does.
 WORDPIECE_CLASSES = ("BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "FunnelTokenizer",
-                     "LayoutLMTokenizer", "LxmertTokenizer", "MobileBertTokenizer", "MPNetTokenizer", "SqueezeBertTokenizer",
+                     "LayoutLMTokenizer", "LxmertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer",
                      "PreTrainedTokenizer")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -29,9 +29,14 @@ def load_vocab(path: str) -> dict[str, int]:
     if not path:
         raise ValueError("--vocab_file: expected a vocabulary, got none, and the model was trained without one")
     _check_tokenizer(folder_of(path))
+    return number_entries(read_lines(path, "vocabulary file"), path)
+
+
+def number_entries(lines: Iterable[str], path: str, special: Sequence[str] = SPECIAL_TOKENS) -> dict[str, int]:
+    """Returns {token: id} of the lines of vocabulary file `path`, as `load_vocab` does."""
     vocab: dict[str, int] = {}
     blanks = 0
-    for index, token in enumerate(_without_end([line.strip() for line in read_lines(path, "vocabulary file")])):
+    for index, token in enumerate(_without_end([line.strip() for line in lines])):
         blanks += not token
         if not token:
             token = " " * (blanks - 1)
@@ -39,8 +44,8 @@ def load_vocab(path: str) -> dict[str, int]:
             raise ValueError(f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; "
                              f"it stands in line {vocab[token] + 1} already")
         vocab[token] = index
-    if missing := [token for token in SPECIAL_TOKENS if token not in vocab]:
-        raise ValueError(f"{path}: expected a BERT vocabulary with {' '.join(SPECIAL_TOKENS)}, "
+    if missing := [token for token in special if token not in vocab]:
+        raise ValueError(f"{path}: expected a BERT vocabulary with {' '.join(special)}, "
                          f"got {len(vocab)} entries without {' '.join(missing)}")
     return vocab
 
@@ -55,7 +60,7 @@ def _check_tokenizer(folder: str) -> None:
         named = values.get("tokenizer_class") if isinstance(values, dict) else None
         if isinstance(named, str) and named.removesuffix("Fast") not in WORDPIECE_CLASSES:
             raise ValueError(f"{path}: tokenizer_class: expected BertTokenizer, got {named!r}: the vocabulary beside it is for text that "
-                             "another tokenizer has split")
+                             "another tokenizer has split; the folder as --vocab_file gives that one, if it is computed here")
         if named is not None:
             return
 

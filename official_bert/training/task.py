@@ -267,7 +267,7 @@ class TaskBase(abc.ABC):
         """
         self.check(steps)
         resolved = self.read(files, steps, model)
-        if self.config.model.type_vocab_size == 1 and _has_pairs(resolved):
+        if _has_pairs(resolved):
             check_segments(self.config.model.type_vocab_size, f"task {self.config.task}")
         if steps.evaluate and (steps.compared or not steps.train) and resolved.held_out is None:
             raise ValueError(f"task {self.config.task}: no evaluation data given")

@@ -28,9 +28,8 @@ from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import RowEncoder
 from official_bert.data.pretraining.token_store import TokenStore
 from official_bert.data.raw_text.documents import HEAD, check_prepared
-from official_bert.files import BadText, find_files, is_remote, open_bytes, shard_names
-from official_bert.text.fast_tokenization import FastTokenizer
-from official_bert.text.vocab import load_vocab
+from official_bert.files import BadText, find_files, is_remote, shard_names
+from official_bert.text import loading
 
 CORPUS = ("documents", "sentences", "tokens", "unknown")  # counters of a shard's text; RECORDS: of its records
 RECORDS = tuple(field.name for field in dataclasses.fields(Counts) if field.type is int)
@@ -50,13 +49,14 @@ class Text(NamedTuple):
     """Settings of the tokenizer, with the content of the vocabulary: workers may not be able to read the file."""
 
     vocab: bytes
+    name: str  # of its file in a run
     do_lower_case: bool
     on_bad_text: BadText
 
     @contextlib.contextmanager
     def vocab_file(self) -> Iterator[str]:
         """Writes the vocabulary to a temporary file on the worker."""
-        with tempfile.NamedTemporaryFile(suffix=".txt") as file:
+        with tempfile.NamedTemporaryFile(suffix=self.name) as file:
             file.write(self.vocab)
             file.flush()
             yield file.name
@@ -71,7 +71,7 @@ class ReadDocuments(beam.DoFn):
     def setup(self) -> None:
         """Builds the tokenizer, once per worker."""
         with self.text.vocab_file() as path:
-            self.tokenizer = FastTokenizer(path, self.text.do_lower_case)
+            self.tokenizer = loading.load_lines(path, self.text.do_lower_case)
 
     def process(self, numbered: tuple[int, str]) -> Iterator[tuple[int, TokenizedDocument]]:
         """Tokenizes one file."""
@@ -195,9 +195,8 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
     Returns the numbers of documents, sentences, tokens and [UNK] among these ("unknown") with the `Counts` as "counts", and
     {shard: reason} of poor shards (see `generator.POOR`). Each file appears when it is complete. Raises ValueError if no file has a token.
     """
-    facts = VocabularyFacts.of(load_vocab(vocab_file))
-    with open_bytes(vocab_file) as file:
-        text = Text(file.read(), do_lower_case, on_bad_text)
+    facts = VocabularyFacts.of_tokenizer(loading.load(vocab_file, do_lower_case))
+    text = Text(loading.content_of(vocab_file), loading.stored_name(vocab_file), do_lower_case, on_bad_text)
     shards = len(output_files)
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
     documents = (pipeline | "Files" >> beam.Create(list(enumerate(input_files)))

@@ -102,10 +102,7 @@ class VocabularyFacts:
     @classmethod
     def of_tokenizer(cls, tokenizer: Tokenizer) -> "VocabularyFacts":
         """Returns the facts of any tokenizer."""
-        vocab = tokenizer.vocab
-        if tokenizer.kind == "wordpiece":
-            return cls.of(vocab)
-        template, mask_id = tokenizer.template, tokenizer.special_id("[MASK]")
+        vocab, template, mask_id = tokenizer.vocab, tokenizer.template, tokenizer.special_id("[MASK]")
         return cls(tokenizer.size, template.cls_id, template.sep_id, mask_id, tokenizer.continues_word,
                    np.fromiter(vocab.values(), np.int64, len(vocab)),
                    text_digest(f"{index} {token}" for token, index in sorted(vocab.items(), key=lambda item: item[1])),

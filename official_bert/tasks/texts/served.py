@@ -33,8 +33,8 @@ class ServedClassifier(ServedWindows):
                  pairs: bool = False, truncate: Truncate = "head", **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.truncate = tuple(labels), truncate
-        if pairs and self.template.second_segment:
-            check_segments(self.encoder.settings["type_vocab_size"], "--pairs")
+        if pairs:
+            check_segments(self.encoder.settings["type_vocab_size"], "--pairs", self.template.second_segment)
         self.text_inputs = text_specs("text", "text_pair") if pairs else text_specs("text")
 
     @classmethod

@@ -9,7 +9,7 @@ from official_bert.text.subwords import tokenizer_files as names
 from official_bert.text.subwords.character_map import Steps
 from official_bert.text.tokenizer import ROLES
 
-Kind = Literal["byte_bpe", "unigram", "wordpiece"]
+Kind = Literal["byte_bpe", "unigram", "wordpiece", "japanese"]
 ROBERTA = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>")))
 ALBERT = dict(zip(ROLES, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")))
 KEYS = dict(zip(ROLES, ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")))
@@ -40,7 +40,8 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "RobertaTokenizer": Family("byte_bpe", ROBERTA, 2, 0), "XLMRobertaTokenizer": Family("unigram", ROBERTA, 2, 0, "xlm_roberta"),
     "CamembertTokenizer": Family("unigram", ROBERTA, 2, 0, "camembert"), "AlbertTokenizer": Family("unigram", ALBERT, 1, 1),
-    "MPNetTokenizer": Family("wordpiece", {**ROBERTA, "[UNK]": "[UNK]"}, 2, 0)}
+    "MPNetTokenizer": Family("wordpiece", {**ROBERTA, "[UNK]": "[UNK]"}, 2, 0),
+    "BertJapaneseTokenizer": Family("japanese", dict(zip(ROLES, ROLES)), 1, 1)}
 # Classes that only say that tokenizer.json has everything.
 GENERIC = ("", "PreTrainedTokenizer", "TokenizersBackend")
 
@@ -68,12 +69,13 @@ class Definition:
             return Steps()
         return Steps(True, not self.config.get("keep_accents", False), bool(self.config.get("do_lower_case", True)))
 
-
     @property
     def lower_cases(self) -> bool:
         """Whether text is lower-cased before it is cut into pieces."""
-        if self.family.kind == "wordpiece":
-            return bool(self.config.get("do_lower_case", True))
+        if self.family.kind in ("wordpiece", "japanese"):
+            normalizer = _mapping(self.files, names.JSON_FILE, self.where).get("normalizer") or {}
+            lower = self.config.get("do_lower_case", normalizer.get("lowercase"))
+            return self.family.kind == "wordpiece" if lower is None else bool(lower)
         return self.steps.lower
 
 

@@ -65,7 +65,7 @@ class SentencePieceTokenizer(SubwordTokenizer):
         pieces = [piece.piece for piece in model.pieces]
         unknown = next(index for index, piece in enumerate(model.pieces) if piece.type == model_proto.UNKNOWN)
         vocab, self.ids = _ids(pieces, unknown, definition)
-        added = _added_tokens(definition, vocab)
+        added = added_tokens(definition, vocab)
         super().__init__(vocab_file, definition, vocab | {token.content: token.id for token in added}, added)
         self._library = sentencepiece.SentencePieceProcessor(model_proto=self.model)
         self._finder = AddedTokens(added)
@@ -179,7 +179,7 @@ def _ids(pieces: Sequence[str], unknown: int, definition: Definition) -> tuple[d
     return vocab, ids
 
 
-def _added_tokens(definition: Definition, vocab: Mapping[str, int]) -> list[AddedToken]:
+def added_tokens(definition: Definition, vocab: Mapping[str, int]) -> list[AddedToken]:
     """Returns the tokens to look for: the special ones and those that were added. The mask takes the space before it."""
     said = {token.content: token for token in definition.added}
     special = [token for token in definition.special.values() if token in vocab and token not in said]
@@ -203,7 +203,7 @@ def library_settings(definition: Definition) -> dict[str, Any]:
     lines = files[tokenizer_files.MERGES_FILE].decode().split("\n")
     merges = [line.removesuffix("\r") for line in lines if line.strip() and not line.startswith("#version")]
     added = [{"id": token.id, "content": token.content, "single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip,
-              "normalized": False, "special": True} for token in _added_tokens(definition, vocab)]
+              "normalized": False, "special": True} for token in added_tokens(definition, vocab)]
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": sorted(added, key=lambda token: token["id"]),
             "normalizer": None, "post_processor": None, "decoder": None,
             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": bool(definition.config.get("add_prefix_space", False)),

@@ -3,6 +3,7 @@
 import dataclasses
 import tracemalloc
 
+import made_tokenizers
 import numpy as np
 import pytest
 from commands import run_here
@@ -11,7 +12,7 @@ from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Generator, Scratch, poor_shards
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
-from official_bert.text.fast_tokenization import FastTokenizer
+from official_bert.text import loading
 
 pytest.importorskip("apache_beam", reason="requirements-beam.txt is not installed")
 from official_bert.data.pretraining import beam_generation
@@ -30,11 +31,19 @@ def write_text(folder, golden):
     return [str(path) for path in paths]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["roberta", "xlm_roberta", "mpnet"])
+def test_beam_writes_the_same_files_with_another_tokenizer(tmp_path, golden, kind):
+    config = InstanceConfig(max_seq_length=64, max_predictions_per_seq=10, dupe_factor=2, sentence_task="none",
+                            masking=MaskingConfig(strategy="whole_word"))
+    assert_same_files(tmp_path, golden, config, 3, False, IN_PROCESS, made_tokenizers.write(tmp_path / "tokenizer", kind))
+
+
 def write_local(paths, vocab, outputs, config, folder, compress=False):
     description = token_store.describe(paths, vocab, True, "error", True)
-    tokenizer = FastTokenizer(vocab)
+    tokenizer = loading.load_lines(vocab, True)
     store = token_store.build_store(str(folder / "store"), description, tokenizer)
-    facts = VocabularyFacts.of(tokenizer.tokenizer.vocab)
+    facts = VocabularyFacts.of_tokenizer(loading.load(vocab))
     return store, Generator(store, config, facts, 7, Scratch(str(folder))).write(outputs, "sharded", compress)
 
 
@@ -51,8 +60,8 @@ def test_two_worker_processes_write_the_files_of_the_sharded_order(tmp_path, gol
     assert_same_files(tmp_path, golden, config, 4, False, TWO_WORKERS)
 
 
-def assert_same_files(tmp_path, golden, config, shards, compress, options):
-    paths, vocab = write_text(tmp_path, golden), str(golden / "vocab_uncased.txt")
+def assert_same_files(tmp_path, golden, config, shards, compress, options, vocab=""):
+    paths, vocab = write_text(tmp_path, golden), vocab or str(golden / "vocab_uncased.txt")
     names = [f"out-{shard}" for shard in range(shards)]
     for folder in ("local", "beam"):
         (tmp_path / folder).mkdir()

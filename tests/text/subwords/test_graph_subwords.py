@@ -34,7 +34,7 @@ def slow_but(*fast):
     return [kind if kind in fast else pytest.param(kind, marks=pytest.mark.slow) for kind in made_tokenizers.KINDS]
 
 
-@pytest.mark.parametrize("kind", slow_but("xlm_roberta", "roberta"))
+@pytest.mark.parametrize("kind", slow_but("xlm_roberta", "roberta", "mpnet"))
 def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind):
     host, tokens, graph = both(tmp_path, kind, **({"add_prefix_space": True} if kind == "roberta_files" else {}))
     texts = [*made_tokenizers.texts(), *random_texts(200), ""]
@@ -46,11 +46,11 @@ def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["camembert", "roberta_files"])
+@pytest.mark.parametrize("kind", ["camembert", "roberta_files", "mpnet"])
 def test_the_graph_finds_added_tokens(tmp_path, kind):
-    first = loading.load(made_tokenizers.write(tmp_path / "plain", kind)).size
+    plain = loading.load(made_tokenizers.write(tmp_path / "plain", kind))
     host, tokens, _ = both(tmp_path / "added", kind, added_tokens_decoder={
-        str(first + number): {"content": content, **flags} for number, (content, flags) in enumerate(ADDED)})
+        str(plain.vocab.get(content, plain.size + number)): {"content": content, **flags} for number, (content, flags) in enumerate(ADDED)})
     texts = ["a boat, aboat boats boat", "x <ent> y<ent>", "new_words new_word new_wordsnew_word", " <ent> ", "<mask><ent> <mask>",
              *random_texts(100, 1)]
     for text, row in zip(texts, tokens(texts)):
