@@ -71,16 +71,17 @@ def _run_at(path: str):
 
 def _answers(run, files) -> dict:
     """Returns the answers of a run's weights by set of rows. Raises ValueError for a task whose answers cannot be compared row by row."""
-    from official_bert.models.checkpoints import trained_weights
+    from official_bert.models.checkpoints import checkpoint_at, trained_weights
+    from official_bert.models.run_folder import tuned_for
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation
     from official_bert.training.distribution import Placement
-    from official_bert.training.runs import tuned_at
     from official_bert.training.task import Comparable
     config = run.require_config()
     best = config.training.answer_with == "best"
     task = load_task(config)
-    task = task.measured_with(tuned_at(trained_weights(run, best=best)))
+    if task.measures_with_tuned:
+        task = task.with_tuned(tuned_for(checkpoint_at(trained_weights(run, best=best))))
     evaluated: list = []
     evaluation.evaluate(task, files, run.path, Placement(), best=best, examine=lambda *both: evaluated.append(both))
     (resolved, predictions), = evaluated

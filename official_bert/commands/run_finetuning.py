@@ -70,8 +70,10 @@ def main(_) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
     from official_bert.interface import finetuning
     from official_bert.models.run_folder import RunFolder
+    from official_bert.tasks.loading import load_task
     from official_bert.training import run_config
     from official_bert.training.distribution import Placement
+    from official_bert.training.runs import FineTuning
     from official_bert.training.task import DataFiles, Steps
     placement = Placement(**command_line.placement_values(FLAGS))
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
@@ -92,9 +94,10 @@ def main(_) -> None:
     if searching:
         _search(command_line.from_flags(SearchFlags, FLAGS), config, files, placement, steps, asked)
         return
-    tuned = finetuning.carry_out(config, files, output_dir, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best, given=asked)
-    print(metric_lines(tuned.metrics))
-    print(f"checkpoints, configuration, log and results: {os.path.join(tuned.output_dir, '')}")
+    metrics = FineTuning(load_task(config), files, RunFolder(output_dir), placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best,
+                         given=asked).carry_out()
+    print(metric_lines(metrics))
+    print(f"checkpoints, configuration, log and results: {os.path.join(output_dir, '')}")
 
 
 def _search(given: SearchFlags, config: Config, files, placement, steps, asked: set[str]) -> None:
@@ -107,6 +110,7 @@ def _search(given: SearchFlags, config: Config, files, placement, steps, asked: 
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.training import search
+    from official_bert.training.runs import FineTuning
     if not (steps.train and steps.evaluate):
         raise ValueError("--grid, --vary, --random, --folds and --seeds: expected --do_train and --do_eval beside them")
     if placement.strategy == "multi_worker":  # TensorFlow connects the workers of a process once, for one model
@@ -118,7 +122,7 @@ def _search(given: SearchFlags, config: Config, files, placement, steps, asked: 
 
     def train_one(one: Config, folder: str) -> dict[str, float]:
         try:
-            return dict(finetuning.carry_out(one, files, folder, placement, given.init_checkpoint, opened=compared).metrics)
+            return FineTuning(load_task(one), files, RunFolder(folder), placement, given.init_checkpoint, opened=compared).carry_out()
         finally:
             keras.backend.clear_session()
             gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
@@ -142,8 +146,8 @@ def _search(given: SearchFlags, config: Config, files, placement, steps, asked: 
     print(f"  {best}")
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)
-        trained = RunFolder(best).require_config()  # with its own values, and the labels that it found
-        finetuning.carry_out(trained, files, best, placement, "", only, given.predict_best, given=asked)
+        trained = load_task(RunFolder(best).require_config())  # with its own values, and the labels that it found
+        FineTuning(trained, files, RunFolder(best), placement, "", only, given.predict_best, given=asked).carry_out()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,11 +76,12 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     check_backend()
     files = DataFiles(train_file=as_source(train, "train"), eval_file=as_source(eval, "eval"), predict_file=as_source(predict, "predict"),
                       data_dir=os.fspath(data_dir), cache_dir=os.path.expanduser(cache_dir), allow_same_data=allow_same_data)
-    output_dir, init_checkpoint = os.fspath(output_dir), os.fspath(init_checkpoint)
+    run, init_checkpoint = RunFolder(os.fspath(output_dir)), os.fspath(init_checkpoint)
     named = {_dotted(task, key): value for key, value in options.items()}
-    resolved = make_config(task, os.fspath(config), init_checkpoint, output_dir, flags=named, report=report)
-    return carry_out(resolved, files, output_dir, Placement(), init_checkpoint, Steps(predict=predict is not None), report=report,
-                     given=named)
+    resolved = make_config(task, os.fspath(config), init_checkpoint, run.path, flags=named, report=report)
+    tuning = runs.FineTuning(load_task(resolved), files, run, Placement(), init_checkpoint, Steps(predict=predict is not None),
+                             report=report, given=named)
+    return FineTuned(tuning.carry_out(), run.path)
 
 
 def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: str, train: bool = True, overrides: Iterable[str] = (),
@@ -154,16 +155,8 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked: It
             load_task(one).check(steps)
 
 
-def carry_out(config: Config, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-              steps: Steps = TRAIN_AND_EVALUATE, best: bool | None = None, report: Callable[[str], None] = print,
-              opened: Steps | None = None, given: Collection[str] = ()) -> FineTuned:
-    """Trains, evaluates and predicts as `runs.run` does."""
-    metrics = runs.run(load_task(config), files, output_dir, placement, init_checkpoint, steps, best, report, opened, given)
-    return FineTuned(metrics, output_dir)
-
-
 def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placement: Placement, init_checkpoint: str, steps: Steps) -> None:
-    """Trains, evaluates and predicts as `runs.run` does, with the output files of 2018's `run_classifier.py`: the names in
+    """Trains, evaluates and predicts as `FineTuning` does, with the output files of 2018's `run_classifier.py`: the names in
     `eval_results.txt`, and the probabilities of the labels.
     """
     best = task.config.training.answer_with == "best"
@@ -172,8 +165,8 @@ def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placem
         if told := [change.describe() for change in changed if change.key.startswith("options.")]:
             print(f"{run.path}: other than in training: {'; '.join(told)}")
     if steps.train or steps.evaluate:
-        metrics = runs.run(task, files, run.path, placement, init_checkpoint, Steps(train=steps.train, evaluate=steps.evaluate), best,
-                           opened=steps)
+        measured_steps = Steps(train=steps.train, evaluate=steps.evaluate)
+        metrics = runs.FineTuning(task, files, run, placement, init_checkpoint, measured_steps, best, opened=steps).carry_out()
         if steps.evaluate and is_first_worker(placement):
             results: dict[str, float] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
             if run.has_weights(best):

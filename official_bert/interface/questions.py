@@ -8,8 +8,8 @@ import keras
 from absl import logging
 
 from official_bert.config import Config, build, merge, nest, parse_override, to_dict
-from official_bert.models.checkpoints import last_weights
-from official_bert.models.run_folder import RunFolder
+from official_bert.models.checkpoints import checkpoint_at
+from official_bert.models.run_folder import RunFolder, tuned_for
 from official_bert.reports.metric_text import metric_lines
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
@@ -75,10 +75,10 @@ class QuestionRun:
         if self.answers:
             _check_gold_answers(str(self.files.predict_file), version_2)
         steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
-        begun_with = last_weights(self.run)
+        begun_at = self.run.steps_done
         measured = loop.train(task, self.files, self.run.path, placement, self.init_checkpoint, steps=steps).metrics
-        if is_first_worker(placement):
-            runs.forget_tuned_for(begun_with, measured, self.run)
+        if is_first_worker(placement) and not measured and self.run.steps_done != begun_at:
+            self.run.forget_tuned(print)
 
     def answer(self) -> None:
         """Answers the questions; writes the answers and, if there are gold answers, the metrics."""
@@ -136,10 +136,9 @@ class QuestionRun:
 
     def _with_stored_threshold(self, questions: Questions) -> Questions:
         """Returns unanswered questions, with the threshold that was tuned for the loaded weights unless the user gives one."""
-        stored = runs.tuned_at(self.run.path if self.run.has_begun else self.init_checkpoint)
-        tuned: Any = runs.with_tuned(questions.task, stored, self.asked)
-        if tuned is not questions.task:
-            print(f"null_score_diff_threshold {tuned.options.null_score_diff_threshold:.4f}, tuned in evaluation")
+        stored = tuned_for(checkpoint_at(self.run.path if self.run.has_begun else self.init_checkpoint))
+        tuned: Any = runs.with_tuned(questions.task, stored, self.asked, lambda _: print(
+            f"null_score_diff_threshold {stored['null_score_diff_threshold']:.4f}, tuned in evaluation"))
         return dataclasses.replace(questions, task=tuned)
 
 

@@ -18,7 +18,7 @@ from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.run_folder import RunFolder
 
-__all__ = ["Initialization", "checkpoint_at", "initialize_from", "last_weights", "named_weights", "trained_weights", "weights_checkpoint"]
+__all__ = ["Initialization", "checkpoint_at", "initialize_from", "named_weights", "trained_weights", "weights_checkpoint"]
 # Heads with a row for each class of a task: one of another size is re-initialised.
 TASK_HEADS = ("classifier/", "tagger/", "span/")
 
@@ -50,11 +50,6 @@ def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = Fals
     if not init_checkpoint:
         raise ValueError(f"--output_dir={run.path}: no checkpoint found there, and no --init_checkpoint given")
     return init_checkpoint
-
-
-def last_weights(run: RunFolder) -> str:
-    """Returns the path of the newest checkpoint of a run; "" if there is none."""
-    return trained_weights(run) if run.has_weights() else ""
 
 
 def weights_checkpoint(model: keras.Model, **more) -> tf.train.Checkpoint:

@@ -86,8 +86,10 @@ def _named_by_state_file(folder: str) -> str:
     return prefix if exists(f"{prefix}.index") or exists(prefix) else ""
 
 
-def tuned_for(prefix: str) -> dict[str, Any]:
+def tuned_for(prefix: str | None) -> dict[str, Any]:
     """Reads the options that an evaluation tuned for a checkpoint: that of its step, or the last one before it; {} if there is none."""
+    if not prefix:
+        return {}
     path = os.path.join(folder_of(prefix), TUNED_FILE)
     stored = read_json(path).get("steps", {}) if exists(path) else {}
     steps = [step for step in map(int, stored) if step <= step_of(prefix)]

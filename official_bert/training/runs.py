@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorflow.python.framework import ops
@@ -11,7 +11,7 @@ from tensorflow.python.framework import ops
 from official_bert.config import differences, to_dict
 from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource, ExampleSource
-from official_bert.models.checkpoints import checkpoint_at, last_weights, trained_weights
+from official_bert.models.checkpoints import checkpoint_at, trained_weights
 from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of, tuned_for, write_tuned
 from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Section
@@ -48,111 +48,135 @@ def _forgotten_gradients() -> Iterator[None]:
                 del registered[name]
 
 
-@_forgotten_gradients()
-def run(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-        steps: Steps = TRAIN_AND_EVALUATE, best: bool | None = None, report: Callable[[str], None] = print,
-        opened: Steps | None = None, given: Collection[str] = ()) -> dict[str, float]:
-    """Trains, evaluates and predicts as `steps` say, and returns the metrics.
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What training or evaluation gave: the task as it was measured, its metrics, and the data and predictions behind them."""
 
-    `best` says whether the best checkpoint answers, or the last one; by default `training.answer_with` does. The data of the steps
-    `opened` (by default of `steps`) are opened and checked before training. Without training, the folder's checkpoint counts, or
-    `init_checkpoint` if the folder has none. `given` are the keys that the user gives: what an evaluation tunes yields to them. Of several
-    workers all train and evaluate, and the first one alone predicts and writes.
+    task: TaskBase
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    examined: Sequence[tuple[Resolved, Predictions]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuning:
+    """A fine-tuning as it is asked for: a task is trained, evaluated and used to predict in the folder of a run.
+
+    Without training, the folder's checkpoint counts, or `init_checkpoint` if the folder has none. Of several workers all train and
+    evaluate, and the first one alone predicts and writes.
     """
-    run_config.require_vocabulary(task.config)
-    if steps.predict:
-        files.check_not_answers(output_dir)
-    best = task.config.training.answer_with == "best" if best is None else best
-    folder, first = RunFolder(output_dir), is_first_worker(placement)
-    if first and (constant := task.constant_answers(files, steps)):
-        return _write_constant(constant, folder, report)
-    metrics: dict[str, float] = {}
-    if steps.train and (kept := folder.best_of_search):
-        raise ValueError(f"--output_dir={output_dir} holds a search, whose best run {kept.path} answers for it; give another folder")
-    resolved = None
-    examined: list[tuple[Resolved, Predictions]] = []
-    if steps.train:
-        opened = opened or steps
-        begun_with = last_weights(folder)
-        trained = loop.train(task, files, output_dir, placement, init_checkpoint, report=report,
+
+    task: TaskBase
+    files: DataFiles
+    run: RunFolder
+    placement: Placement
+    init_checkpoint: str = ""
+    steps: Steps = TRAIN_AND_EVALUATE
+    best: bool | None = None  # whether the best checkpoint answers, or the last one; by default as `training.answer_with` says
+    report: Callable[[str], None] = print
+    opened: Steps | None = None  # the steps whose data are opened and checked before training; by default `steps`
+    given: Collection[str] = ()  # the keys that the user gives: what an evaluation tuned yields to them
+
+    @property
+    def _best(self) -> bool:
+        return self.task.config.training.answer_with == "best" if self.best is None else self.best
+
+    def carry_out(self) -> dict[str, float]:
+        """Trains, evaluates and predicts as `steps` say, and returns the metrics."""
+        run_config.require_vocabulary(self.task.config)
+        if self.steps.predict:
+            self.files.check_not_answers(self.run.path)
+        first = is_first_worker(self.placement)
+        if first and (constant := self.task.constant_answers(self.files, self.steps)):
+            return _write_constant(constant, self.run, self.report)
+        with _forgotten_gradients():
+            measured = self._train(first) if self.steps.train else self._evaluate() if self.steps.evaluate else Measured(self.task)
+            if first and self.steps.evaluate and measured.metrics:
+                self._write_results(measured)
+            if first and self.steps.predict:
+                self._predict(measured)
+            if first and self.steps.train:
+                self._write_card(measured)
+            if first and self.task.config.training.report and measured.metrics:
+                for resolved, predictions in measured.examined:
+                    self._write_report(resolved, predictions, measured.metrics)
+        return measured.metrics
+
+    def _train(self, first: bool) -> Measured:
+        if kept := self.run.best_of_search:
+            raise ValueError(f"--output_dir={self.run.path} holds a search, whose best run {kept.path} answers for it; give another folder")
+        begun_at, opened = self.run.steps_done, self.opened or self.steps
+        trained = loop.train(self.task, self.files, self.run.path, self.placement, self.init_checkpoint, report=self.report,
                              steps=dataclasses.replace(opened, predict=opened.predict and first))
-        metrics, resolved = trained.metrics, trained.resolved
-        if first:
-            forget_tuned_for(begun_with, metrics, folder, report)
-        examined.append((resolved, trained.predictions))
-    elif steps.evaluate:
-        asked, task = task, task.measured_with(tuned_at(trained_weights(folder, init_checkpoint, best)))
-        _tell_tuned(asked, task, "measured with what an earlier evaluation tuned", report)
-        elsewhere = "" if folder.has_weights(best) else trained_weights(folder, init_checkpoint)
-        metrics = evaluation.evaluate(task, files, output_dir, placement, elsewhere, report, best, lambda *found: examined.append(found))
-    if first and steps.evaluate and metrics:
-        folder.write_results(metrics)
-        if not steps.train:
-            store_tuned(task, metrics, folder, best, report)
-    if first and steps.predict:
-        weights = trained_weights(folder, init_checkpoint, best)
-        report(original_paths(f"answers come from {weights}"))
-        asked = resolved.task if resolved else task
-        measured = {} if steps.train else task.tuned_options(metrics)  # of weights elsewhere, beside which nothing is written
-        tuned = with_tuned(asked, measured or tuned_at(weights), given)
-        changed = _tell_tuned(asked, tuned, "tuned in evaluation", report)
-        resolved = resolved if resolved and not changed else resolve_answers(tuned, files, placement)
+        if first and not trained.metrics and self.run.steps_done != begun_at:
+            self.run.forget_tuned(self.report)
+        return Measured(trained.resolved.task, trained.metrics, [(trained.resolved, trained.predictions)])
+
+    def _evaluate(self) -> Measured:
+        weights, task = trained_weights(self.run, self.init_checkpoint, self._best), self.task
+        if task.measures_with_tuned:
+            task = with_tuned(task, tuned_for(checkpoint_at(weights)), (), self.report, "measured with what an earlier evaluation tuned")
+        elsewhere = "" if self.run.has_weights(self._best) else weights
+        examined: list[tuple[Resolved, Predictions]] = []
+        metrics = evaluation.evaluate(task, self.files, self.run.path, self.placement, elsewhere, self.report, self._best,
+                                      lambda *pair: examined.append(pair))
+        return Measured(task, metrics, examined)
+
+    def _write_results(self, measured: Measured) -> None:
+        self.run.write_results(measured.metrics)
+        if not self.steps.train:
+            store_tuned(measured.task, measured.metrics, self.run, self._best, self.report)
+
+    def _predict(self, measured: Measured) -> None:
+        """Writes the answers, those of the weights of the run with what was tuned for them."""
+        weights = trained_weights(self.run, self.init_checkpoint, self._best)
+        self.report(original_paths(f"answers come from {weights}"))
+        # Beside weights that lie elsewhere nothing was written.
+        tuned_now = {} if self.steps.train else measured.task.tuned_options(measured.metrics)
+        task = with_tuned(measured.task, tuned_now or tuned_for(checkpoint_at(weights)), self.given, self.report)
+        reusable = self.steps.train and task.options == measured.task.options
+        resolved = measured.examined[0][0] if reusable else resolve_answers(task, self.files, self.placement)
         assert resolved.tests is not None
-        predictions = predict(resolved, resolved.tests.source, weights, report)
-        folder.make()
-        report(f"wrote {', '.join(resolved.tests.write(predictions, output_dir))}")
-    if first and steps.train:
-        _write_card(examined[0], files, metrics, folder, report)
-    if first and task.config.training.report and metrics:
-        for found in examined:
-            _write_report(*found, metrics, folder, report)
-    return metrics
+        predictions = predict(resolved, resolved.tests.source, weights, self.report)
+        self.run.make()
+        self.report(f"wrote {', '.join(resolved.tests.write(predictions, self.run.path))}")
+
+    def _write_card(self, measured: Measured) -> None:
+        """Writes the model card of a run that has ended."""
+        from official_bert.reports.model_card import make_card, write_card
+        resolved, predictions = measured.examined[0]
+        held_out, files, path = resolved.held_out, self.files, self.run.file(CARD_FILE)
+        answers: Mapping[str, ComparableAnswers] = {}
+        if measured.metrics and predictions and isinstance(held_out, Comparable):
+            answers = held_out.comparable(predictions)
+        evaluated = str(files.eval_file or files.data_dir or f"a part of {os.path.basename(str(files.train_file))}")
+        data = [("training", str(files.train_file or files.data_dir), _count(resolved.train)),
+                *([("evaluation", evaluated, _count(held_out.source))] if held_out else [])]
+        card = make_card(_title(self.run), resolved.task.config, str(self.run.origin.get("init_checkpoint", "")), data, measured.metrics,
+                         answers)
+        if write_card(path, card):
+            self.report(f"wrote {path}")
+
+    def _write_report(self, resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float]) -> None:
+        """Writes the page about an evaluation and its JSON; reports the tables that the task wants on the screen."""
+        from official_bert.reports import page, run_sections  # matplotlib takes a second
+        config, held_out = resolved.task.config, resolved.held_out
+        cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0),
+                                       config.options.get("truncate") == "windows")
+        curves = run_sections.curves_section(self.run.file(LOG_FILE))
+        own: list[Section] = held_out.examine(predictions) if isinstance(held_out, Examined) else []
+        sections = [run_sections.metrics_section(metrics), *own, *filter(None, (curves, cut))]
+        for line in page.as_lines(sections):
+            self.report(line)
+        self.report(f"wrote {', '.join(page.write_report(f'{config.task}: {_title(self.run)}', sections, self.run.path))}")
 
 
-def _tell_tuned(before: TaskBase, after: TaskBase, what: str, report: Callable[[str], None]) -> bool:
-    """Reports which options an evaluation has tuned; returns whether there are any."""
-    changed = differences(to_dict(before.options), to_dict(after.options))
-    if changed:
-        report(f"{what}: {'; '.join(one.describe() for one in changed)}")
-    return bool(changed)
-
-
-def _write_card(examined: tuple[Resolved, Predictions], files: DataFiles, metrics: Mapping[str, float], run: RunFolder,
-                report: Callable[[str], None]) -> None:
-    """Writes the model card of a run that has ended."""
-    from official_bert.reports.model_card import make_card, write_card
-    resolved, predictions = examined
-    held_out, origin = resolved.held_out, run.origin
-    answers: Mapping[str, ComparableAnswers] = {}
-    if metrics and predictions and isinstance(held_out, Comparable):
-        answers = held_out.comparable(predictions)
-    evaluated = str(files.eval_file or files.data_dir or f"a part of {os.path.basename(str(files.train_file))}")
-    data = [("training", str(files.train_file or files.data_dir), _count(resolved.train)),
-            *([("evaluation", evaluated, _count(held_out.source))] if held_out else [])]
-    card = make_card(os.path.basename(run.path.rstrip("/")), resolved.task.config, str(origin.get("init_checkpoint", "")), data, metrics,
-                     answers)
-    if write_card(run.file(CARD_FILE), card):
-        report(f"wrote {run.file(CARD_FILE)}")
+def _title(run: RunFolder) -> str:
+    return os.path.basename(run.path.rstrip("/"))
 
 
 def _count(source: BatchSource | None) -> int | None:
     """The rows of a source, each window of a text one; None if they are not in memory."""
     return len(source.examples) if isinstance(source, ExampleSource) else None
-
-
-def _write_report(resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float], run: RunFolder,
-                  report: Callable[[str], None]) -> None:
-    """Writes the page about an evaluation and its JSON into the run's folder; reports the tables that the task wants on the screen."""
-    from official_bert.reports import page, run_sections  # matplotlib takes a second
-    config, held_out = resolved.task.config, resolved.held_out
-    cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0), config.options.get("truncate") == "windows")
-    curves = run_sections.curves_section(run.file(LOG_FILE))
-    own: list[Section] = held_out.examine(predictions) if isinstance(held_out, Examined) else []
-    sections = [run_sections.metrics_section(metrics), *own, *filter(None, (curves, cut))]
-    for line in page.as_lines(sections):
-        report(line)
-    title = f"{config.task}: {os.path.basename(run.path.rstrip('/'))}"
-    report(f"wrote {', '.join(page.write_report(title, sections, run.path))}")
 
 
 def _write_constant(constant: ConstantAnswers, run: RunFolder, report: Callable[[str], None]) -> dict[str, float]:
@@ -163,17 +187,6 @@ def _write_constant(constant: ConstantAnswers, run: RunFolder, report: Callable[
     if constant.write:
         report(f"wrote {', '.join(constant.write(run.path))}")
     return constant.metrics
-
-
-def forget_tuned_for(begun_with: str, metrics: Mapping[str, float], run: RunFolder, report: Callable[[str], None] = print) -> None:
-    """Removes what was tuned before, if the run has trained on from the weights `begun_with` ("": its first) without an evaluation."""
-    if not metrics and last_weights(run) != begun_with:
-        run.forget_tuned(report)
-
-
-def tuned_at(weights: str) -> dict[str, Any]:
-    """Reads the options that were tuned for the weights at a path: a run's folder, or a checkpoint in one."""
-    return tuned_for(prefix) if (prefix := checkpoint_at(weights)) else {}
 
 
 def store_tuned(task: TaskBase, metrics: Mapping[str, float], run: RunFolder, best: bool, report: Callable[[str], None] = print) -> None:
@@ -190,10 +203,17 @@ def store_tuned(task: TaskBase, metrics: Mapping[str, float], run: RunFolder, be
     write_tuned(tuned, RunFolder(run.answering_folder(best)).checkpoint(step))
 
 
-def with_tuned(task: TaskBase, found: Mapping[str, Any], given: Collection[str]) -> TaskBase:
-    """Returns the task with stored `tuned_options`, but for numbers that the user has `given`, by dotted key, such as 2018's default."""
-    left = {key: value for key, value in found.items() if f"options.{key}" not in given or isinstance(getattr(task.options, key), str)}
-    return task.with_tuned(left)
+def with_tuned(task: TaskBase, stored: Mapping[str, Any], given: Collection[str], report: Callable[[str], None],
+               told: str = "tuned in evaluation") -> TaskBase:
+    """Returns the task with stored `tuned_options`, and reports them.
+
+    They yield to numbers that the user has `given`, by dotted key, such as 2018's default.
+    """
+    left = {key: value for key, value in stored.items() if f"options.{key}" not in given or isinstance(getattr(task.options, key), str)}
+    tuned = task.with_tuned(left)
+    if changes := differences(to_dict(task.options), to_dict(tuned.options)):
+        report(f"{told}: {'; '.join(change.describe() for change in changes)}")
+    return tuned
 
 
 def resolve_answers(task: TaskBase, files: DataFiles, placement: Placement) -> Resolved:

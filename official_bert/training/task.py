@@ -165,6 +165,7 @@ class TaskBase(abc.ABC):
 
     config: Config
     Options: ClassVar[type]
+    measures_with_tuned: ClassVar[bool] = False  # whether an evaluation without training takes stored `tuned_options`, or tunes anew
     refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
 
     def __post_init__(self):
@@ -332,10 +333,6 @@ class TaskBase(abc.ABC):
 
     def with_tuned(self, found: Mapping[str, Any]) -> Self:
         """Returns the task with stored `tuned_options`, as far as the user has chosen nothing else, for answers."""
-        return self
-
-    def measured_with(self, found: Mapping[str, Any]) -> Self:
-        """Returns the task with stored `tuned_options` for an evaluation without training; by default, an evaluation tunes anew."""
         return self
 
     def served(self, model: keras.Model, options: Any) -> Any:

@@ -15,7 +15,6 @@ from made_finetuning import make_config
 from official_bert.config import AS_IN_2018, build, merge, to_dict
 from official_bert.config import Config as RunConfig
 from official_bert.data.tables import Rows
-from official_bert.interface import finetuning
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.reports.metric_text import metric_lines
@@ -24,6 +23,7 @@ from official_bert.training import checkpointing, evaluation, loop, run_config
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.running.evaluations import Evaluations
+from official_bert.training.runs import FineTuning
 from official_bert.training.schedules.phases import Phase, evaluation_steps
 from official_bert.training.task import DataFiles, Steps
 
@@ -49,7 +49,8 @@ def tune(output, given=None, lines=None, predict=False, **training):
     """Trains, evaluates, and answers if that is asked for; returns the metrics."""
     given = given or files(eval_file=FILES["dev"], **({"predict_file": FILES["new"]} if predict else {}))
     report = (lines if lines is not None else []).append
-    return finetuning.carry_out(config(**training), given, str(output), Placement(), steps=Steps(predict=predict), report=report).metrics
+    run = RunFolder(str(output))
+    return FineTuning(load_task(config(**training)), given, run, Placement(), steps=Steps(predict=predict), report=report).carry_out()
 
 
 @pytest.fixture
@@ -164,9 +165,9 @@ def test_the_best_is_predicted_with_and_measured_unless_the_last_is_wanted(scrip
     assert stored.training.answer_with == "best" and stored.training.patience == 3
     given = DataFiles(predict_file=FILES["new"], eval_file=FILES["dev"])
     alone, lines = Steps(train=False, evaluate=False, predict=True), []
-    finetuning.carry_out(stored, given, str(tmp_path), Placement(), steps=alone, best=False, report=lines.append)
+    FineTuning(load_task(stored), given, RunFolder(str(tmp_path)), Placement(), steps=alone, best=False, report=lines.append).carry_out()
     assert f"answers come from {tmp_path}/ckpt-20" in lines and (tmp_path / "predictions.tsv").read_text() != best
-    finetuning.carry_out(stored, given, str(tmp_path), Placement(), steps=alone)
+    FineTuning(load_task(stored), given, RunFolder(str(tmp_path)), Placement(), steps=alone).carry_out()
     assert (tmp_path / "predictions.tsv").read_text() == best
     task = load_task(stored)
     for best, step in ((True, 8), (False, 20)):

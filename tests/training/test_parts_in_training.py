@@ -15,10 +15,11 @@ from official_bert.models import parts
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
-from official_bert.models.run_folder import prefixes_in
+from official_bert.models.run_folder import RunFolder, prefixes_in
 from official_bert.tasks.loading import load_task
-from official_bert.training import distribution, runs
+from official_bert.training import distribution
 from official_bert.training.distribution import Placement
+from official_bert.training.runs import FineTuning
 from official_bert.training.task import Steps
 from official_bert.training.trainer import Trainer
 
@@ -97,8 +98,9 @@ def test_each_layer_moves_by_its_share_of_the_rate(train_file, plain):
 def run(train_file, folder, init_checkpoint="", steps=Steps(evaluate=False), said=None, optimizer=None, **training):  # noqa: B008 (frozen)
     keras.backend.clear_session()
     task = load_task(config_of(optimizer, **{"epochs": 0.0, "steps": 2, **training}))
-    return runs.run(task, data_files(train_file=train_file, eval_file=train_file, allow_same_data=True), str(folder), Placement(),
-                    str(init_checkpoint), steps, report=(said if said is not None else []).append)
+    files = data_files(train_file=train_file, eval_file=train_file, allow_same_data=True)
+    return FineTuning(task, files, RunFolder(str(folder)), Placement(), str(init_checkpoint), steps,
+                      report=(said if said is not None else []).append).carry_out()
 
 
 def weights_of(folder):

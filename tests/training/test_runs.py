@@ -10,8 +10,8 @@ from made_finetuning import GLUE, ROOT, SWAG, data_files, make_config, resolve
 
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.training import runs
 from official_bert.training.distribution import Placement
+from official_bert.training.runs import FineTuning
 from official_bert.training.task import Steps
 
 QUESTIONS = {name: ROOT / "golden" / f"{name}.json" for name in ("squad_v1", "squad_v2")}
@@ -60,7 +60,9 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     task_name = sections.pop("task")
     config = make_config(task_name, training={"batch_size": 2, "eval_batch_size": 2, "epochs": 1.0, "report": True}, **sections)
     output = tmp_path / "run"
-    metrics = runs.run(load_task(config), data_files(**files), str(output), Placement(), steps=Steps(predict=True), report=lambda _: None)
+    run = RunFolder(str(output))
+    tuning = FineTuning(load_task(config), data_files(**files), run, Placement(), steps=Steps(predict=True), report=lambda _: None)
+    metrics = tuning.carry_out()
     kind = name.partition(" with")[0].partition(" on")[0]
     assert METRICS[kind] <= set(metrics) and all(math.isfinite(value) for value in metrics.values())
     if kind.startswith("squad"):
@@ -74,7 +76,8 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     card = (output / "README.md").read_text()
     assert f"| task | {task_name} |" in card and all(name.replace("_", "\\_") in card for name in metrics)
     stored = RunFolder(str(output)).config()
-    again = runs.run(load_task(stored), data_files(**files), str(output), Placement(), steps=Steps(train=False), report=lambda _: None)
+    alone = FineTuning(load_task(stored), data_files(**files), run, Placement(), steps=Steps(train=False), report=lambda _: None)
+    again = alone.carry_out()
     assert {key: again[key] for key in metrics} == pytest.approx(metrics, rel=1e-5, abs=1e-5)
 
 
@@ -91,7 +94,7 @@ def test_data_that_answers_would_replace_are_refused_before_training(tmp_path, g
         path = tmp_path / "linked.conll"
     task = load_task(make_config(sections.pop("task"), **sections))
     with pytest.raises(ValueError, match=f"--{given}={path}: answers would replace this file"):
-        runs.run(task, data_files(**files | {given: path}), str(output), Placement(), steps=Steps(predict=True))
+        FineTuning(task, data_files(**files | {given: path}), RunFolder(str(output)), Placement(), steps=Steps(predict=True)).carry_out()
     assert [one.name for one in output.iterdir()] == [WRITTEN["ner"]]
 
 

@@ -11,9 +11,10 @@ from made_finetuning import GLUE, data_files, make_config
 from official_bert.config import Config
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.training import runs, search
+from official_bert.training import search
 from official_bert.training.distribution import Placement
 from official_bert.training.guards import DivergedError
+from official_bert.training.runs import FineTuning
 
 
 def test_the_papers_grid_has_24_settings():
@@ -108,7 +109,7 @@ def test_a_training_of_its_own_in_the_folder_of_a_search_is_refused(tmp_path):
     run(tmp_path, Trained())  # run_predict, run_export and --nodo_train would answer with its best run
     task = load_task(make_config("glue", options={"dataset": "mrpc"}))
     with pytest.raises(ValueError, match=f"--output_dir={tmp_path} holds a search, whose best run {tmp_path}/batch16-seed10 answers"):
-        runs.run(task, data_files(data_dir=GLUE), str(tmp_path), Placement())
+        FineTuning(task, data_files(data_dir=GLUE), RunFolder(str(tmp_path)), Placement()).carry_out()
 
 
 def test_a_best_run_without_checkpoints_is_trained_again(tmp_path):

@@ -97,6 +97,7 @@ class Task(TextClassification):
     """A label, several labels or a score for the texts in your files."""
 
     Options = Options
+    measures_with_tuned = True
 
     @property
     def head(self):
@@ -258,8 +259,6 @@ class Task(TextClassification):
         if asked == "tuned_per_label" and isinstance(stored, list):
             return self.with_options(threshold=tuple(stored))
         return self
-
-    measured_with = with_tuned
 
     def write_set(self, name, logits, output_dir):
         """Writes `predictions.tsv`: the answer, and a column for the probability of each label."""

@@ -9,8 +9,8 @@ from made_finetuning import VOCAB, make_config
 
 from official_bert.data.tables import Rows
 from official_bert.data.text_features import TextFeatures, make_features
-from official_bert.interface import finetuning
 from official_bert.interface.predictor import Predictor
+from official_bert.models.run_folder import RunFolder
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text import graph_packing, packing
@@ -18,6 +18,7 @@ from official_bert.text.packing import Template
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.training import run_config
 from official_bert.training.distribution import Placement
+from official_bert.training.runs import FineTuning
 from official_bert.training.task import DataFiles, Steps
 
 LONG = "the old bridge in the north of the town was under water and the way to the atlas was not on any of the old maps we had"
@@ -74,7 +75,8 @@ def rows():
                                   pytest.param("tail", marks=pytest.mark.slow)])
 def test_a_text_gets_the_same_answer_from_the_run_and_from_what_is_exported(kind, rows, tmp_path):
     files = DataFiles(train_file=Rows("train", rows[:14]), eval_file=Rows("dev", rows[14:]), predict_file=Rows("new", rows))
-    finetuning.carry_out(config(truncate=kind), files, str(tmp_path), Placement(), steps=Steps(predict=True), report=lambda _: None)
+    task, run = load_task(config(truncate=kind)), RunFolder(str(tmp_path))
+    FineTuning(task, files, run, Placement(), steps=Steps(predict=True), report=lambda _: None).carry_out()
     lines = (tmp_path / "predictions.tsv").read_text().splitlines()[1:]
     written = np.array([line.split("\t")[2:] for line in lines], np.float64)
     answers = Predictor(str(tmp_path)).answer([{"text": row["text"]} for row in rows])
@@ -101,7 +103,8 @@ def test_a_text_gets_the_same_answer_from_the_run_and_from_what_is_exported(kind
 def test_an_exported_model_averages_windows_as_the_run_does(rows, tmp_path):
     from commands import run_here
     files = DataFiles(train_file=Rows("train", rows[:14]), eval_file=Rows("dev", rows[14:]))
-    finetuning.carry_out(config(truncate="windows"), files, str(tmp_path / "run"), Placement(), report=lambda _: None)
+    run = RunFolder(str(tmp_path / "run"))
+    FineTuning(load_task(config(truncate="windows")), files, run, Placement(), report=lambda _: None).carry_out()
     done = run_here("-m", "official_bert.run_export", f"--checkpoint={tmp_path}/run", f"--output={tmp_path}/model",
                     "--warmup_batch_sizes=1")
     assert done.returncode == 0, done.stderr

@@ -8,12 +8,14 @@ import tensorflow as tf
 from made_finetuning import data_files, make_config, resolve
 
 from official_bert.interface.predictor import Predictor
-from official_bert.models.run_folder import RunFolder
+from official_bert.models.checkpoints import checkpoint_at
+from official_bert.models.run_folder import RunFolder, tuned_for
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.tasks.texts.metrics import best_threshold
-from official_bert.training import distribution, runs
+from official_bert.training import distribution
 from official_bert.training.distribution import Placement
+from official_bert.training.runs import FineTuning
 from official_bert.training.task import DataFiles, Steps
 from official_bert.training.trainer import Trainer
 
@@ -120,8 +122,9 @@ def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_pa
     folder = str(tmp_path / "run")
     files = data_files(train_file=train, eval_file=dev, predict_file=dev)
     said = []
-    metrics = runs.run(load_task(config), files, folder, Placement(), steps=Steps(predict=True), report=said.append)
-    stored = runs.tuned_at(folder)["threshold"]
+    run = RunFolder(folder)
+    metrics = FineTuning(load_task(config), files, run, Placement(), steps=Steps(predict=True), report=said.append).carry_out()
+    stored = tuned_for(checkpoint_at(folder))["threshold"]
     assert any(line.startswith("weights of the positive rows: stone ") for line in said)
     named = {"tuned": {"threshold": stored}, "tuned_per_label": dict(zip(("threshold_stone", "threshold_water"), np.atleast_1d(stored)))}
     assert {name: value for name, value in metrics.items() if name.startswith("threshold")} == named[threshold]
@@ -142,31 +145,32 @@ def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_pa
     for step, row in measured.items():
         wanted = [row[f"eval/{name}"] for name in named[threshold]]
         assert np.atleast_1d(restore_model(f"{folder}/ckpt-{step}")[0].options["threshold"]).tolist() == wanted
-    assert runs.tuned_at(f"{folder}/ckpt-{min(measured) - 1}") == {}
+    assert tuned_for(checkpoint_at(f"{folder}/ckpt-{min(measured) - 1}")) == {}
     # An evaluation alone measures with what is stored, and tunes nothing on its rows.
     other = write_rows(tmp_path / "other.tsv", rows_of(30, 5))
-    again = runs.run(load_task(RunFolder(folder).config()), DataFiles(eval_file=str(other)), folder, Placement(), steps=Steps(train=False),
-                     report=said.append)
-    assert not [name for name in again if name.startswith("threshold")] and runs.tuned_at(folder)["threshold"] == stored
+    again = FineTuning(load_task(run.config()), DataFiles(eval_file=str(other)), run, Placement(),
+                       steps=Steps(train=False), report=said.append).carry_out()
+    assert not [name for name in again if name.startswith("threshold")] and tuned_for(checkpoint_at(folder))["threshold"] == stored
 
 
 def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_alone(tmp_path):
     train, dev = (write_rows(tmp_path / f"{name}.tsv", rows_of(count, seed)) for name, count, seed in (("train", 40, 0), ("dev", 30, 1)))
     folder, said = str(tmp_path / "run"), []
     config = make_config("classification", options={"kind": "multi_label", "threshold": "tuned"}, training={"epochs": 1.0})
-    runs.run(load_task(config), data_files(train_file=train, eval_file=dev), folder, Placement(), report=said.append)
-    before, files = runs.tuned_at(folder), DataFiles(eval_file=str(dev), predict_file=str(dev))
+    run = RunFolder(folder)
+    FineTuning(load_task(config), data_files(train_file=train, eval_file=dev), run, Placement(), report=said.append).carry_out()
+    before, files = tuned_for(checkpoint_at(folder)), DataFiles(eval_file=str(dev), predict_file=str(dev))
     asked = load_task(RunFolder(folder).config(["options.threshold=tuned_per_label"]))
-    found = runs.run(asked, files, folder, Placement(), steps=Steps(train=False, predict=True), report=said.append)
+    found = FineTuning(asked, files, run, Placement(), steps=Steps(train=False, predict=True), report=said.append).carry_out()
     stone, water = (found[f"threshold_{label}"] for label in ("stone", "water"))
     for line in (tmp_path / "run/predictions.tsv").read_text().splitlines()[1:]:
         _, given, *probabilities = line.split("\t")
         assert set(filter(None, given.split(","))) == {label for label, probability, limit in zip(
             ("stone", "water"), probabilities, (stone, water)) if float(probability) >= limit}
-    assert runs.tuned_at(folder) == before  # which the run's own option asked for
+    assert tuned_for(checkpoint_at(folder)) == before  # which the run's own option asked for
     assert f"threshold of this evaluation is not stored, because the run in {folder} has options.threshold: tuned; give it to the " \
            f"commands that shall use it: [{stone}, {water}]" in said
-    runs.run(load_task(RunFolder(folder).config()), files, folder, Placement(), steps=Steps(train=False), report=said.append)
+    FineTuning(load_task(run.config()), files, run, Placement(), steps=Steps(train=False), report=said.append).carry_out()
     assert f"measured with what an earlier evaluation tuned: threshold: 'tuned' -> {before['threshold']}" in said
 
 
@@ -175,8 +179,8 @@ def test_an_evaluation_of_a_checkpoint_that_is_no_run_tunes_the_thresholds_of_th
     task = load_task(make_config("classification", options={"kind": "multi_label", "labels": ["stone", "water"], "threshold": "tuned"}))
     task.build_model().save(tmp_path / "bert.keras")
     said = []
-    metrics = runs.run(task, data_files(eval_file=dev, predict_file=dev), str(tmp_path / "out"), Placement(),
-                       str(tmp_path / "bert.keras"), Steps(train=False, predict=True), report=said.append)
+    metrics = FineTuning(task, data_files(eval_file=dev, predict_file=dev), RunFolder(str(tmp_path / "out")), Placement(),
+                         str(tmp_path / "bert.keras"), Steps(train=False, predict=True), report=said.append).carry_out()
     assert f"tuned in evaluation: threshold: 'tuned' -> {metrics['threshold']!r}" in said
     for line in (tmp_path / "out/predictions.tsv").read_text().splitlines()[1:]:
         _, given, *probabilities = line.split("\t")

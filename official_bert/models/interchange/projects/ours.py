@@ -16,7 +16,7 @@ from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, encoder_within, weights_by_name
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
-from official_bert.models.interchange.stored_models import Kind, Objective, StoredModel
+from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.models.run_folder import CHECKPOINT, RunFolder, tuned_for
@@ -66,13 +66,18 @@ def read(prefix: str) -> StoredModel:
     head = stored_models.head_of(weights, prefix)
     if config is None:
         return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=vocab, tokenizer=tokenizer)
+    threshold = config.options.get("threshold")
+    if isinstance(threshold, str):  # to be tuned: the number that was tuned beside the weights, if there is one
+        threshold = tuned_for(prefix).get("threshold", threshold)
+    # A checkpoint that was converted may not say what a left-to-right model has learned to predict.
+    objective = config.options.get("objective", "masked_lm" if config.model.attention == "bidirectional" else "")
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
                        head="choice" if config.task == TASKS["choice"] else head,
                        pooling=config.options.get("pooling", "mean") if config.task == VECTORS and not head else "",
                        **(_vector_settings(config) if config.task == VECTORS and not head else {}),
                        labels=[str(label) for label in config.options.get("labels") or ()],
-                       kind=_kind_of(config, weights) if head == "classifier" else "", threshold=_threshold_of(config, prefix),
-                       objective=_objective_of(config) if head == "pretraining" else "", vocab=vocab, tokenizer=tokenizer,
+                       kind=_kind_of(config, weights) if head == "classifier" else "", threshold=threshold,
+                       objective=objective if head == "pretraining" else "", vocab=vocab, tokenizer=tokenizer,
                        sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
                        # Without a vocabulary, nobody has chosen the default.
                        do_lower_case=None if config.tokenizer.do_lower_case and vocab is None and not tokenizer
@@ -93,18 +98,6 @@ def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
     if len(weights["classifier/output_bias"]) == 1:
         return "regression"
     return "classifier" if config.options.get("labels") else ""
-
-
-def _threshold_of(config: Config, prefix: str) -> float | str | list[float] | None:
-    """The threshold for several labels in a run; one to be tuned is the number that was tuned beside the weights, if there is one."""
-    given = config.options.get("threshold")
-    return tuned_for(prefix).get("threshold", given) if isinstance(given, str) else given
-
-
-def _objective_of(config: Config) -> Objective:
-    """The objective of a pre-training run: an option of its task, masked LM by default; "" if an earlier version left it out."""
-    objective = config.options.get("objective", "masked_lm" if config.model.attention == "bidirectional" else "")
-    return typing.cast(Objective, objective) if objective in typing.get_args(Objective) else ""
 
 
 def read_keras(path: str) -> StoredModel:
