@@ -10,7 +10,7 @@ import os
 from absl import flags
 
 from official_bert.files import exists, written_beside
-from official_bert.models.run_folder import LOG_FILE
+from official_bert.models.run_folder import LOG_FILE, not_a_run
 from official_bert.reports import run_sections
 
 FLAGS = flags.FLAGS
@@ -24,7 +24,7 @@ flags.DEFINE_string("baseline_label", "unigram distribution, held out", "The lab
 def read_curves(path: str, name: str) -> dict[str, list[tuple[int, float]]]:
     """Returns (step, value) of `train/name` and `eval/name` in a run's JSON-lines log; raises ValueError if it has neither."""
     if not exists(path):
-        raise ValueError(f"{path}: no such log; expected the output folder of a training run")
+        raise not_a_run(path, "no such log")
     every = run_sections.read_curves(path)
     curves = {kind: list(every.get(f"{kind}/{name}", {}).items()) for kind in ("train", "eval")}
     if not any(curves.values()):

@@ -16,7 +16,7 @@ from official_bert.models.interchange.prefixes import local_checkpoint, newest_w
 from official_bert.models.interchange.projects import tf1
 from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.run_folder import RunFolder
+from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
 
 __all__ = ["Initialization", "checkpoint_at", "initialize_from", "named_weights", "trained_weights", "weights_checkpoint"]
 # Heads with a row for each class of a task: one of another size is re-initialised.
@@ -48,7 +48,7 @@ def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = Fals
     if run.has_weights(best):
         return str(newest_whole(local_checkpoint(run.answering_folder(best))))
     if not init_checkpoint:
-        raise ValueError(f"--output_dir={run.path}: no checkpoint found there, and no --init_checkpoint given")
+        raise not_a_run(f"--output_dir={run.path}", f"{WITHOUT_WEIGHTS}, and no --init_checkpoint given")
     return init_checkpoint
 
 

@@ -38,6 +38,7 @@ from official_bert.text.loading import VOCAB_FILE as VOCAB_FILE
 
 CONFIG_FILE = "config.yaml"  # also of an exported model, as is VOCAB_FILE
 LOG_FILE, EVAL_LOG_FILE, BOARD_FOLDER = "log.jsonl", "eval_log.jsonl", "tensorboard"
+WITHOUT_WEIGHTS = "one without weights: no checkpoint found there"
 BEST_FOLDER, METRIC_FILE, TUNED_FILE = "best", "metric.json", "tuned.json"
 ORIGIN_FILE, REWINDS_FILE, SEARCH_FILE, RESULTS_FILE = "data.json", "rewinds.json", "search.json", "eval_results.txt"
 CARD_FILE = "README.md"
@@ -84,6 +85,11 @@ def _named_by_state_file(folder: str) -> str:
     name = written[1].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")  # its other letters are escaped bytes
     prefix = name if is_remote(name) else os.path.join(folder, name)
     return prefix if exists(f"{prefix}.index") or exists(prefix) else ""
+
+
+def not_a_run(path: str, content: str, alternative: str = "") -> ValueError:
+    """Returns the error for a path with another `content` than a run; `alternative` says what else may be there."""
+    return ValueError(f"{path}: expected the output folder of a training run{alternative}, got {content}")
 
 
 def tuned_for(prefix: str | None) -> dict[str, Any]:
@@ -135,8 +141,12 @@ class RunFolder:
     def require(cls, path: str) -> "RunFolder":
         """Returns the run that a path belongs to. Raises ValueError if it belongs to none."""
         if (run := cls.holding(path)) is None:
-            raise ValueError(f"{path}: expected the output folder of a training run, got none: {CONFIG_FILE} is missing")
+            raise not_a_run(path, f"none: {CONFIG_FILE} is missing")
         return run
+
+    def another_run(self, difference: str, remedy: str) -> ValueError:
+        """Returns the error for a folder whose run differs from the one that is asked for."""
+        return ValueError(f"--output_dir={self.path} holds a run with {difference}; {remedy}")
 
     def is_same(self, other: "RunFolder") -> bool:
         """Whether two paths are those of one folder."""

@@ -19,7 +19,7 @@ from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.published import OTHER_READING
 from official_bert.models.interchange.stored_models import StoredModel, require_finite
-from official_bert.models.run_folder import CONFIG_FILE, RunFolder, tuned_for
+from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training.task import TaskBase
@@ -112,8 +112,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
     path = local_checkpoint(best.path if (best := RunFolder(path).best_of_search) else path)
     prefix = checkpoints.checkpoint_at(path)
     if not os.path.exists(path) and prefix is None:
-        raise ValueError(f"{path}: expected the output folder of a training run or a checkpoint, got no such file or folder, "
-                         f"{OTHER_READING}")
+        raise not_a_run(path, f"no such file or folder, {OTHER_READING}", " or a checkpoint")
     if (run := RunFolder.holding(path)) is None:
         stored = _answering(formats.read(path))
         config = ours.config_of(stored)
@@ -122,7 +121,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
         tokenizer = TokenizerConfig(vocab_file=formats.vocab_file_of(path, stored), do_lower_case=lower_case)
         return dataclasses.replace(config, tokenizer=tokenizer), formats.make_model(stored)
     if prefix is None:
-        raise ValueError(f"{path}: no checkpoint found there")
+        raise not_a_run(path, WITHOUT_WEIGHTS)
     config = run.require_config()
     if run.vocab_file or not vocab_file:
         casing.agreed(config.tokenizer.do_lower_case, do_lower_case, run.path)

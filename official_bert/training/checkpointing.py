@@ -34,8 +34,8 @@ def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = (
     wrong = [change for change in every if change.key.startswith(sections) and not may_change(change.key) and change.key not in free
              and not (change.key == "phases" and _go_on(change.before, change.after, run.steps_done))]
     if wrong:
-        raise ValueError(f"--output_dir={run.path} holds a run with another configuration "
-                         f"({'; '.join(change.describe() for change in wrong)}); give another folder, or the same values to resume it")
+        raise run.another_run(f"another configuration ({'; '.join(change.describe() for change in wrong)})",
+                              "give another folder, or the same values to resume it")
     return every
 
 

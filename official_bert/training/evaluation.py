@@ -13,7 +13,7 @@ from official_bert.copies import WorkingFolder, local_copy
 from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
 from official_bert.models.interchange.prefixes import local_checkpoint
-from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, RunFolder, step_of
+from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, step_of
 from official_bert.text import loading
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
@@ -55,7 +55,7 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     if best and kept.record:
         kept.restore(trainer.checkpoint)
     elif CheckpointFolder(trainer.checkpoint, run).restore_newest() is None:
-        raise ValueError(f"--output_dir={output_dir}: no checkpoint found there")
+        raise not_a_run(f"--output_dir={output_dir}", WITHOUT_WEIGHTS)
     return _measure(trainer, task, files, examine, report, run)
 
 

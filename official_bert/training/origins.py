@@ -73,8 +73,7 @@ def _other_division(before: Mapping[str, Any], origin: Mapping[str, Any]) -> lis
 def check_unchanged(origin: Mapping[str, Any], run: RunFolder) -> None:
     """Raises ValueError, with the differences, if the run in the folder is made of something else."""
     if changed := changes(origin, run):
-        raise ValueError(f"--output_dir={run.path} holds a run with {'; '.join(changed)}; give another folder, or "
-                         "--allow_changed_data to go on with these")
+        raise run.another_run("; ".join(changed), "give another folder, or --allow_changed_data to go on with these")
 
 
 def check_held_out_part(digests: Mapping[str, str], run: RunFolder, folds: bool = False) -> None:

@@ -108,8 +108,7 @@ def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False)
     if not may_change:
         if loading.digest(path) != loading.digest(begun.tokenizer.vocab_file) and (
                 loading.entries(path) != loading.entries(begun.tokenizer.vocab_file)):
-            raise ValueError(f"--output_dir={run.path} holds a run with another vocabulary than {path}; leave --vocab_file out to "
-                             "evaluate with the run's own")
+            raise run.another_run(f"another vocabulary than {path}", "leave --vocab_file out to evaluate with the run's own")
         casing.agreed(begun.tokenizer.do_lower_case, config.tokenizer.do_lower_case, run.path)
     return config
 

@@ -11,8 +11,9 @@ import yaml
 from official_bert.config import Config, build, to_dict
 from official_bert.files import written_whole
 from official_bert.model_config import ModelConfig
-from official_bert.models import run_folder
+from official_bert.models import checkpoints, run_folder
 from official_bert.models.run_folder import RunFolder
+from official_bert.tasks import loading
 
 CONFIG = Config(task="pretraining", model=ModelConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
 
@@ -43,6 +44,15 @@ def test_what_is_no_run_is_refused_in_one_way(run, tmp_path):
     with pytest.raises(ValueError, match=f"{tmp_path}: expected the output folder of a training run, got none: config.yaml is missing"):
         RunFolder.require(str(tmp_path))
     assert RunFolder.require(run.best.path) == run
+
+
+def test_half_a_run_is_refused_in_one_way_by_all_who_want_its_weights(tmp_path):
+    half = RunFolder(str(tmp_path))
+    half.write_config(Config())
+    told = f"{tmp_path}: expected the output folder of a training run, got one without weights: no checkpoint found there"
+    for use in (checkpoints.trained_weights, lambda run: loading.restore_model(run.path)):
+        with pytest.raises(ValueError, match=told):
+            use(half)
 
 
 def test_a_run_of_a_newer_version_is_refused_with_its_file(run):
