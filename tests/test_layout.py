@@ -1,6 +1,8 @@
 """Rules checked in the sources: one direction of imports, and files and folders of a readable size."""
 
 import ast
+import functools
+import graphlib
 import importlib
 import importlib.util
 import pathlib
@@ -20,6 +22,12 @@ TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "da
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/*.py")])
 
 
+@functools.cache
+def tree(path: pathlib.Path) -> ast.Module:
+    """Returns the syntax of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def room(path: pathlib.Path) -> str:
     """Returns the part of the package that a file belongs to."""
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -36,7 +44,7 @@ def room_of_name(name: str) -> str:
 def imports(path: pathlib.Path) -> list[tuple[str, int]]:
     """Returns the dotted names that a file imports, at its top or inside functions, with their lines."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -57,6 +65,17 @@ def test_imports_go_one_way(path):
         assert name.split(".")[0] != "tools", f"{path}:{line}: nothing imports from tools"
         if name.split(".")[0] == "official_bert" and name.count("."):
             assert not (why := wrong_import(here, family(path), name)), f"{path}:{line}: {why}"
+
+
+def test_no_module_imports_itself_through_others():
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in PACKAGE.rglob("*.py")}
+    graph = {}
+    for name, path in paths.items():
+        there = {other if other in paths else other.rpartition(".")[0] for other, _ in imports(path)}
+        graph[name] = (there & paths.keys()) - {name, "official_bert"}  # the package's own file imports nothing before it is asked
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, with the circle
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(graph | {"official_bert.files": {"official_bert.training.loop"}}).prepare()
 
 
 def family(path: pathlib.Path) -> str:
@@ -94,7 +113,7 @@ def test_tensorflow_stays_in_its_places(path):
 def test_environment_is_read_in_one_place(path):
     # command_line.py sets a default for a command, and reads nothing.
     if path not in (PACKAGE / "training" / "distribution.py", PACKAGE / "command_line.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             named = isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
             assert not named, f"{path}:{node.lineno}: reads the environment"
 
@@ -124,7 +143,7 @@ def test_no_folder_has_more_than_18_modules():
 
 def functions(path: pathlib.Path) -> list[ast.FunctionDef]:
     """Returns the functions and methods of a file, nested ones too."""
-    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)]
+    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
 
 
 def reads_flags(node: ast.AST) -> bool:
@@ -135,7 +154,7 @@ def reads_flags(node: ast.AST) -> bool:
 def test_flags_are_read_in_main_alone():
     reading = [f"{path}:{node.lineno}: {node.name}" for path in SOURCES for node in functions(path)
                if node.name != "main" and reads_flags(node)]
-    lambdas = [f"{path}:{node.lineno}" for path in SOURCES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    lambdas = [f"{path}:{node.lineno}" for path in SOURCES for node in ast.walk(tree(path))
                if isinstance(node, ast.Lambda) and reads_flags(node)]
     assert not reading + lambdas
 
@@ -150,7 +169,7 @@ def test_the_names_of_a_runs_files_are_written_once():
     names = {value for name, value in vars(run_folder).items() if name.endswith("_FILE") and value not in ("checkpoint", ".lock")}
     homes = (PACKAGE / "models" / "run_folder.py", PACKAGE / "text" / "subwords" / "tokenizer_files.py")  # the vocabulary's
     again = [f"{path}:{node.lineno}: {node.value}" for path in SOURCES if path not in homes
-             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant) and node.value in names]
+             for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and node.value in names]
     assert "config.yaml" in names and not again
 
 
