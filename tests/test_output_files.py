@@ -7,7 +7,7 @@ from made_finetuning import make_config
 
 from official_bert.data.tables import read_table, rows_of
 from official_bert.data.tagged import span_forms
-from official_bert.interface.output_files import OUTPUT_FORMATS, check_format, write_answers
+from official_bert.interface.output_files import OUTPUT_FORMATS, check_format, ends_alike, files_of, write_answers
 from official_bert.tasks.tagging import conll
 
 TEXTS = ["Ada lived in Rome.", "Nobody.", "Big Ben rings"]
@@ -31,13 +31,25 @@ def test_two_corrected_rows_are_exactly_what_differs_when_answers_are_read_back(
     assert [number for number in range(6) if before.columns["stars"][number] != after.columns["stars"][number]] == [0, 4]
 
 
-@pytest.mark.parametrize("form", [form for form in OUTPUT_FORMATS if form != "csv"])
+@pytest.mark.parametrize("form", [form for form in OUTPUT_FORMATS if form not in ("csv", "outputs")])
 def test_entities_in_every_form_are_read_back_by_training(tmp_path, form):
-    suffix = form if form in ("jsonl", "parquet", "conll") else "json" if form in span_forms.LISTS else "jsonl"
+    suffix = {"jsonl": form, "parquet": form, "conll": form, "brat": "ann"}.get(form, "json" if form in span_forms.LISTS else "jsonl")
     path = str(tmp_path / f"answers.{suffix}")
     write_answers(path, form, [{"text": text} for text in TEXTS], ENTITIES, None)
     sentences = conll.read_sentences(path if form == "conll" or span_forms.span_rows(path) else rows_of(path))
     assert [sentence.tags for sentence in sentences] == [("B-PER", "O", "O", "B-LOC", "O"), ("O", "O"), ("B-LOC", "I-LOC", "O")]
+
+
+def test_the_form_of_the_input_is_that_of_the_output_if_their_names_end_alike(tmp_path):
+    for one, other, alike in (("a.jsonl", "b.jsonl", True), ("a.jsonl.gz", "b.jsonl", True), ("a.json", "b.jsonl", False),
+                              ("in", "out/", True)):
+        assert ends_alike(one, other) is alike
+    (tmp_path / "in.ann").write_text("")
+    source = str(tmp_path / "in.ann")
+    assert files_of("b.ann", "", source) == files_of("b.txt", "brat", "") == ["b.txt", "b.ann"]
+    assert files_of("b.jsonl", "", source) == files_of("b.jsonl", "outputs", source) == ["b.jsonl"]
+    with pytest.raises(ValueError, match="--output_file=.*: expected a new or empty folder"):
+        files_of(str(tmp_path), "brat", source)
 
 
 def test_forms_that_cannot_hold_the_answers_are_refused():

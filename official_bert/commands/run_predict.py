@@ -34,7 +34,8 @@ flags.DEFINE_list("keep_columns", [], "Columns of --input_file that are copied i
 flags.DEFINE_multi_string("set", [], "Options for reading --input_file, if training had others: --set options.text_column=review.")
 flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines, instead of printing them.")
 flags.DEFINE_string("output_format", "", "The form of --output_file, if training is to read it: csv, jsonl or parquet with the columns of "
-                    "training; of entities also conll, doccano, label_studio, prodigy, spacy ... By default JSON lines with all outputs.")
+                    "training; of entities also conll, brat, doccano, label_studio, prodigy, spacy ... By default that of --input_file, if "
+                    "it is one of entities and both names end alike; else `outputs`, JSON lines with all outputs.")
 flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
 flags.DEFINE_integer("top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
                      "own.", lower_bound=1)
@@ -46,15 +47,17 @@ TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
 def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
     from official_bert.data.long_work import preflight
+    from official_bert.data.tabular.companions import files_read
     from official_bert.interface import output_files
-    from official_bert.interface.input_files import read_entity_rows, read_file, read_rows
+    from official_bert.interface.input_files import read_entity_texts, read_file, read_rows
     from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
     from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training.distribution import check_backend
     check_backend()
     if FLAGS.output_file and FLAGS.input_file:
-        preflight.check_outputs([FLAGS.output_file], [FLAGS.input_file])
+        outputs = output_files.files_of(FLAGS.output_file, FLAGS.output_format, FLAGS.input_file)
+        preflight.check_outputs(outputs, files_read(FLAGS.input_file))
     if FLAGS.output_format and not (FLAGS.output_file and FLAGS.output_format in output_files.OUTPUT_FORMATS):
         raise ValueError(f"--output_format={FLAGS.output_format}: expected --output_file beside it, and one of "
                          f"{', '.join(output_files.OUTPUT_FORMATS)}")
@@ -75,9 +78,15 @@ def main(arguments: list[str]) -> None:
     if FLAGS.output_format:
         output_files.check_format(FLAGS.output_format, predictor.outputs)
     one_of_two = bool(published and pairs is None and class_that_gives(predictor.outputs, served_classes("classification")))
-    with_entities = FLAGS.input_file and "entities" in predictor.outputs and not FLAGS.keep_columns
-    if with_entities and (texts := read_entity_rows(FLAGS.input_file, bool(FLAGS.output_format))):
-        rows = texts
+    with_entities = FLAGS.input_file not in ("", "-") and "entities" in predictor.outputs and not FLAGS.keep_columns
+    encoding = FLAGS.encoding or (predictor.config.options.get("encoding", "") if predictor.config else "")
+    in_form = FLAGS.output_format not in ("", output_files.ALL_OUTPUTS)
+    texts = read_entity_texts(FLAGS.input_file, encoding, always=in_form) if with_entities else None
+    form = _form(FLAGS.output_format, texts, FLAGS.input_file, FLAGS.output_file)
+    if texts and (form or not texts.are_rows_of_text):
+        rows = texts.rows
+        if texts.left_out:
+            logging.warning("%s: %d rows that people rejected or skipped are left out", FLAGS.input_file, texts.left_out)
     elif FLAGS.input_file not in ("", "-"):
         overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]
         rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, overrides, FLAGS.keep_columns,
@@ -90,14 +99,27 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
     if not rows:
         raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
-    if FLAGS.output_format:
+    if form:
         answers = [predictor.unpadded(answer) for answer in predictor.answer(rows, FLAGS.batch_size)]
-        output_files.write_answers(FLAGS.output_file, FLAGS.output_format, rows, answers, predictor.config)
+        originals = texts.originals if texts and texts.form == form else ()
+        output_files.write_answers(FLAGS.output_file, form, rows, answers, predictor.config, originals, encoding)
         return
     if FLAGS.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
         logging.warning("%s of the rows: left out of --output_file, where an answer has its own", ", ".join(replaced))
     with written_whole(FLAGS.output_file) if FLAGS.output_file else contextlib.nullcontext() as output:
         _answer(predictor, rows, output, FLAGS.batch_size, FLAGS.keep_columns)
+
+
+def _form(asked: str, texts, input_file: str, output_file: str) -> str:
+    """Returns the form of --output_file, "" for JSON lines with all outputs: what is `asked`, or that of a file of entities that is read.
+
+    Says so if it is not asked for.
+    """
+    from official_bert.interface import output_files
+    if asked or not (texts and output_file and output_files.ends_alike(input_file, output_file)):
+        return "" if asked == output_files.ALL_OUTPUTS else asked
+    print(f"{output_file}: in the form of --input_file, {texts.tool}; --output_format=outputs writes JSON lines with all outputs")
+    return texts.form
 
 
 def _is_published(model: str) -> bool:

@@ -25,10 +25,12 @@ from official_bert.data.tables import (
     rows_of,
     shown,
 )
+from official_bert.data.tabular.companions import ANNOTATIONS, annotations_of
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.json_text import json_object
 from official_bert.data.tagged import span_forms
-from official_bert.files import exists
+from official_bert.files import exists, is_folder
+from official_bert.interface import output_files
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
 
@@ -92,16 +94,38 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     return list(read_rows((), path, inputs, lines, may_be_pairs))
 
 
-def read_entity_rows(path: str, always: bool) -> list[dict[str, Any]]:
-    """Reads the texts of a file in a form of entities (`data/tagged/span_forms.py`), each with what its row holds; [] for another file.
+@dataclasses.dataclass(frozen=True)
+class EntityTexts:
+    """The texts of a file in a form of entities, `form` of `span_forms` or `brat`; `tool` writes it."""
 
-    Unless `always`, also [] for rows whose text is under `text`, which `read_file` reads with all that they hold.
+    form: str
+    tool: str
+    originals: list[Any]  # the rows of the file
+    rows: list[dict[str, Any]]  # what they hold, with the text under `text`
+    left_out: int  # rows that people rejected or skipped
+    are_rows_of_text: bool  # which `read_file` reads too, with all that they hold
+
+
+def read_entity_texts(path: str, encoding: str = "", always: bool = False) -> EntityTexts | None:
+    """Reads the texts of a file in a form of entities (`data/tagged/`); None for another file.
+
+    Rows of several forms are an error if `always`, or if their text is not under `text`; else `read_file` reads them.
     """
-    rows = span_forms.span_rows(path)
-    if rows is None or (not always and isinstance(rows.values[0], Mapping) and "text" in rows.values[0]):
-        return []
-    return [{**(rows.values[number] if isinstance(rows.values[number], Mapping) else {}), "text": record[0]}
-            for number, record in span_forms.records(rows) if record is not None]
+    rows = span_forms.span_rows(path, encoding)
+    if rows is None:
+        return None
+    of_text = not (is_folder(path) or path.endswith(ANNOTATIONS)) and all(
+        isinstance(row, Mapping) and "text" in row for row in rows.values)
+    try:
+        form = span_forms.common_form(rows)
+        found = [(rows.values[number], record[0]) for number, record in span_forms.records(rows) if record is not None]
+    except ValueError:
+        if always or not of_text:
+            raise
+        return None
+    name, tool = (output_files.BRAT, output_files.BRAT) if annotations_of(path) else (form.name, form.tool)
+    texts = [{**(row if isinstance(row, Mapping) else {}), "text": text} for row, text in found]
+    return EntityTexts(name, tool, [row for row, _ in found], texts, len(rows.values) - len(found), of_text)
 
 
 def _check_no_table(path: str, lines: Sequence[str], known: Iterable[Columns], has_format: bool) -> None:

@@ -1,24 +1,34 @@
-"""Answers as training reads them, so that a person can correct them in a labelling tool and train again."""
+"""Answers as training reads them, so that a person can correct them in a labelling tool and train again.
+
+By default answers to a file in a form of entities have that form, if both names end alike.
+"""
 
 import csv
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config
-from official_bert.data.tagged import span_forms
+from official_bert.data.table_files import suffix_of
+from official_bert.data.tabular.companions import annotations_of
+from official_bert.data.tagged import brat, span_forms
 from official_bert.data.tagged.span_forms import Reading, Span
-from official_bert.files import written_beside, written_whole
+from official_bert.files import require_new_folder, written_beside, written_whole
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging.conll import Sentence, write_columns
 
 TABLES = ("csv", "jsonl", "parquet")
-OUTPUT_FORMATS = (*TABLES, "conll", *span_forms.BY_NAME)
+BRAT = "brat"
+ALL_OUTPUTS = "outputs"  # JSON lines of the inputs with all that the model gives, which training does not read
+OUTPUT_FORMATS = (*TABLES, "conll", *span_forms.BY_NAME, BRAT, ALL_OUTPUTS)
 ANSWERS = ("label", "labels", "score", "choice")  # outputs of models, one of which is the label of a row
 
 
 def check_format(form: str, outputs: Sequence[str]) -> None:
     """Raises ValueError for a form that cannot hold what a model answers."""
+    if form == ALL_OUTPUTS:
+        return
     if "entities" in outputs:
         if form == "csv":
             raise ValueError("--output_format=csv: expected jsonl, parquet, conll or a form of entities, for a text has several entities")
@@ -27,11 +37,31 @@ def check_format(form: str, outputs: Sequence[str]) -> None:
         raise ValueError(f"--output_format={form}: expected {wanted}, for a model that gives {', '.join(outputs)}")
 
 
+def ends_alike(path: str, output: str) -> bool:
+    """Whether the names of two files, or folders, end alike, without the ending of a packed one."""
+    return suffix_of(path.rstrip("/")) == suffix_of(output.rstrip("/"))
+
+
+def files_of(path: str, form: str, source: str) -> list[str]:
+    """The files that are written for an output, in the form that is asked for; [] for a folder, which must be new or empty.
+
+    Without a form, answers to brat's files are brat's if both names end alike.
+    """
+    if form != BRAT and (form or not annotations_of(source) or not ends_alike(source, path)):
+        return [path]
+    if not (files := brat.files_written(path)):
+        require_new_folder(path, "--output_file")
+    return files
+
+
 def write_answers(path: str, form: str, rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]],
-                  config: Config | None) -> None:
-    """Writes rows with their answers, in a form of `OUTPUT_FORMATS`, as the task of `config` reads them to train."""
+                  config: Config | None, originals: Sequence[Any] = (), encoding: str = "") -> None:
+    """Writes rows with their answers, in a form of `OUTPUT_FORMATS`, as the task of `config` reads them to train.
+
+    `originals` are the rows of a file in the same form of entities, whose other parts are kept; `encoding` is that of its texts.
+    """
     if answers and "entities" in answers[0]:
-        _write_entities(path, form, rows, answers)
+        _write_entities(path, form, rows, answers, originals, encoding)
     else:
         _write_table(path, form, [_labelled(row, answer, config, form) for row, answer in zip(rows, answers)])
 
@@ -49,14 +79,20 @@ def _labelled(row: Mapping[str, Any], answer: Mapping[str, Any], config: Config 
     return kept | {getattr(options, "label_column", "") or "label": value}
 
 
-def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]) -> None:
+def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]],
+                    originals: Sequence[Any], encoding: str) -> None:
     """Writes texts with their entities."""
     records = [(row["text"], [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])])
                for row, answer in zip(rows, answers)]
+    if form == BRAT:
+        found = [[(span.start, span.end, span.kind) for span in spans] for _, spans in records]
+        brat.write_documents(path, brat.answered_documents(rows, found, os.path.basename(path), encoding))
+        return
     if form in span_forms.BY_NAME:
+        kind = span_forms.BY_NAME[form]
         kept = [{key: value for key, value in row.items() if key != "text"} for row in rows]
-        write = span_forms.BY_NAME[form].write
-        written = [write(row if form not in ("spacy", "spacy_2") else {}, *record) for row, record in zip(kept, records)]
+        written = [kind.write(row, *record) for row, record in zip(originals, records)] if originals else [
+            kind.convert(row, *record) for row, record in zip(kept, records)]
         with written_whole(path) as file:
             if form in span_forms.LISTS:
                 file.write(json.dumps(written, ensure_ascii=False, indent=1) + "\n")

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_bert.data.tables import Rows, Source, form_of_objects, json_values, place
-from official_bert.data.tabular.companions import annotations_of, text_of
-from official_bert.data.tabular.encodings import text_lines
-from official_bert.data.tagged.chunk_tags import OUTSIDE, Chunk, Scheme, write_tags
+from official_bert.data.tabular.companions import annotations_of
+from official_bert.data.tagged import brat
+from official_bert.data.tagged.chunk_tags import OUTSIDE, Chunk, Scheme, read_chunks, write_tags
 from official_bert.files import is_file, is_folder
 from official_bert.text.tokenization import BasicTokenizer
 
 Overlaps = Literal["refuse", "longest"]
-TEXT_KEYS = ("text", "data")
+OF_FORMS = ("text", "data", "answer", "label")  # keys that have a meaning in forms
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -40,6 +40,17 @@ class Form:
     fits: Callable[[Any], bool]
     read: Callable[[Any], Record | None]
     write: Callable[[Any, str, Sequence[Span]], Any]  # from the row that was read ({} if there is none), its text and its entities
+
+    def convert(self, row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> Any:
+        """Writes a row of another form, or of none: with all that it holds, unless that would be read as other entities."""
+        whole = self.write(row, text, spans)
+        try:
+            if (form := form_of(whole)) and form.read(whole) == (text, list(spans)):
+                return whole
+        except (KeyError, TypeError, ValueError, StopIteration):
+            pass
+        return self.write({key: value for key, value in row.items() if isinstance(value, (str, int, float)) and key not in OF_FORMS},
+                          text, spans)
 
 
 def _triples(values: Any) -> list[Span]:
@@ -91,7 +102,7 @@ def _label_studio_text(task: Mapping[str, Any]) -> str:
 
 
 def _write_label_studio(task: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
-    data = task.get("data") or {"text": text}
+    data = given if isinstance(given := task.get("data"), Mapping) and given else {"text": text}
     key = "text" if "text" in data else next(key for key, value in data.items() if isinstance(value, str))
     results = [{"id": f"e{number}", "from_name": "label", "to_name": key, "type": "labels", "value": {
         "start": span.start, "end": span.end, "text": text[span.start:span.end], "labels": [span.kind]}}
@@ -109,20 +120,51 @@ def _write_min(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict
                                                   "labels": [span.kind]} for span in spans]}
 
 
+def _spacy_2_words(document: Mapping[str, Any]) -> tuple[str, list[list[tuple[int, int]]]]:
+    """Returns the text of spaCy 2's training data, words between single spaces, and start and end of the words of each sentence."""
+    text, sentences = "", []
+    for sentence in (one for paragraph in document["paragraphs"] for one in paragraph["sentences"]):
+        words = []
+        for token in sentence["tokens"]:
+            text += " " * bool(text)
+            words.append((len(text), len(text) + len(token["orth"])))
+            text += token["orth"]
+        sentences.append(words)
+    return text, sentences
+
+
 def _read_spacy_2(document: Mapping[str, Any]) -> Record:
-    """Reads the paragraphs of spaCy 2's training data, whose words have BILUO tags."""
-    from official_bert.data.tagged.chunk_tags import read_chunks
-    text, spans = "", []
-    for paragraph in document["paragraphs"]:
-        for sentence in paragraph["sentences"]:
-            words = []
-            for token in sentence["tokens"]:
-                text += " " * bool(text)
-                words.append((len(text), len(text) + len(token["orth"])))
-                text += token["orth"]
-            tags = [token.get("ner", OUTSIDE) for token in sentence["tokens"]]
-            spans += [Span(words[chunk.start][0], words[chunk.end - 1][1], chunk.kind) for chunk in read_chunks(tags)]
+    """Reads the paragraphs of spaCy 2's training data, whose words have BILUO tags, or `-` for no label."""
+    text, places = _spacy_2_words(document)
+    spans = []
+    for words, sentence in zip(places, (one for paragraph in document["paragraphs"] for one in paragraph["sentences"])):
+        tags = [OUTSIDE if token.get("ner") in (None, "", "-") else token["ner"] for token in sentence["tokens"]]
+        spans += [Span(words[chunk.start][0], words[chunk.end - 1][1], chunk.kind) for chunk in read_chunks(tags)]
     return text, spans
+
+
+def _write_spacy_2(document: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
+    """Writes the tags of the document's words; without one, a document of a paragraph with a sentence of the text's words."""
+    if not document.get("paragraphs"):
+        words = split_words(text)
+        tokens: list[dict[str, Any]] = [{"id": number, "orth": text[start:end]} for number, (start, end) in enumerate(words)]
+        document, places = {"id": 0, "paragraphs": [{"raw": text, "sentences": [{"tokens": tokens}]}]}, [words]
+    else:
+        places = _spacy_2_words(document)[1]
+    sentences = iter(places)
+    return {**document, "paragraphs": [{**paragraph, "sentences": [
+        {**sentence, "tokens": [{**token, "ner": tag} for token, tag in zip(sentence["tokens"], _biluo(next(sentences), spans))]}
+        for sentence in paragraph["sentences"]]} for paragraph in document["paragraphs"]]}
+
+
+def _biluo(words: Sequence[tuple[int, int]], spans: Sequence[Span]) -> list[str]:
+    """Returns the tags of a sentence's words, from start and end of each."""
+    chunks = []
+    for span in sorted(spans):
+        inside = [number for number, (start, end) in enumerate(words) if start < span.end and span.start < end]
+        if inside:
+            chunks.append(Chunk(span.kind, inside[0], inside[-1] + 1))
+    return write_tags(chunks, len(words), "bilou")
 
 
 def _read_cluener(row: Mapping[str, Any]) -> Record:
@@ -145,18 +187,18 @@ def _prodigy(row: Mapping[str, Any]) -> Record | None:
     return None if row.get("answer", "accept") != "accept" else (row["text"], _of_objects(row["spans"], "start", "end", "label"))
 
 
-# The form of rows is the first that fits all of them: one without entities may be in several. The name is a value of --output_format.
+# The form of rows is the first that fits all of them: one without entities may be in several, of which doccano stands before Label Studio.
+# The name is a value of --output_format.
 FORMS: Sequence[Form] = (
     Form("spacy", "spaCy's (text, {\"entities\": ...}), in JSON lists", _is_pair,
          lambda row: (row[0], _triples(row[1].get("entities", []))),
-         lambda row, text, spans: [text, {**(row[1] if row else {}), "entities": _listed(spans)}]),
+         lambda row, text, spans: [text, {**(row[1] if _is_pair(row) else {}), "entities": _listed(spans)}]),
     Form("spacy_docs", "spaCy's Doc.to_json", lambda row: _is_text_row(row, "ents"),
          lambda row: (row["text"], _of_objects(row["ents"], "start", "end", "label")),
          lambda row, text, spans: {**{key: value for key, value in row.items() if key != "tokens"}, "text": text,
                                    "ents": _as_objects(spans, "start", "end", "label")}),
     Form("spacy_2", "spaCy 2's training data", lambda row: isinstance(row, Mapping) and isinstance(row.get("paragraphs"), list)
-         and all("sentences" in part for part in row["paragraphs"]), _read_spacy_2,
-         lambda row, text, spans: [text, {"entities": _listed(spans)}]),
+         and all("sentences" in part for part in row["paragraphs"]), _read_spacy_2, _write_spacy_2),
     Form("label_studio", "Label Studio's JSON", lambda row: isinstance(row, Mapping) and isinstance(row.get("data"), Mapping)
          and any(isinstance(value, str) for value in row["data"].values()), _read_label_studio, _write_label_studio),
     Form("prodigy", "Prodigy", lambda row: _is_text_row(row, "spans"), _prodigy,
@@ -165,6 +207,10 @@ FORMS: Sequence[Form] = (
     Form("cluener", "CLUENER", lambda row: _is_text_row(row, "label") and isinstance(row["label"], Mapping) and all(
         isinstance(names, Mapping) and all(isinstance(places, list) for places in names.values()) for names in row["label"].values()),
          _read_cluener, _write_cluener),
+    Form("doccano", "doccano", lambda row: _is_text_row(row) and any(
+        _are_triples(row.get(key)) and (row[key] or "relations" not in row) for key in ("label", "labels", "entities")),
+         lambda row: (row["text"], _triples(row[_doccano_key(row)])),
+         lambda row, text, spans: {**row, "text": text, _doccano_key(row): _listed(spans)}),
     Form("doccano_relations", "doccano, with relations", lambda row: _is_text_row(row) and _are_objects(
         row.get("entities"), "label", "start_offset", "end_offset"),
          lambda row: (row["text"], _of_objects(row["entities"], "start_offset", "end_offset", "label")),
@@ -174,9 +220,6 @@ FORMS: Sequence[Form] = (
         _are_objects(value, "start", "end", "labels") for value in row.values()),
          lambda row: (row["text"], [Span(value["start"], value["end"], label) for value in row[_min_key(row)]
                                     for label in value["labels"]]), _write_min),
-    Form("doccano", "doccano", lambda row: _is_text_row(row) and any(_are_triples(row.get(key)) for key in ("label", "labels", "entities")),
-         lambda row: (row["text"], _triples(row[_doccano_key(row)])),
-         lambda row, text, spans: {**row, "text": text, _doccano_key(row): _listed(spans)}),
     Form("flair", "flair", lambda row: isinstance(row, Mapping) and isinstance(row.get("data"), str) and _are_triples(row.get("label")),
          lambda row: (row["data"], _triples(row["label"])), lambda row, text, spans: {**row, "data": text, "label": _listed(spans)}),
 )
@@ -197,7 +240,7 @@ def span_rows(source: Source, encoding: str = "") -> Rows | None:
     if isinstance(source, Rows):
         return source if _has_spans(source) else None
     if is_folder(source) or annotations_of(source):
-        return _brat_rows(source, annotations_of(source), encoding)
+        return brat.read_rows(source, annotations_of(source), encoding)
     if not is_file(source) or form_of_objects(source, encoding) != "jsonl":
         return None
     named, values = json_values(source, encoding)
@@ -215,38 +258,6 @@ def _has_spans(rows: Rows) -> bool:
         return False
     words = isinstance(first, Mapping) and next((first[key] for key in ("tokens", "words") if key in first), None)
     return form_of(first) is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words))
-
-
-def _brat_rows(path: str, names: Sequence[str], encoding: str) -> Rows:
-    """Returns the lines of brat's texts, each with its entities, as doccano's rows. Raises ValueError for a missing file or bad line."""
-    if not names:
-        raise ValueError(f"{path}: expected files of brat, NAME.txt and NAME.ann, got none")
-    rows, lines = [], []
-    for name in names:
-        text = "".join(text_lines(text_of(name), encoding, "text beside the annotations"))
-        spans = [span for number, line in enumerate(text_lines(name, encoding, "file of annotations"), 1) if line.startswith("T")
-                 for span in _brat_span(line.rstrip("\n"), f"{name}:{number}")]
-        start = 0
-        for number, line in enumerate(text.split("\n"), 1):
-            end = start + len(line)
-            inside = [span for span in spans if start <= span.start < max(end, start + 1)]
-            if line.strip() or inside:
-                rows.append({"text": line, "label": [[span.start - start, min(span.end, end) - start if span.end <= end + 1 else
-                                                      span.end - start, span.kind] for span in inside], "file": name, "start": start})
-                lines.append(number)
-            start = end + 1
-        if beyond := [span for span in spans if span.start >= max(len(text), 1)]:
-            raise ValueError(f"{name}: expected places within the {len(text)} characters of the text, got {beyond[0].start}")
-    return Rows(names[0] if len(names) == 1 else path, rows, lines if len(names) == 1 else ())
-
-
-def _brat_span(line: str, where: str) -> Iterator[Span]:
-    """Yields the entity of a line `T1<tab>Type 0 5<tab>words`; one in several pieces goes from its first to its last."""
-    try:
-        kind, *numbers = line.rstrip("\r").split("\t")[1].replace(";", " ").split(" ")
-        yield Span(int(numbers[0]), int(numbers[-1]), kind)
-    except (IndexError, ValueError):
-        raise ValueError(f"{where}: expected T1, a tab, a type with start and end, got {line[:60]!r}") from None
 
 
 @dataclasses.dataclass

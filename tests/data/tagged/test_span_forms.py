@@ -5,7 +5,7 @@ import json
 import pytest
 
 from official_bert.data.tables import Rows
-from official_bert.data.tagged import span_forms
+from official_bert.data.tagged import brat, span_forms
 from official_bert.data.tagged.chunk_tags import Chunk
 from official_bert.data.tagged.span_forms import Reading, Span
 
@@ -46,8 +46,38 @@ def test_a_form_is_read_and_written_by_the_same_row(name):
     assert isinstance(ROWS[name], list) or form.write(ROWS[name], TEXT, []).get("id") == ROWS[name].get("id")
 
 
-def test_the_training_data_of_spacy_2_is_read():
+def test_the_training_data_of_spacy_2_is_read_and_written():
     assert list(span_forms.records(Rows("f", [SPACY_2]))) == [(0, ("Ada Lovelace sang", [Span(0, 12, "PER")]))]
+    form = span_forms.BY_NAME["spacy_2"]
+    second = {"tokens": [{"orth": "In"}, {"orth": "Big", "ner": "-"}, {"orth": "Ben"}, {"orth": "Hall"}], "brackets": []}
+    document = {"id": 9, "paragraphs": [SPACY_2["paragraphs"][0], {"sentences": [second]}]}
+    text, spans = form.read(document)
+    assert text == "Ada Lovelace sang In Big Ben Hall" and spans == [Span(0, 12, "PER")]
+    found = [Span(4, 12, "PER"), Span(21, 33, "LOC")]
+    written = form.write(document, text, found)
+    assert [token["ner"] for token in written["paragraphs"][1]["sentences"][0]["tokens"]] == ["O", "B-LOC", "I-LOC", "L-LOC"]
+    assert written["id"] == 9 and written["paragraphs"][1]["sentences"][0]["brackets"] == [] and form.read(written) == (text, found)
+    alone = form.write({}, "Ada sang.", [Span(0, 3, "PER")])
+    assert form.read(alone) == ("Ada sang .", [Span(0, 3, "PER")]) and alone["paragraphs"][0]["raw"] == "Ada sang."
+
+
+@pytest.mark.parametrize(("rows", "name"), [
+    ([{"text": "a", "label": []}, {"text": "b", "label": []}], "doccano"),
+    ([{"text": "a", "entities": [], "relations": []}], "doccano_relations"),
+    ([{"text": "a", "label": []}, ROWS["label_studio_min"]], "label_studio_min"), ([{"text": "a", "label": {}}], "cluener"),
+    ([{"text": "a", "entities": []}, ROWS["doccano_relations"]], "doccano_relations")])
+def test_rows_that_nobody_has_labelled_yet_are_in_the_form_of_the_tool(rows, name):
+    assert span_forms.common_form(Rows("f", rows)).name == name
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("other", ROWS)
+def test_entities_that_a_row_of_another_form_holds_are_not_read_instead(name, other):
+    row = {"id": 7, "note": "kept"} | {key: value for key, value in dict(ROWS[other] if other != "spacy" else {}).items() if key != "text"}
+    form = span_forms.BY_NAME[name]
+    written = form.convert(row, TEXT, SPANS[:1])
+    assert span_forms.form_of(written).read(written) == (TEXT, SPANS[:1])
+    assert name in ("spacy", "label_studio") or (written["id"], written["note"]) == (row["id"], "kept")
 
 
 def test_rejected_rows_are_no_records_and_rows_without_entities_are_in_the_form_of_the_others():
@@ -108,6 +138,26 @@ def test_brats_files_are_read_line_by_line(tmp_path):
     (tmp_path / "one.ann").write_text("T1\tPER zero\n")
     with pytest.raises(ValueError, match=r"one\.ann:1: expected T1, a tab, a type with start and end"):
         span_forms.span_rows(str(tmp_path / "one.ann"))
+
+
+def test_lines_that_an_entity_of_brat_joins_are_one_row_and_documents_are_written_back(tmp_path):
+    text = "Ada Byron\nLovelace sang.\n\nBig\nBen rings."
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "two.txt").write_text(text)
+    (tmp_path / "in" / "two.ann").write_text("T1\tPER 0 9;10 18\tAda Byron Lovelace\nT2\tBELL 26 33\tBig Ben\n")
+    (tmp_path / "in" / "one.txt").write_text("x 😀 Ada")  # code points, as brat counts
+    (tmp_path / "in" / "one.ann").write_text("T1\tPER 4 7\tAda\n")
+    rows = span_forms.span_rows(str(tmp_path / "in"))
+    assert [row["text"] for row in rows.values] == ["x 😀 Ada", "Ada Byron\nLovelace sang.", "Big\nBen rings."]
+    found = [[(span.start, span.end, span.kind) for span in record[1]] for _, record in span_forms.records(rows)]
+    brat.write_documents(str(tmp_path / "out"), brat.answered_documents(rows.values, found, "unused"))
+    for name in ("one.txt", "two.txt", "one.ann"):
+        assert (tmp_path / "out" / name).read_text() == (tmp_path / "in" / name).read_text()
+    assert (tmp_path / "out" / "two.ann").read_text() == (
+        "T1\tPER 0 9;10 18\tAda Byron Lovelace\nT2\tBELL 26 29;30 33\tBig Ben\n")
+    assert list(span_forms.records(span_forms.span_rows(str(tmp_path / "out")))) == list(span_forms.records(rows))
+    with pytest.raises(ValueError, match=r"one\.ann: expected the name of a new folder for 2 documents of brat"):
+        brat.write_documents(str(tmp_path / "one.ann"), brat.answered_documents(rows.values, found, "unused"))
 
 
 def test_a_list_of_words_with_tags_is_no_text_with_spans(tmp_path):
