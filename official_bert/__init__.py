@@ -4,7 +4,9 @@ Importing this imports nothing else; each name is loaded when it is first used.
 """
 
 import importlib
+import importlib.machinery
 import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,3 +30,24 @@ def __getattr__(name: str):
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+class _BesideKeras:
+    """Registers our layers with Keras as soon as somebody imports it: `keras.models.load_model` then reads files that hold them."""
+
+    def find_spec(self, name, path=None, target=None):
+        """Finds keras as the others do; what runs it registers ours too, unless one of our modules imports it, which registers itself."""
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if name == "keras" else None
+        if spec and spec.loader:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (execute(module), _register())
+        return spec
+
+
+def _register() -> None:
+    begun = [name for name, module in [*sys.modules.items()] if getattr(getattr(module, "__spec__", None), "_initializing", False)]
+    if not any(name.startswith(f"{__name__}.") for name in begun):
+        importlib.import_module(f"{__name__}.interface.keras_objects")
+
+
+_register() if "keras" in sys.modules else sys.meta_path.insert(0, _BesideKeras())

@@ -6,10 +6,11 @@ import keras
 from absl import logging
 
 from official_bert.files import is_file
+from official_bert.interface import keras_objects as keras_objects  # registers the classes of .keras files
 from official_bert.models.encoder import BertEncoder
 from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
-from official_bert.models.interchange.projects import hugging_face_tokenizers
+from official_bert.models.interchange.projects import hugging_face_tokenizers, ours
 from official_bert.models.run_folder import RunFolder
 from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import restore_model
@@ -75,11 +76,14 @@ def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEn
 
 
 def load_model(path: str | os.PathLike) -> keras.Model:
-    """Returns the Keras model of a training run or of a checkpoint of any format, with the heads that the checkpoint has.
+    """Returns the Keras model of a training run or of a checkpoint of any format, with the heads that the checkpoint has; that of a
+    `.keras` file as it was saved, also a model of your own with our layers in it.
 
     `BertEncoder`, `Pretrainer`, `Classifier`, `ChoiceClassifier`, `SpanPredictor`, `Tagger` or a run's own model; the classes
     document their inputs and outputs.
 
-    Raises ValueError if there is no checkpoint or weights are missing.
+    Raises ValueError if there is no checkpoint, if weights are missing, or if a file holds classes that neither Keras nor we know.
     """
-    return restore_model(os.fspath(path))[1]
+    if (path := os.fspath(path)).endswith(".keras"):
+        return ours.load_keras(path)
+    return restore_model(path)[1]

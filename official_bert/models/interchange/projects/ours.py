@@ -1,6 +1,7 @@
 """Our own checkpoints, read and written, and `.keras` files, read."""
 
 import os
+import re
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig
+from official_bert.copies import local_copy
 from official_bert.data.tagged import chunk_tags
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
@@ -34,6 +36,7 @@ TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classif
 VECTORS = "retrieval"  # the task of encoders that say how they make a vector of a text
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
 HEAD_FOR_SENTENCES = "next_sentence/output_bias"
+UNKNOWN_CLASS = re.compile("Could not locate [a-z]+ '([^']+)'")  # in Keras' errors
 TABLE = NameTable([])  # names are the same on both sides
 
 
@@ -100,15 +103,32 @@ def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
     return "classifier" if config.options.get("labels") else ""
 
 
+def load_keras(path: str) -> keras.Model:
+    """Loads the model of a `.keras` file, without its optimizer.
+
+    Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no numbers.
+    """
+    model = _load_keras(path)
+    stored_models.require_finite({variable.path: variable for variable in model.variables}, path)
+    return model
+
+
+def _load_keras(path: str) -> keras.Model:
+    try:
+        return keras.saving.load_model(local_copy(path), compile=False)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        told = UNKNOWN_CLASS.search(str(error))
+        reason = f"it holds a class {told[1]}, which is not registered with Keras: import its module first" if told \
+            else str(error).strip().splitlines()[0]
+        raise ValueError(f"{path}: cannot be read as a Keras model: {reason}") from None
+
+
 def read_keras(path: str) -> StoredModel:
     """Reads the model of a `.keras` file of ours; a left-to-right one with a head for words is taken to predict the next token.
 
     Raises ValueError for a file of another model, or a damaged one.
     """
-    try:
-        model = keras.saving.load_model(path, compile=False)
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read as a Keras model of ours: {str(error).strip().splitlines()[0]}") from None
+    model = _load_keras(path)
     if not isinstance(model, MODELS):
         raise ValueError(f"{path}: expected a BERT model of ours, got {type(model).__name__}")
     encoder = encoder_within(model)

@@ -1,0 +1,28 @@
+"""Everything of ours that a `.keras` file can hold: importing this registers the classes with Keras (`official_bert` does it).
+
+It runs on every backend of Keras; the optimizer, which is TensorFlow's, is registered on that one.
+"""
+
+import types
+
+import keras
+
+from official_bert.layers import attention, crf, embeddings, heads, layer_mixing, layer_norm, relative_positions, transformer
+from official_bert.models import (
+    bi_encoder,
+    classifier,
+    encoder,
+    pretrainer,
+    replaced_tokens,
+    span_predictor,
+    sparse_encoder,
+    tagger,
+)
+from official_bert.tasks.tagging import word_tagger
+
+MODULES: tuple[types.ModuleType, ...] = (attention, bi_encoder, classifier, crf, embeddings, encoder, heads, layer_mixing, layer_norm, pretrainer, relative_positions,
+           replaced_tokens, span_predictor, sparse_encoder, tagger, transformer, word_tagger)
+if keras.backend.backend() == "tensorflow":
+    from official_bert.training import optimization
+
+    MODULES = (*MODULES, optimization)
