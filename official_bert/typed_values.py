@@ -5,10 +5,11 @@ Both are strict about keys and types, with errors that name the file or the dott
 
 import contextlib
 import dataclasses
+import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import yaml
@@ -20,17 +21,39 @@ MOST_ALIASES, MOST_EXPANDED = 100, 10_000_000  # bytes of a file's values, each 
 WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)  # what PyYAML raises for `!!int x` and the like
 
 
-def build(cls: type[T], values: Any, where: str = "config") -> T:
+def dotted_keys(cls: type, prefix: str = "") -> list[str]:
+    """Returns the keys of a dataclass, and those of the dataclasses in it with the names of their sections."""
+    keys: list[str] = []
+    for name, kind in typing.get_type_hints(cls).items():
+        keys += dotted_keys(kind, f"{prefix}{name}.") if dataclasses.is_dataclass(kind) else [f"{prefix}{name}"]  # type: ignore[arg-type]
+    return keys
+
+
+def did_you_mean(name: str, keys: Iterable[str]) -> str:
+    """Returns a question with the known keys that a wrong one is likely to mean, of any section; "" if none is like it."""
+    by_last: dict[str, list[str]] = {}
+    for key in keys:
+        by_last.setdefault(key.rpartition(".")[2], []).append(key)
+    last = name.rpartition(".")[2]
+    near = [last] if last in by_last else difflib.get_close_matches(last, by_last, n=1, cutoff=0.6)
+    return f"did you mean {' or '.join(key for one in near for key in by_last[one])}?" if near else ""
+
+
+def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] = ()) -> T:
     """Makes dataclass `cls` from a parsed YAML mapping.
 
-    Raises ValueError, naming the dotted key, for unknown keys and for values of another type.
+    Raises ValueError, naming the dotted key, for unknown keys and for values of another type. `keys` are those of the whole of which
+    `cls` is a section: an unknown key may belong to another one.
     """
+    keys = keys or dotted_keys(cls)
     kinds = typing.get_type_hints(cls)
     if not isinstance(values, Mapping):
         raise ValueError(f"{where}: expected a mapping, got {values!r}")
     if unknown := sorted(set(map(str, values)) - set(kinds)):
-        raise ValueError(f"{where}: unknown keys {unknown}; known: {sorted(kinds)}")
-    typed = {key: _typed(kinds[key], value, f"{where}.{key}") for key, value in values.items()}
+        asked = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
+        own = next((f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict), "")
+        raise ValueError(f"{where}: unknown keys {unknown}; {asked or f'known: {sorted(kinds)}{own}'}")
+    typed = {key: _typed(kinds[key], value, f"{where}.{key}", keys) for key, value in values.items()}
     built = cls(**typed)  # says more about some numbers
     for key, value in typed.items():
         if any(isinstance(part, float) and not math.isfinite(part) for part in (value if isinstance(value, tuple) else (value,))):
@@ -38,11 +61,11 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     return built
 
 
-def _typed(kind: Any, value: Any, where: str) -> Any:
+def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:
     """Returns `value` as `kind`, strictly: YAML reads 2e-1 as a string and yes as a bool, and both are refused."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
-        return build(kind, value, where)  # type: ignore[arg-type]
+        return build(kind, value, where, keys)  # type: ignore[arg-type]
     if origin in (types.UnionType, typing.Union):
         return _as_one_of(parts, value, where)
     if origin is dict:

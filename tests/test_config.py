@@ -50,7 +50,12 @@ def test_several_bases_are_laid_over_each_other_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "told"), [
-    ("model: {hidden_siz: 3}", "config.model: unknown keys ['hidden_siz']"),
+    ("model: {hidden_siz: 3}", "config.model: unknown keys ['hidden_siz']; did you mean model.hidden_size?"),
+    ("learning_rate: 0.1", "config: unknown keys ['learning_rate']; did you mean optimizer.learning_rate?"),
+    ("training: {learning_rat: 0.1}", "config.training: unknown keys ['learning_rat']; did you mean optimizer.learning_rate?"),
+    ("epoch: 3", "config: unknown keys ['epoch']; did you mean training.epochs"),
+    ("zzz: 3", "config: unknown keys ['zzz']; known: ['model', "),
+    ("max_seq_length: 3", "; those of the task stand there as options.max_seq_length"),
     ("optimizer: {learning_rate: 2e-5}", "config.optimizer.learning_rate: expected float, got '2e-5'"),
     ("training: {steps: yes}", "config.training.steps: expected int, got True"),
     ("training: {xla: 1}", "config.training.xla: expected bool, got 1"),

@@ -97,7 +97,14 @@ def test_a_wrong_row_is_named(task, wrong, message, work):
 
 def test_wrong_arguments_are_named():
     for arguments, message in (({"train": 3}, "train: expected a path, a list of dicts, a pandas frame"),
-                               ({"train": []}, "train: expected rows"), ({"train": ROWS, "epoch": 3}, "epoch: expected one of seed, "),
+                               ({"train": []}, "train: expected rows"),
+                               ({"train": ROWS, "epoch": 3}, "^epoch: no such keyword; did you mean epochs[?]$"),
+                               ({"train": ROWS, "num_train_epochs": 3}, "^num_train_epochs: no such keyword; did you mean epochs[?]$"),
+                               ({"train": ROWS, "traim": "a"}, "^traim: no such keyword; did you mean train[?]$"),
+                               ({"train": ROWS, "zzz": 3}, "^zzz: expected one of seed, "),
+                               ({"train": ROWS, "init_checkpoint": ""}, "init_checkpoint=.: expected the BERT to begin with"),
+                               ({"train": [{"review": "a", "label": 1}]},
+                                "expected a key 'text', found 'review', 'label'; text_column= names another"),
                                ({"train": "none.csv"}, "none.csv: no such file"),
                                ({"train": ROWS, "task": "clasification"}, "expected one of"),
                                ({"train": ROWS, "init_checkpoint": "nowhere"}, "--init_checkpoint=nowhere: no checkpoint"),

@@ -43,7 +43,7 @@ def main(_) -> None:
     from official_bert.training import guards, run_config
     config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
                          checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
-    run_config.require_vocabulary(config)
+    run_config.require_vocabulary(config, FLAGS.init_checkpoint)
     guards.check_vocabulary(config, RunFolder(""), FLAGS.init_checkpoint)
     lines = read_texts(FLAGS.input_file)
     preflight.check_outputs([FLAGS.output_file], [FLAGS.input_file])

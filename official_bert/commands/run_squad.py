@@ -58,7 +58,7 @@ def main(_) -> None:
                              defaults=merge({} if path else FINE_TUNING, ANSWERS_OF_2018),
                              count_entries=run_config.counter_of_entries(run))
         check_task(config)
-        run_config.require_vocabulary(config)
+        run_config.require_vocabulary(config, start[0], squad.trains)
         return config
 
     squad = QuestionRun(

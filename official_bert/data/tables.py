@@ -7,6 +7,7 @@ object with such a list under `data`.
 import csv
 import dataclasses
 import itertools
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -73,6 +74,7 @@ class Table:
     columns: dict[str, list[Any]]  # strings; in JSON lines any value
     lines: list[int]  # 1-based line at which each row begins; of rows in memory their number from 0
     broken: list[str]  # one sentence for each row that was left out
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # that name the columns, for messages
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -80,6 +82,12 @@ class Table:
     def place(self, row: int) -> str:
         """`file:line` of a row, or `name[row N]`."""
         return place(self.path, self.lines[row])
+
+    def without_column(self, name: str) -> str:
+        """The end of a message about a missing column: the option that names another."""
+        named = [key for key, value in self.options.items() if key.endswith(("_column", "_columns")) and name in
+                 (value if isinstance(value, (list, tuple)) else (value,))]
+        return f"; {named[0]}= names another (--set options.{named[0]}=...)" if named else ""
 
     def rows(self, keep: Iterable[int]) -> "Table":
         """A table of only some of the rows."""
@@ -100,11 +108,12 @@ class TableOptions:
     def read_table(self, path: Source, wanted: Sequence[str], optional: Sequence[str] = ()) -> "Table":
         """Reads columns of a file as the function `read_table` does."""
         return read_table(path, wanted, optional, form=self.file_format, delimiter=self.delimiter, header=self.header,
-                          encoding=self.encoding)
+                          encoding=self.encoding, options=vars(self))
 
 
 def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
-               delimiter: str = "", skip_broken: bool = False, header: bool = True, encoding: str = "") -> Table:
+               delimiter: str = "", skip_broken: bool = False, header: bool = True, encoding: str = "",
+               options: Mapping[str, Any] = types.MappingProxyType({})) -> Table:
     """Reads the columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
 
     `path` may be rows in memory, whose keys are the columns; `labels.label` is a key within another. `names` are the columns of a file
@@ -113,9 +122,10 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     columns `wanted`. Quotes mean nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A blank line is a row with an empty text if
     there is a single column, except at the end of the file; else it is no row. A row with another number of columns is an error; with
     `skip_broken` it is left out and listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or
-    in another encoding, a missing or doubled column, a broken row, broken JSON, a delimiter that cannot be one.
+    in another encoding, a missing or doubled column, a broken row, broken JSON, a delimiter that cannot be one. Of a missing column it
+    names that one of the `options`, by name, which names it.
     """
-    table = Table(path, {name: [] for name in wanted}, [], [])
+    table = Table(path, {name: [] for name in wanted}, [], [], options)
     if isinstance(path, Rows):
         _fill_from_objects(table, enumerate(path.values), optional)
     elif not is_file(path):
@@ -209,7 +219,7 @@ def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], op
     for name in table.columns:
         if name not in header:
             hint = HEADLESS if may_be_headless and header else ""
-            raise ValueError(f"{table.path}: expected a column {name!r}, found {shown(header)}{hint}")
+            raise ValueError(f"{table.path}: expected a column {name!r}, found {shown(header)}{hint}{table.without_column(name)}")
     table.columns.update({name: [] for name in optional if name in header})
     columns = [(values, header.index(name)) for name, values in table.columns.items()]
     for line, cells in rows:
@@ -231,7 +241,8 @@ def _fill_from_objects(table: Table, objects: Iterable[tuple[int, Mapping]], opt
             table.columns.update({name: [] for name in optional if has_key(values, name)})
         for name, column in table.columns.items():
             if not has_key(values, name):
-                raise ValueError(f"{place(table.path, line)}: expected a key {name!r}, found {shown(list(values))}")
+                raise ValueError(f"{place(table.path, line)}: expected a key {name!r}, found {shown(list(values))}"
+                                 f"{table.without_column(name)}")
             column.append(_at_key(values, name))
         table.lines.append(line)
 

@@ -3,6 +3,8 @@
 `run_finetuning` is the same on the command line.
 """
 
+from official_bert.command_line import FLAG_KEYS
+
 import dataclasses
 import functools
 import os
@@ -39,7 +41,9 @@ from official_bert.text import loading
 from official_bert.training import checkpointing, guards, run_config, runs, search
 from official_bert.training.distribution import Placement, check_backend, is_first_worker, make_strategy
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
+from official_bert.typed_values import did_you_mean
 
+ARGUMENTS = ("train", "eval", "predict", "data_dir", "init_checkpoint", "config", "cache_dir", "output_dir", "report")  # of `fine_tune`
 SECTIONS = {"model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
 
 
@@ -196,8 +200,12 @@ def _dotted(task: str, key: str) -> str:
     if key == "seed":
         return key
     if len(found) != 1:
-        known = sorted({field.name for kind in sections.values() for field in dataclasses.fields(kind)})
-        raise ValueError(f"{key}: expected one of {', '.join(found or ['seed', *known])}")
+        known = {field.name for kind in sections.values() for field in dataclasses.fields(kind)}
+        own = FLAG_KEYS[key].rpartition(".")[2] if key in FLAG_KEYS else key  # 2018's names, which others have taken over
+        near = did_you_mean(own, ["seed", *sorted(known), *ARGUMENTS])
+        several = f"expected the section with it, as in **{{{' or '.join(map(repr, found))}: ...}}" if found else ""
+        every = f"expected one of {', '.join(['seed', *sorted(known)])}"
+        raise ValueError(f"{key}: {several or (f'no such keyword; {near}' if near else every)}")
     return found[0]
 
 

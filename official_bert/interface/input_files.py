@@ -78,7 +78,7 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     plain = form == "auto" and not chosen and (not kind or (kind == "tsv" and _plain(found, inputs, suffix == ".txt" and not columns)))
     if not (objects or plain):
         table = read_table(path, [*_names(chosen or wanted), *keep], form=kind or form, delimiter=delimiter, header=header,
-                           encoding=encoding)
+                           encoding=encoding, options=options)
         nulls: list[str] = []
         rows = [_row(table, number, chosen or wanted, keep, nulls) for number in range(len(table))]
         _warn_of_nulls(nulls)

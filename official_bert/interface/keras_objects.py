@@ -20,8 +20,9 @@ from official_bert.models import (
 )
 from official_bert.tasks.tagging import word_tagger
 
-MODULES: tuple[types.ModuleType, ...] = (attention, bi_encoder, classifier, crf, embeddings, encoder, heads, layer_mixing, layer_norm, pretrainer, relative_positions,
-           replaced_tokens, span_predictor, sparse_encoder, tagger, transformer, word_tagger)
+MODULES: tuple[types.ModuleType, ...] = (
+    attention, bi_encoder, classifier, crf, embeddings, encoder, heads, layer_mixing, layer_norm, pretrainer, relative_positions,
+    replaced_tokens, span_predictor, sparse_encoder, tagger, transformer, word_tagger)
 if keras.backend.backend() == "tensorflow":
     from official_bert.training import optimization
 

@@ -21,6 +21,7 @@ from official_bert.serving.bounds import broken_claim
 from official_bert.serving.loading import exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.tasks.loading import check_named, restore_for_inference, task_class
+from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
@@ -190,7 +191,7 @@ def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptio
     """Returns the options with these fields replaced; raises ValueError for an unknown name."""
     known = [field.name for field in dataclasses.fields(options)]
     if unknown := [name for name in choices if name not in known]:
-        raise ValueError(f"{unknown[0]}: expected one of {', '.join(known)}")
+        raise ValueError(f"{unknown[0]}: expected one of {', '.join(known)}; {did_you_mean(unknown[0], known)}".rstrip("; "))
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} | dict(choices)
     return build(ServingOptions, given, "options")
 

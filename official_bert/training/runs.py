@@ -82,7 +82,7 @@ class FineTuning:
 
     def carry_out(self) -> dict[str, float]:
         """Trains, evaluates and predicts as `steps` say, and returns the metrics."""
-        run_config.require_vocabulary(self.task.config)
+        run_config.require_vocabulary(self.task.config, self.init_checkpoint, self.steps.train)
         if self.steps.predict:
             self.files.check_not_answers(self.run.path)
         first = is_first_worker(self.placement)
