@@ -36,6 +36,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences its messages abou
 
 import concurrent.futures
 import dataclasses
+import math
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -193,6 +194,13 @@ def given_flags(flag_values: Any) -> dict[str, Any]:
     return {key: flag_values[name].value for name, key in FLAG_KEYS.items() if name in flag_values and flag_values[name].present}
 
 
+def refuse_nan(values: Any) -> None:
+    """Raises ValueError for a flag that is not a number (`values`: absl's `FLAGS`): NaN is within every bound that absl checks."""
+    for name in values:
+        if isinstance(value := values[name].value, float) and math.isnan(value):
+            raise ValueError(f"--{name}: expected a number, got {value}")
+
+
 def run_main(main: Any) -> None:
     """Runs an absl main; a user's mistake (ValueError, OSError), Ctrl-C and the death of a worker process give one line and status 1."""
     def checked_main(arguments):
@@ -200,6 +208,7 @@ def run_main(main: Any) -> None:
         if without := meaningless(flags.FLAGS):
             print(f"of 2018, without meaning here: {', '.join(without)}", file=sys.stderr)
         try:
+            refuse_nan(flags.FLAGS)
             return main(arguments)
         except (ValueError, OSError) as error:
             message = original_paths(" ".join(str(error).split()))

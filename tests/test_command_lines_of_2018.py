@@ -1,6 +1,6 @@
 """Every flag of the five scripts of 2018 is taken, and the command lines of their README run as they stand there."""
 
-from official_bert.command_line import PLACEMENT, defaults_of_2018, placement_values
+from official_bert.command_line import PLACEMENT, defaults_of_2018, placement_values, refuse_nan
 
 import contextlib
 import dataclasses
@@ -55,6 +55,17 @@ def test_flags_without_meaning_are_told_once(script, flags, told):
     lines = [line for line in done.stderr.splitlines() if line.startswith("of 2018")]
     assert len(lines) == 1 and re.fullmatch(rf"of 2018, without meaning here: {told}", lines[0])
     assert "error: " in done.stderr and "Traceback" not in done.stderr  # of what is missing
+
+
+def test_a_flag_that_is_no_number_is_refused_although_it_is_within_its_bounds():
+    values = flags.FlagValues()
+    flags.DEFINE_float("held_out", 0.0, "", 0.0, 0.5, flag_values=values)
+    flags.DEFINE_float("seconds", 1.0, "", flag_values=values)
+    values(["command", "--held_out=0.1", "--seconds=inf"])
+    refuse_nan(values)
+    values(["command", "--held_out=nan"])
+    with pytest.raises(ValueError, match="^--held_out: expected a number, got nan$"):
+        refuse_nan(values)
 
 
 @pytest.mark.parametrize("given, told", [

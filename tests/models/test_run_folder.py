@@ -110,6 +110,9 @@ def test_logs_are_read_past_their_broken_lines(run):
     touch(run.file("log.jsonl"), "\n".join(map(json.dumps, rows)) + '\n{"st')
     assert run.logged_steps("eval") == {3} and run.logged_steps("train") == {4}
     touch(run.file("eval_log.jsonl"), '{"step": 3, "time": 1, "eval/loss": null}\n')
+    touch(run.file("eval_log.jsonl"), f'{{"step": {10**400}}}\n')  # beyond any float
+    assert run.last_followed() == {}
+    touch(run.file("eval_log.jsonl"), '{"step": 3, "time": 1, "eval/loss": null}\n')
     assert run.last_followed()["step"] == 3 and run.last_followed()["loss"] != run.last_followed()["loss"]
 
 

@@ -192,6 +192,10 @@ def test_lists_of_examples_are_refused_before_they_are_padded():
         parse(3, [1], [1, 2, 3, 4])
     with pytest.raises(REFUSED, match=r"input_ids: expected 2 rows of equal length in an Example, got\] \[2 3\]"):
         parse(3, [1, 2], [1, 2, 3], num_choices=2)
+    for number in (2**32 + 7, -2**31 - 1):  # a cast to int32 makes small numbers of them, which are other words
+        for more in ({}, {"num_choices": 2}):
+            with pytest.raises(REFUSED, match=rf"input_ids: expected numbers from -2147483648 to 2147483647, got\] .*\[{number}\]"):
+                parse(3, [1, number], **more)
 
 
 def test_inputs_with_other_numbers_of_rows_are_refused(make_windowed):

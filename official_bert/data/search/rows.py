@@ -97,9 +97,9 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
         wanted = 1 + (len(negatives[row]) if negatives else 0)
         try:
             scores = [float(value) for value in values]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             scores = []
-        if len(scores) < wanted or not np.all(np.isfinite(scores)):
+        if len(scores) < wanted or not all(abs(score) <= labelled_texts.LARGEST_SCORE for score in scores):  # nor NaN
             raise ValueError(f"{table.place(row)}: columns {', '.join(columns.teacher)}: expected {wanted} numbers, one for the positive "
                              f"and one for each negative, got {str(values)[:60]}")
         rows.append(scores[:wanted])

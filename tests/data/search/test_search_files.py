@@ -52,6 +52,8 @@ def test_labels_make_rows_of_positives_with_all_negatives(tmp_path):
     ([{"n": ["c", 5]}], {"negatives": ("n",)}, r"train\.jsonl:1: column 'n': expected a text or a list of texts"),
     ([{"n": "c", "t": [1]}], {"negatives": ("n",), "teacher": ("t",)}, r"jsonl:1: columns t: expected 2 numbers, .* got \[1\]"),
     ([{"n": "c", "t": [1, "x"]}], {"negatives": ("n",), "teacher": ("t",)}, r"jsonl:1: columns t: expected 2 numbers"),
+    *(([{"n": "c", "t": [1, wrong]}], {"negatives": ("n",), "teacher": ("t",)}, r"jsonl:1: columns t: expected 2 numbers")
+      for wrong in (10**400, 1e300, float("nan"), float("-inf"))),
     ([{"y": 1}, {"y": 0}], {"label": "y"}, r"train\.jsonl:2: expected negatives other than the positive in line 1, got 'b'"),
     ([{"y": 0}], {"label": "y"}, "expected labels above 0 for pairs that belong together, got none")])
 def test_wrong_rows_are_refused_with_their_line(tmp_path, rows, columns, told):

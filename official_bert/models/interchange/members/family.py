@@ -19,7 +19,11 @@ FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA)
 def member_of(values: Mapping[str, Any], path: str) -> tuple[Member, str]:
     """Returns the member of a `config.json` and its `model_type`. Raises ValueError, with those that are computed, for another."""
     named = values.get("architectures") or []
+    if not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
+        raise ValueError(f"{path}: architectures: expected a list of names, got {str(named)[:80]}")
     kind = values.get("model_type", "bert")
+    if not isinstance(kind, str):
+        raise ValueError(f"{path}: model_type: expected a name, got {str(kind)[:80]}")
     for member in FAMILY:
         if kind in member.stems:
             return member, kind

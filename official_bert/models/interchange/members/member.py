@@ -149,7 +149,7 @@ class Member:
                 raise ValueError(f"{path}: {key}: {values[key]!r} is not computed here in a model of this type; expected none")
         fields = {ours: values[theirs] for ours, theirs in self.keys.items() if theirs in values}
         for ours in ACT_FIELDS:
-            if ours in self.keys and (act := fields.get(ours, "gelu")) not in ACTS:
+            if ours in self.keys and not (isinstance(act := fields.get(ours, "gelu"), str) and act in ACTS):
                 raise ValueError(f"{path}: {self.keys[ours]}: expected one of {sorted(ACTS)}, got {act!r}")
             if ours in self.keys:
                 fields[ours] = ACTS[fields.get(ours, "gelu")]
@@ -157,6 +157,8 @@ class Member:
             return {**fields, **self.fixed, **self.fields(values)}
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+        except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # a text for a number, and the like
+            raise ValueError(f"{path}: expected the values of a configuration of {self.title}: {error}") from None
 
     def write_config(self, config: ModelConfig) -> dict[str, Any]:
         """Translates a configuration to the keys of `config.json`."""

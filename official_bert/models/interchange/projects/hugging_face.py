@@ -88,7 +88,7 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
     problem = values.get("problem_type")
     if problem is None:
         return "regression" if outputs == 1 else ""
-    if problem not in KINDS or (problem == "regression" and outputs != 1):
+    if not isinstance(problem, str) or problem not in KINDS or (problem == "regression" and outputs != 1):
         wanted = "one score" if problem == "regression" else f"one of {', '.join(KINDS)}"
         raise ValueError(f"{path}: problem_type: expected {wanted}, got {problem!r} with {outputs} outputs")
     return KINDS[problem]

@@ -30,7 +30,16 @@ FIXTURES = ROOT / "tests" / "golden" / "family"
     ("deberta_v3/DebertaV2ForMaskedLM", {"conv_kernel_size": 3}, "conv_kernel_size: 3 is not computed here"),
     ("deberta_v3/DebertaV2ForMaskedLM", {"pos_att_type": "c2p"}, "pos_att_type: expected p2c and c2p, got 'c2p'"),
     ("deberta_v3/DebertaV2ForMaskedLM", {"position_buckets": -1}, "position_buckets: expected a number of buckets, got -1"),
-    ("distilbert/DistilBertForMaskedLM", {"activation": "silu"}, "activation: expected one of .* got 'silu'")])
+    ("distilbert/DistilBertForMaskedLM", {"activation": "silu"}, "activation: expected one of .* got 'silu'"),
+    ("distilbert/DistilBertForMaskedLM", {"activation": ["gelu"]}, r"activation: expected one of .* got \['gelu'\]"),
+    ("bert/BertForPreTraining", {"architectures": True}, "config.json: architectures: expected a list of names, got True"),
+    ("bert/BertForPreTraining", {"architectures": {"a": 1}}, "config.json: architectures: expected a list of names"),
+    ("bert/BertForPreTraining", {"architectures": [1]}, "config.json: architectures: expected a list of names"),
+    ("bert/BertForPreTraining", {"model_type": ["bert"]}, "config.json: model_type: expected a name"),
+    ("bert/BertForSequenceClassification", {"problem_type": ["regression"]}, "config.json: problem_type: expected one of"),
+    ("albert/AlbertForPreTraining", {"num_hidden_groups": "1"}, "config.json.layer_groups: expected int, got "),
+    ("deberta_v3/DebertaV2ForMaskedLM", {"position_buckets": "8"}, "config.json: expected the values of a configuration of DebertaV2: "),
+    ("deberta_v3/DebertaV2ForMaskedLM", {"pos_att_type": 5}, "config.json: ")])
 def test_keys_that_change_the_computation_are_refused(model, changes, message, tmp_path):
     folder = shutil.copytree(FIXTURES / model, tmp_path / "copy")
     values = json.loads((folder / "config.json").read_text()) | changes
