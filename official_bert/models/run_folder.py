@@ -311,7 +311,7 @@ class RunFolder:
             # JSON has no NaN: a number that was not finite is null there.
             return {name.removeprefix("eval/"): math.nan if value is None else float(value)
                     for name, value in row.items() if name != "time"}
-        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):  # half a line, or none that a run writes
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):  # no line of a run
             logging.warning("%s: its last line is broken; every checkpoint is evaluated again", path)
             return {}
 
