@@ -3,10 +3,14 @@
 Importing this defines no flag; a command calls what it needs.
 """
 
+import ctypes
+import importlib.abc
+import importlib.util
 import os
 import sys
 
 STOPPED = "error: stopped by SIGINT"
+PATIENCE = 0.3  # seconds that a person waits in silence after Ctrl-C
 # The packages that `pip install official-bert` leaves out, by the extra that has them: requirements-EXTRA.txt.
 EXTRAS = {"serving": ("aiohttp", "grpc", "grpc_health", "orjson", "prometheus_client", "tensorflow_serving", "urllib3"),
           "beam": ("apache_beam",), "excel": ("openpyxl",), "faiss": ("faiss",), "onnx": ("onnx", "onnxruntime", "tf2onnx"),
@@ -30,15 +34,44 @@ def _show(kind, error, traceback) -> None:
         sys.__excepthook__(kind, error, traceback)
 
 
-# Both before the other imports, here and in the commands: they take a second, some of them import TensorFlow, and `run_main` begins after.
+class _QuietTensorFlow(importlib.abc.MetaPathFinder):
+    """Silences what the C++ of TensorFlow, XLA and CUDA logs through Abseil, whose level no environment variable sets.
+
+    It happens when TensorFlow is about to be loaded, because the first of these messages come while it is. A release that names the
+    function otherwise stays as it is.
+    """
+
+    SET_LEVEL = "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE"  # absl::SetMinLogLevel, as TensorFlow 2.20 exports it
+
+    def __init__(self, level: str):
+        self.level = level
+
+    def find_spec(self, fullname, path=None, target=None):
+        """Finds nothing itself."""
+        if fullname == "tensorflow":
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(fullname)
+            for name in ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib"):
+                library = os.path.join(os.path.dirname(spec.origin or ""), name) if spec else ""
+                if os.path.exists(library) and (set_level := getattr(ctypes.CDLL(library), self.SET_LEVEL, None)):
+                    set_level(int(self.level) if self.level in ("1", "2", "3") else 0)
+        return None
+
+
+# All before the other imports, here and in the commands: they take a second, some of them import TensorFlow, and `run_main` begins after.
 sys.excepthook = _show
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences its messages about the machine, unless the user has set it
+_LOG_LEVEL = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences its messages about the machine, unless the user has set it
+if "tensorflow" not in sys.modules:
+    sys.meta_path.insert(0, _QuietTensorFlow(_LOG_LEVEL))
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import math
+import signal
+import threading
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from absl import app, flags, logging
@@ -199,6 +232,51 @@ def refuse_nan(values: Any) -> None:
     for name in values:
         if isinstance(value := values[name].value, float) and math.isnan(value):
             raise ValueError(f"--{name}: expected a number, got {value}")
+@contextlib.contextmanager
+def told_at_once(tell: Callable[[str], None]) -> Iterator[None]:
+    """Calls `tell` with the name of SIGINT or SIGTERM when it comes, unless the process ends of it at once.
+
+    It is called in a thread: Python runs the handler of a signal only when compiled code, such as a step or an evaluation, has ended.
+    Does nothing outside the main thread, which alone gets signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def watch() -> None:
+        while number := os.read(reading, 1):
+            if number[0] in (signal.SIGINT, signal.SIGTERM):
+                with contextlib.suppress(OSError):  # the terminal may be gone
+                    tell(signal.Signals(number[0]).name)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+        thread.join()
+        os.close(reading)
+
+
+@contextlib.contextmanager
+def _silence_told() -> Iterator[None]:
+    """Says that a command is stopping, if it does not end at once."""
+    ended = threading.Event()
+
+    def tell(name: str) -> None:
+        if not ended.wait(PATIENCE):
+            print(f"{name}: ends after the computation under way", file=sys.stderr, flush=True)
+
+    with told_at_once(tell):
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 def run_main(main: Any) -> None:
@@ -210,6 +288,8 @@ def run_main(main: Any) -> None:
         try:
             refuse_nan(flags.FLAGS)
             return main(arguments)
+            with _silence_told():
+                return main(arguments)
         except (ValueError, OSError) as error:
             message = original_paths(" ".join(str(error).split()))
             raise SystemExit(f"error: {message}") from None

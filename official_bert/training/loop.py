@@ -83,7 +83,7 @@ class Run:
 
     def go(self) -> dict[str, float]:
         """Trains to the last step, with logs, evaluations and checkpoints; returns the last evaluation's metrics."""
-        with (self.signals.handled(), self._ended(),
+        with (self.signals.handled(self.watcher.say), self._ended(),
               distribution.lost_workers_told(self.trainer.strategy, lambda: f"step {self.trainer.steps_done}")):
             self.evaluations.make_up()
             if self.settings.rewind_on_spike and not self.folder.newest():

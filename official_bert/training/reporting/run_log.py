@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official_bert.copies import original_paths
 from official_bert.models.run_folder import BOARD_FOLDER, LOG_FILE, RunFolder
 from official_bert.reports.metric_text import shown
 
@@ -62,6 +64,7 @@ class Watcher:
             _remove_unfinished_line(path)
             self.log = open(path, "a", encoding="utf-8")  # noqa: SIM115 (close)
             self.board = tf.summary.create_file_writer(run.file(board_folder))
+            self.say(f"curves in a browser: tensorboard --logdir={shlex.quote(original_paths(run.file(board_folder)))}")
 
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
         """Logs the means of the metrics since the last call, after `step` steps."""

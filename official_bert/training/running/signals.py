@@ -2,7 +2,11 @@
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+from official_bert.command_line import told_at_once
+
+FINISHING = "first finishes the steps or the evaluation under way and saves; a second Ctrl-C ends without saving"
 
 
 class Signals:
@@ -12,11 +16,12 @@ class Signals:
         self.terminated, self.stopped_by, self.save_wanted = False, "SIGTERM", False
 
     @contextlib.contextmanager
-    def handled(self) -> Iterator[None]:
-        """Notes signals instead of what they did before."""
+    def handled(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Notes signals instead of what they did before; says at once what is finished before the end."""
         previous = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
         try:
-            yield
+            with told_at_once(lambda name: say(f"{name}: {FINISHING}")):
+                yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
