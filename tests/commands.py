@@ -37,10 +37,10 @@ PROGRESS = (
     r"(answering|counting words|extracting|preparing): .*",  # a bar of tqdm
     r".*\d+%\|.*|.*\d+it \[.*|\d+.* x 2 MB \[.*",  # the same, drawn again
     r"[a-z ]+: (\d+\.\d s|\d+%.*)",  # a stage of the generator
-    r"\w+ version \d+: (loaded, \d+ warm-up requests|available|unloaded)|stopping",  # the server, here
+    r"loading \w+(, \w+)*( version \d+)?|\w+ version \d+: (loaded, \d+ warm-up requests|available|unloaded)",  # the server, here
+    r"stopping: \d+ requests under way are answered first, for \d+ s at most",
     r"\d+ out of the last \d+ calls to .* triggered tf.function retracing.*",  # of several commands in one process
-    r"I\d{4} .*\] .*",  # notes of the server in a process of its own, and of TensorFlow, which begins them with the next line
-    r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
+    r"I\d{4} .*\] .*",  # notes of the server in a process of its own
 )
 ALARMING = re.compile(r"Traceback|\bwarning\b|\berror\b|deprecat", re.IGNORECASE)
 IGNORED_BY_PYTHON = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)

@@ -1,6 +1,7 @@
 """Serves exported models over REST and gRPC as TF Serving does, with a page to try them.
 
     python -m official_bert.serve --model_base_path=models/small/text
+    python -m official_bert.serve --models=models
     python -m official_bert.serve --model_config_file=deploy/models.config --batching_parameters_file=deploy/batching.config
 
 The paths in deploy/models.config are those of its container. Flags with TF Serving's names have the same meaning. docs/serving.md lists the
@@ -22,6 +23,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, such as models/NAME/text.")
 flags.DEFINE_string("model_name", "default", "The name under which --model_base_path is served.")
 flags.DEFINE_string("model_config_file", "", "Several models: TF Serving's model configuration (text).")
+flags.DEFINE_string("models", "", "Several models: every exported model below this folder when the server starts. NAME/text is served as NAME, "
+                    "NAME/ids as NAME_ids.")
 flags.DEFINE_string("default_model", "", "The model that answers requests which name none (/embed, /rerank); empty: the only one, if "
                     "there is only one.")
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may send requests: keep it local, or give "
@@ -78,7 +81,8 @@ def main(_) -> None:
     logging.getLogger("official_bert.server").setLevel(logging.INFO)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides the warning that the session loader, which TF Serving uses too, is old
     check_flags(FLAGS)
-    models = read_served(FLAGS.model_name, FLAGS.model_base_path, FLAGS.model_config_file, FLAGS.default_model)
+    models = read_served(FLAGS.model_name, FLAGS.model_base_path, FLAGS.model_config_file, FLAGS.default_model, FLAGS.models)
+    logging.getLogger("official_bert.server").info("loading %s", ", ".join(model.name for model in models))  # TensorFlow takes seconds
     from official_bert.server.server import Server
     _register_text_ops()
     server = Server(read_options(models, FLAGS))
@@ -91,25 +95,27 @@ def check_flags(values: Any) -> None:
     if max(values.rest_api_port, values.port) < 0:
         raise ValueError("--rest_api_port, --port: expected a port from 0 for REST, gRPC or both, got -1 twice")
     refuse_unread(values, [
-        (["model_name"], bool(values.model_base_path or not values.model_config_file),
-         "--model_base_path (--model_config_file has the names of its models)"),
+        (["model_name"], bool(values.model_base_path or not (values.model_config_file or values.models)),
+         "--model_base_path (--model_config_file has the names of its models, --models those of its folders)"),
         (["batching_parameters_file", "enable_per_model_batching_parameters", "run_cost"], values.enable_batching, "--enable_batching"),
         (["monitoring_config_file", "rest_api_timeout_in_ms", "body_seconds", "allowed_hosts", "allowed_origins", "default_model"],
          values.rest_api_port >= 0, "REST (a --rest_api_port from 0)")])
 
 
-def read_served(model_name: str, model_base_path: str, model_config_file: str, default_model: str = ""):
-    """Returns the models to serve: one, or those of a file."""
+def read_served(model_name: str, model_base_path: str, model_config_file: str, default_model: str = "", folder: str = ""):
+    """Returns the models to serve: one, those of a file, or those below a folder."""
     from official_bert.server.server_config import ServedModelConfig, read_models
-    from official_bert.server.version_folders import model_versions, why_no_versions
-    if bool(model_base_path) == bool(model_config_file):
-        raise ValueError("expected either --model_base_path or --model_config_file")
+    from official_bert.server.version_folders import find_models, model_versions, why_no_versions
+    ways = {"--model_base_path": model_base_path, "--models": folder, "--model_config_file": model_config_file}
+    if len(given := [name for name, value in ways.items() if value]) != 1:
+        raise ValueError(f"expected one of {', '.join(ways)}, got {' and '.join(given) or 'none'}")
     if model_config_file and not exists(model_config_file):
         raise ValueError(f"--model_config_file={model_config_file}: no such file")
-    if not model_config_file and (not model_name or set("/:") & set(model_name)):
+    if model_base_path and (not model_name or set("/:") & set(model_name)):
         raise ValueError(f"--model_name: expected a name without / and :, which addresses of REST have around it, got {model_name!r}")
     models = read_models(model_config_file) if model_config_file else [
-        ServedModelConfig(name=model_name, base_path=model_base_path)]
+        ServedModelConfig(name=name, base_path=path)
+        for name, path in (find_models(folder) if folder else {model_name: model_base_path}).items()]
     for model in models:  # checked now, before the seconds that TensorFlow takes to start
         if not model_versions(model.base_path):
             raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")

@@ -100,6 +100,7 @@ class ModelManager:
     def _start(self, name: str, version: Version) -> None:
         """Loads a version; a failure becomes its status and does not affect other versions."""
         version.state = "LOADING"
+        LOG.info("loading %s version %d", name, version.number)
         try:
             servable = self._load(name, version.number, version.folder)
         except Exception as error:

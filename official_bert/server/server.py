@@ -238,7 +238,7 @@ class Server:
         await starting
         started(self)
         await waiting
-        LOG.info("stopping")
+        LOG.info("stopping: %d requests under way are answered first, for %g s at most", self.handler.in_flight, self.options.drain_seconds)
         end = threading.Timer(self.options.drain_seconds + LEAVING_SECONDS, _leave)
         end.daemon = True
         end.start()

@@ -1,11 +1,13 @@
 """A model's folder as TF Serving lays it out: a folder for each version, named by its number."""
 
 import os
+import re
 from collections.abc import Mapping
 
 from official_bert import files
 
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+UNFINISHED = r"\.tmp\.\d+\.[0-9a-f]{8}/"  # what an export that is under way, or was killed, writes into (`files.written_folder`)
 
 
 def model_versions(base_path: str) -> Mapping[int, str]:
@@ -33,6 +35,38 @@ def _size_and_change(path: str) -> tuple[int, float]:
     status = os.stat(path)
     # The time of the inode too: copying with `cp -p` or rsync makes new files look old.
     return status.st_size, max(status.st_mtime, status.st_ctime)
+
+
+def find_models(folder: str) -> Mapping[str, str]:
+    """Finds the exported models below a folder, or in it: the folders of their versions by name, in the order of names.
+
+    A name is that of the folder that an export writes: NAME for NAME/text, NAME_ids for NAME/ids, and NAME itself for another layout.
+    Raises ValueError if there is none, if two have one name, or if addresses cannot hold a name.
+    """
+    if not files.is_folder(folder):
+        raise ValueError(f"--models={folder}: no such folder")
+    bases = {files.folder_of(files.folder_of(path)) for path in files.files_below(folder)
+             if os.path.basename(path) in MODEL_FILES and not re.search(UNFINISHED, path.removeprefix(folder))}
+    models: dict[str, str] = {}
+    for base in sorted(base for base in bases if model_versions(base)):
+        name = _name_of(base)
+        if set("/:") & set(name) or not name:
+            raise ValueError(f"--models={folder}: {base}: expected a folder whose name has no : in it, because it is the model's name")
+        if other := models.get(name):
+            raise ValueError(f"--models={folder}: expected different names of models, got {name} twice: {other} and {base}; rename a folder, "
+                             "or name them in a --model_config_file")
+        models[name] = base
+    if not models:
+        raise ValueError(f"--models={folder}: expected exported models below it, as run_export writes them (NAME/text/1/saved_model.pb), "
+                         "got none")
+    return dict(sorted(models.items()))
+
+
+def _name_of(base: str) -> str:
+    """The name of the model whose versions a folder has."""
+    path = base if files.is_remote(base) else os.path.abspath(base)
+    form, above = os.path.basename(path), os.path.basename(os.path.dirname(path))
+    return {"text": above, "ids": f"{above}_ids"}.get(form, form) if above else form
 
 
 def why_no_versions(base_path: str) -> str:

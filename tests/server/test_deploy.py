@@ -4,16 +4,25 @@
 session_bundle_config.proto and monitoring_config.proto describe them.
 """
 
+import fnmatch
 import importlib.metadata
+import json
 import re
+import subprocess
+import sys
 
+import made_serving
 import pytest
 import yaml
+from absl import flags
+from absl.testing import flagsaver
+from commands import imported_tool
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from official_bert.server import server_config
 from official_bert.server.batching import BatchingParameters
+from official_bert.server.server import ServerOptions
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 INT64, BOOL, STRING = ".google.protobuf.Int64Value", ".google.protobuf.BoolValue", ".google.protobuf.StringValue"
@@ -126,6 +135,47 @@ def test_compose_gives_flags_that_tf_serving_has_and_files_that_are_there(root, 
     assert {name for name in given if name.endswith("_file")} == {
         f"{name}_file" for name in ("model_config", "batching_parameters", "monitoring_config")}
     assert "enable_batching" in given and "enable_per_model_batching_parameters" in given
+
+
+def test_prometheus_waits_for_a_server_that_answers(compose):
+    assert compose["prometheus"]["depends_on"] == {"serving": {"condition": "service_healthy"}}
+    assert "9090/-/healthy" in compose["prometheus"]["healthcheck"]["test"][-1]
+
+
+@pytest.mark.slow
+def test_health_checks_hold_for_a_server_that_answers_and_for_none_else(root, compose, tmp_path):
+    program, *serving = compose["serving"]["healthcheck"]["test"]
+    (embedded,) = re.findall(r"^HEALTHCHECK .*\\\n    CMD (\[.*\])$", (root / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    checks = [serving, [sys.executable, *json.loads(embedded)[1:]]]
+    assert program == "CMD" and [check[1] for check in checks] == ["-c", "-c"]
+
+    def statuses(port):
+        return [subprocess.run([part.replace("8501", str(port)) for part in check], check=False, capture_output=True, timeout=30).returncode
+                for check in checks]
+
+    made_serving.write_model(tmp_path, 1)
+    options = ServerOptions(models=[server_config.ServedModelConfig(name="small", base_path=str(tmp_path))], rest_port=0, grpc_port=None,
+                            poll_seconds=0.1)
+    with made_serving.embedded(options) as running:
+        port = running.server.rest_port
+        assert statuses(port) == [0, 0]
+    assert 0 not in statuses(port)
+
+
+def test_the_image_has_what_its_build_reads_and_flags_that_the_command_has(root):
+    lines = (root / "deploy/Dockerfile").read_text()
+    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", lines, re.MULTILINE)
+    program, option, module, *arguments = json.loads(entry)
+    assert (program, option, module) == ("python", "-m", "official_bert.serve")
+    with imported_tool("serve", "official_bert/commands") as serve, flagsaver.flagsaver():
+        flags.FLAGS(["serve", *arguments])
+        serve.check_flags(flags.FLAGS)
+        assert flags.FLAGS.models == "/models" and flags.FLAGS.host == "0.0.0.0"  # which Docker publishes
+    assert re.search(r"^USER (?!root)", lines, re.MULTILINE)
+    kept = [line[1:] for line in (root / "deploy/Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert all(list(root.glob(pattern)) for pattern in kept)
+    read = re.findall(r'"?(requirements-\w+\.txt|README\.md)"', (root / "pyproject.toml").read_text())
+    assert read and all(any(fnmatch.fnmatch(name, pattern) for pattern in kept) for name in (*read, "setup.py", "pyproject.toml"))
 
 
 def test_containers_listen_on_this_machine_and_end_on_sigterm(compose):

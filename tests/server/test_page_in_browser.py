@@ -1,7 +1,9 @@
 """The page in a real headless browser: it shows what the API answers. Needs Debian's chromium and chromium-driver."""
 
+import json
 import os
 import shutil
+import subprocess
 
 import made_serving
 import pytest
@@ -122,10 +124,40 @@ def test_the_page_asks_for_a_token_where_one_is_needed(models, browser):
         browser.get(guarded.url)
         box = browser.find_element(By.ID, "token")
         wait(browser, box.is_displayed)
-        assert "Authorization: Bearer" in browser.find_element(By.ID, "result").text
+        assert "Whoever runs it has one for you" in browser.find_element(By.ID, "locked").text
+        box.send_keys("not-the-token-of-this-server\t")
+        error = wait(browser, lambda: browser.find_elements(By.CLASS_NAME, "error"))[0]
+        assert error.text == "The server does not know this token."
+        box.clear()
         box.send_keys(token + "\t")
         wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#model option"))
         assert browser.find_element(By.CSS_SELECTOR, "#model option").text == base.name
+
+
+def test_the_request_as_curl_gets_the_same_answer_in_a_shell(models, browser):
+    from selenium.webdriver.common.by import By
+    ask(browser, models.url, "blank", text="The surveyor's [MASK] \"met\" $HOME; `x` \\ Núñez")
+    browser.find_element(By.ID, "curl").click()
+    line = wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#result pre"))[0].text
+    assert wait(browser, lambda: browser.find_element(By.CSS_SELECTOR, "#result .note").text).startswith(("Copied", "Selected"))
+    done = subprocess.run(["bash", "-c", line.replace("curl ", "curl --silent ", 1)], capture_output=True, text=True, check=True)
+    with RestClient(models.url, "blank") as client:
+        (answer,) = client.predict(["The surveyor's [MASK] \"met\" $HOME; `x` \\ Núñez"])
+    (row,) = json.loads(done.stdout)["predictions"]
+    assert row["tokens"][0] == answer["tokens"][0] and row["probabilities"][0] == pytest.approx(answer["probabilities"][0], abs=1e-5)
+
+
+def test_the_page_fits_a_telephone(models, browser):
+    from selenium.webdriver.common.by import By
+    size = browser.get_window_size()
+    browser.set_window_size(420, 900)
+    try:
+        ask(browser, models.url, "classes", text="it rained", text_pair="Señora")
+        browser.find_element(By.ID, "curl").click()
+        wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#result pre"))
+        assert browser.execute_script("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    finally:
+        browser.set_window_size(size["width"], size["height"])
 
 
 def test_an_answer_is_marked_in_its_passage(models, browser):

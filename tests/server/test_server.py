@@ -120,6 +120,7 @@ def test_mistakes_give_one_line(demo_root, arguments, message):
     ("--rest_api_port=-1", "--rest_api_port, --port: expected a port from 0"),  # gRPC is off unless it is asked for
     ("--rest_api_port=-1 --port=-1", "--rest_api_port, --port: expected a port from 0"),
     ("--model_name=mine --model_config_file=x", "--model_name: expected --model_base_path"),
+    ("--model_name=mine --models=x", "--model_name: expected --model_base_path"),
     ("--batching_parameters_file=x --enable_batching=false", "--batching_parameters_file: expected --enable_batching beside it"),
     ("--enable_per_model_batching_parameters --noenable_batching", "--enable_per_model_batching_parameters: expected"),
     ("--run_cost=0 --enable_batching=false", "--run_cost: expected --enable_batching"),
