@@ -23,8 +23,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, such as models/NAME/text.")
 flags.DEFINE_string("model_name", "default", "The name under which --model_base_path is served.")
 flags.DEFINE_string("model_config_file", "", "Several models: TF Serving's model configuration (text).")
-flags.DEFINE_string("models", "", "Several models: every exported model below this folder when the server starts. NAME/text is served as NAME, "
-                    "NAME/ids as NAME_ids.")
+flags.DEFINE_string("models", "", "Several models: every exported model below this folder when the server starts. NAME/text is served as "
+                    "NAME, NAME/ids as NAME_ids.")
 flags.DEFINE_string("default_model", "", "The model that answers requests which name none (/embed, /rerank); empty: the only one, if "
                     "there is only one.")
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may send requests: keep it local, or give "

@@ -53,8 +53,8 @@ def find_models(folder: str) -> Mapping[str, str]:
         if set("/:") & set(name) or not name:
             raise ValueError(f"--models={folder}: {base}: expected a folder whose name has no : in it, because it is the model's name")
         if other := models.get(name):
-            raise ValueError(f"--models={folder}: expected different names of models, got {name} twice: {other} and {base}; rename a folder, "
-                             "or name them in a --model_config_file")
+            raise ValueError(f"--models={folder}: expected different names of models, got {name} twice: {other} and {base}; rename a "
+                             "folder, or name them in a --model_config_file")
         models[name] = base
     if not models:
         raise ValueError(f"--models={folder}: expected exported models below it, as run_export writes them (NAME/text/1/saved_model.pb), "

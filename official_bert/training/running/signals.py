@@ -1,10 +1,10 @@
 """What a user or a scheduler asks of a run by signals: a checkpoint, or a checkpoint and the end."""
 
+from official_bert.command_line import told_at_once
+
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
-
-from official_bert.command_line import told_at_once
 
 FINISHING = "first finishes the steps or the evaluation under way and saves; a second Ctrl-C ends without saving"
 
