@@ -232,6 +232,8 @@ def refuse_nan(values: Any) -> None:
     for name in values:
         if isinstance(value := values[name].value, float) and math.isnan(value):
             raise ValueError(f"--{name}: expected a number, got {value}")
+
+
 @contextlib.contextmanager
 def told_at_once(tell: Callable[[str], None]) -> Iterator[None]:
     """Calls `tell` with the name of SIGINT or SIGTERM when it comes, unless the process ends of it at once.
@@ -287,7 +289,6 @@ def run_main(main: Any) -> None:
             print(f"of 2018, without meaning here: {', '.join(without)}", file=sys.stderr)
         try:
             refuse_nan(flags.FLAGS)
-            return main(arguments)
             with _silence_told():
                 return main(arguments)
         except (ValueError, OSError) as error:
