@@ -109,10 +109,10 @@ def leave_out(model, names: str):
 
 def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
     """Returns three rows of random tokens and segments, of different lengths."""
-    rng, length = np.random.default_rng(0), min(32, config.max_position_embeddings)
+    rng, length = np.random.default_rng(0), min(32, config.longest_row)
     mask = (np.arange(length) < np.array([[length], [length // 2], [length - 1]])).astype(np.int32)
     return {"input_ids": rng.integers(0, config.vocab_size, mask.shape, np.int32) * mask, "input_mask": mask,
-            "segment_ids": rng.integers(0, config.type_vocab_size, mask.shape, np.int32) * mask,
+            "segment_ids": rng.integers(0, max(config.type_vocab_size, 1), mask.shape, np.int32) * mask,
             "masked_lm_positions": rng.integers(0, length // 2, (3, 4), np.int32)}
 
 

@@ -8,6 +8,8 @@ import pytest
 from commands import SERVE, ask
 from safetensors.numpy import load_file
 
+import official_bert
+
 QUICK = ("--init_checkpoint=hf --set=training.epochs=1 --set=training.batch_size=4 --set=options.max_seq_length=48 "
          "--set=training.report=false --allow_same_data")
 SENTENCE = "The O\nferryman B-PER\nJones I-PER\ncrosses O\nRhine B-LOC\n. O\n"
@@ -55,6 +57,24 @@ def test_a_published_relative_learns_more_words_and_goes_back(family):
     written, before = load_file(family.folder / "back/model.safetensors"), load_file(family.folder / "hf/model.safetensors")
     assert written.keys() <= before.keys() and len(written) > 50
     assert all(written[name].shape == before[name].shape for name in written)
+
+
+@pytest.mark.slow
+def test_a_published_relative_goes_on_at_1024_tokens(family):
+    (family.folder / "text.txt").write_text("\n\n".join(["\n".join(made_tokenizers.TEXT * 6)] * 3) + "\n")
+    family.types("python tools/resize_checkpoint.py --init_checkpoint=hf --output_dir=long --max_seq_length=1024 --positions=repeat",
+                 messages=(".*",))
+    family.types("python tools/create_pretraining_data.py --input_file=text.txt --output_file=text.tfrecord --vocab_file=long "
+                 "--max_seq_length=1024 --max_predictions_per_seq=160 --sentence_task=none --dupe_factor=2", messages=(".*",))
+    told = family.types("python tools/inspect_records.py --input_file=text.tfrecord --vocab_file=long", messages=(".*",)).out
+    assert "of 1024 tokens" in told and "label 0: <s>" in told
+    family.types("python -m official_bert.run_pretraining --init_checkpoint=long --input_file=text.tfrecord --output_dir=runs/long "
+                 "--num_train_steps=2 --max_seq_length=1024 --max_predictions_per_seq=160 --set=training.batch_size=2 "
+                 "--set=optimizer.warmup_steps=1 --set=options.sentence_task=none", messages=(".*",))
+    family.types("python -m official_bert.run_export --checkpoint=runs/long --output=models/long --warmup_batch_sizes=", messages=(".*",))
+    texts = [" ".join(made_tokenizers.TEXT[:3] * 4) + " the <mask> boat"]
+    answers = [official_bert.Predictor(str(family.folder / folder))(texts)[0]["tokens"] for folder in ("runs/long", "models/long")]
+    assert answers[0] == answers[1] and len(answers[0]) == 1  # a blank far behind the old table's end
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.nda
     mask = np.ones(shape, np.int32)
     mask[1:, ..., (length + 1) // 2:] = 0
     values: dict[str, np.ndarray] = {
-        "input_ids": rng.integers(0, sizes["vocab_size"], shape), "segment_ids": rng.integers(0, sizes["type_vocab_size"], shape),
+        "input_ids": rng.integers(0, sizes["vocab_size"], shape), "segment_ids": rng.integers(0, max(sizes["type_vocab_size"], 1), shape),
         "masked_lm_positions": rng.integers(0, (length + 1) // 2, (rows, 2))}
     values = {name: (value * mask if value.shape == shape else value).astype(np.int32) for name, value in values.items()}
     return {name: {**values, "input_mask": mask}[name] for name in served.ids_inputs}
