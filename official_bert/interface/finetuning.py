@@ -170,7 +170,8 @@ def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placem
             print(f"{run.path}: other than in training: {'; '.join(told)}")
     if steps.train or steps.evaluate:
         measured_steps = Steps(train=steps.train, evaluate=steps.evaluate)
-        metrics = runs.FineTuning(task, files, run, placement, init_checkpoint, measured_steps, best, opened=steps).carry_out()
+        metrics = runs.FineTuning(task, files, run, placement, init_checkpoint, measured_steps, best, opened=steps,
+                                  named_results=False).carry_out()
         if steps.evaluate and is_first_worker(placement):
             results: dict[str, float] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
             if run.has_weights(best):

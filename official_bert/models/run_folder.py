@@ -17,6 +17,7 @@ from typing import Any
 from absl import logging
 
 from official_bert.config import Config, load_config, save_config
+from official_bert.data.table_files import PACKED
 from official_bert.files import (
     absolute,
     exists,
@@ -41,10 +42,16 @@ LOG_FILE, EVAL_LOG_FILE, BOARD_FOLDER = "log.jsonl", "eval_log.jsonl", "tensorbo
 WITHOUT_WEIGHTS = "one without weights: no checkpoint found there"
 BEST_FOLDER, METRIC_FILE, TUNED_FILE = "best", "metric.json", "tuned.json"
 ORIGIN_FILE, REWINDS_FILE, SEARCH_FILE, RESULTS_FILE = "data.json", "rewinds.json", "search.json", "eval_results.txt"
-CARD_FILE = "README.md"
+CARD_FILE, EVALUATIONS_FILE = "README.md", "evaluations.json"
 CHECKPOINT, STATE_FILE, LOCK_FILE = "ckpt", "checkpoint", ".lock"
 NUMBERED = re.compile(r"(.+)-(\d+)")
 NAMED_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"', re.MULTILINE)  # in TensorFlow's state file
+
+
+def _named(file: str, evaluation: str) -> str:
+    """Returns the name of a file of results, `report.NAME.html` for an evaluation with a name."""
+    stem, ending = os.path.splitext(file)
+    return f"{stem}.{evaluation}{ending}" if evaluation else file
 
 
 def step_of(prefix: str) -> int:
@@ -315,9 +322,38 @@ class RunFolder:
             logging.warning("%s: its last line is broken; every checkpoint is evaluated again", path)
             return {}
 
-    def write_results(self, metrics: Mapping[str, float]) -> None:
-        """Writes `eval_results.txt`, sorted by name as in 2018."""
-        with written_whole(self.file(RESULTS_FILE)) as file:
+    def name_of_evaluation(self, data_file: str, digest: str) -> str:
+        """Returns the part of the names of an evaluation's results that tells it from that of the run's own data, "" for that one: the
+        stem of the evaluated file. `digest` is that of its content, "" for a part of the training file.
+
+        Raises ValueError if results of another file with this stem are there.
+        """
+        evaluated = self._evaluated
+        own = evaluated.get("", self.origin.get("eval", ""))
+        if not digest or digest == own or not exists(self.file(RESULTS_FILE)):
+            return ""
+        unpacked, ending = os.path.splitext(os.path.basename(data_file))
+        stem = os.path.splitext(unpacked)[0] if ending.lower() in PACKED else unpacked
+        if evaluated.get(stem, digest) != digest:
+            taken = self.file(_named(RESULTS_FILE, stem))
+            raise ValueError(f"--eval_file={data_file}: {taken} has the results of another file of this name; rename the file")
+        return stem
+
+    @property
+    def _evaluated(self) -> dict[str, str]:
+        """The digests of the files of evaluations whose results are here, by their names."""
+        path = self.file(EVALUATIONS_FILE)
+        return read_json(path) if self.path and exists(path) else {}
+
+    def write_results(self, metrics: Mapping[str, float], evaluation: str = "", digest: str = "") -> None:
+        """Writes `eval_results.txt`, sorted by name as in 2018, and notes the digest of the data if it is given.
+
+        The results of an `evaluation` with a name of its own are in `eval_results.NAME.txt`.
+        """
+        if digest:
+            with written_whole(self.file(EVALUATIONS_FILE)) as file:
+                json.dump(self._evaluated | {evaluation: digest}, file)
+        with written_whole(self.file(_named(RESULTS_FILE, evaluation))) as file:
             file.writelines(f"{name} = {'undefined' if math.isnan(value) else value}\n" for name, value in sorted(metrics.items()))
 
     @property

@@ -29,12 +29,16 @@ img { background: white; height: auto; max-width: 100%; }
 """
 
 
-def write_report(title: str, sections: Sequence[Section], folder: str, markdown: bool = False) -> list[str]:
-    """Writes the files whole into a folder and returns their paths; `markdown`: that form as well, with its pictures beside it."""
+def write_report(title: str, sections: Sequence[Section], folder: str, markdown: bool = False, evaluation: str = "") -> list[str]:
+    """Writes the files whole into a folder and returns their paths; `markdown`: that form as well, with its pictures beside it.
+
+    Those of an `evaluation` with a name of its own are `report.NAME.html` and `report.NAME.json`.
+    """
     files = {JSON_FILE: as_json(title, sections), PAGE_FILE: as_page(title, sections)} | (as_markdown(title, sections) if markdown else {})
     written = []
     for name, text in files.items():
-        written.append(os.path.join(folder, name))
+        stem, ending = os.path.splitext(name)
+        written.append(os.path.join(folder, f"{stem}.{evaluation}{ending}" if evaluation else name))
         with written_whole(written[-1]) as file:
             file.write(text)
     return written

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -75,6 +76,7 @@ class FineTuning:
     report: Callable[[str], None] = print
     opened: Steps | None = None  # the steps whose data are opened and checked before training; by default `steps`
     given: Collection[str] = ()  # the keys that the user gives: what an evaluation tuned yields to them
+    named_results: bool = True  # whether results on other data than the run's own get names of their own, beside the run's
 
     @property
     def _best(self) -> bool:
@@ -89,17 +91,29 @@ class FineTuning:
         if first and (constant := self.task.constant_answers(self.files, self.steps)):
             return _write_constant(constant, self.run, self.report)
         with _forgotten_gradients():
+            evaluation_name = self._evaluation_name()
             measured = self._train(first) if self.steps.train else self._evaluate() if self.steps.evaluate else Measured(self.task)
             if first and self.steps.evaluate and measured.metrics:
-                self._write_results(measured)
+                self._write_results(measured, evaluation_name)
             if first and self.steps.predict:
                 self._predict(measured)
             if first and self.steps.train:
                 self._write_card(measured)
             if first and self.task.config.training.report and measured.metrics:
                 for resolved, predictions in measured.examined:
-                    self._write_report(resolved, predictions, measured.metrics)
+                    self._write_report(resolved, predictions, measured.metrics, evaluation_name)
         return measured.metrics
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        """The digest of the data to evaluate on, "" if they are a part of the training file."""
+        return self.task.data_digests(self.files, self.steps).get("eval", "")
+
+    def _evaluation_name(self) -> str:
+        """Returns what tells the files about this evaluation from those about the run's own data. Raises ValueError if it is taken."""
+        if self.steps.train or not (self.steps.evaluate and self.named_results and is_first_worker(self.placement)):
+            return ""
+        return self.run.name_of_evaluation(str(next(filter(None, self.task.data(self.files)["eval"]), "")), self._digest)
 
     def _train(self, first: bool) -> Measured:
         if kept := self.run.best_of_search:
@@ -121,8 +135,8 @@ class FineTuning:
                                       lambda *pair: examined.append(pair))
         return Measured(task, metrics, examined)
 
-    def _write_results(self, measured: Measured) -> None:
-        self.run.write_results(measured.metrics)
+    def _write_results(self, measured: Measured, evaluation_name: str) -> None:
+        self.run.write_results(measured.metrics, evaluation_name, self._digest)
         if not self.steps.train:
             store_tuned(measured.task, measured.metrics, self.run, self._best, self.report)
 
@@ -156,7 +170,7 @@ class FineTuning:
         if write_card(path, card):
             self.report(f"wrote {path}")
 
-    def _write_report(self, resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float]) -> None:
+    def _write_report(self, resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float], evaluation_name: str) -> None:
         """Writes the page about an evaluation and its JSON; reports the tables that the task wants on the screen."""
         from official_bert.reports import page, run_sections  # matplotlib takes a second
         config, held_out = resolved.task.config, resolved.held_out
@@ -167,7 +181,8 @@ class FineTuning:
         sections = [run_sections.metrics_section(metrics), *own, *filter(None, (curves, cut))]
         for line in page.as_lines(sections):
             self.report(line)
-        self.report(f"wrote {', '.join(page.write_report(f'{config.task}: {_title(self.run)}', sections, self.run.path))}")
+        title = ": ".join(filter(None, (config.task, _title(self.run), evaluation_name)))
+        self.report(f"wrote {', '.join(page.write_report(title, sections, self.run.path, evaluation=evaluation_name))}")
 
 
 def _title(run: RunFolder) -> str:

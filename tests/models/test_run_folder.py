@@ -144,3 +144,16 @@ def test_a_moved_folder_of_2018_gives_its_checkpoint_without_errors_of_tensorflo
             f"assert formats.find_prefix({str(tmp_path)!r}).endswith('model.ckpt-30')")
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "ERROR" not in done.stderr and "gone" not in done.stderr, done.stderr
+
+
+def test_evaluations_on_other_data_have_names_of_their_own(tmp_path):
+    run = RunFolder(str(tmp_path))
+    assert run.name_of_evaluation("a/dev.csv.gz", "one") == ""  # the first one of a folder without results
+    run.write_results({"f1": 0.5}, digest="one")
+    assert run.name_of_evaluation("elsewhere/moved.csv", "one") == "" and run.name_of_evaluation("train.csv", "") == ""
+    assert run.name_of_evaluation("b/dev.csv.gz", "two") == "dev" and run.name_of_evaluation("dev.v2.csv", "two") == "dev.v2"
+    run.write_results({"f1": 0.25}, "dev", "two")
+    assert (tmp_path / "eval_results.txt").read_text() == "f1 = 0.5\n" and (tmp_path / "eval_results.dev.txt").read_text() == "f1 = 0.25\n"
+    assert run.name_of_evaluation("c/dev.csv", "two") == "dev"
+    with pytest.raises(ValueError, match=r"--eval_file=c/dev\.csv: .*eval_results\.dev\.txt has the results of another file of this name"):
+        run.name_of_evaluation("c/dev.csv", "three")

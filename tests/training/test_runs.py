@@ -1,5 +1,6 @@
 """Fine-tunes every task once from its published files: trains, evaluates, answers, and evaluates again alone."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -79,6 +80,24 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     alone = FineTuning(load_task(stored), data_files(**files), run, Placement(), steps=Steps(train=False), report=lambda _: None)
     again = alone.carry_out()
     assert {key: again[key] for key in metrics} == pytest.approx(metrics, rel=1e-5, abs=1e-5)
+    if name == "ner":
+        check_evaluation_on_another_file(alone, output)
+
+
+def check_evaluation_on_another_file(alone, output):
+    """Requires that results on other data stand beside those on the run's own, and that a second file of one name is refused."""
+    before = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file() and path.name != "evaluations.json"}
+    path = output.parent / "later/news.txt"
+    path.parent.mkdir()
+    path.write_text("Anna\tB-PER\n\nrain\tO\n")
+    later = dataclasses.replace(alone, files=dataclasses.replace(alone.files, eval_file=str(path)))
+    later.carry_out()
+    after = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file() and path.name != "evaluations.json"}
+    assert before.items() <= after.items() and after.keys() - before.keys() == {
+        "eval_results.news.txt", "report.news.html", "report.news.json"}
+    path.write_text("rain\tO\n")
+    with pytest.raises(ValueError, match=r"later/news\.txt: .*eval_results\.news\.txt has the results of another file of this name"):
+        dataclasses.replace(later).carry_out()
 
 
 @pytest.mark.parametrize("given", ["predict_file", "train_file"])
