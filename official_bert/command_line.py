@@ -68,7 +68,10 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import math
+import re
+import shutil
 import signal
+import tempfile
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -78,7 +81,7 @@ from absl import app, flags, logging
 
 from official_bert.config import STRATEGIES, refuse_unused
 from official_bert.copies import original_paths
-from official_bert.files import disk_full_reason
+from official_bert.files import disk_full_reason, is_remote
 
 T = TypeVar("T")
 # The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
@@ -114,6 +117,7 @@ WITHOUT_MEANING: Mapping[str, tuple[str, str]] = types.MappingProxyType({
     "use_one_hot_embeddings": ("boolean", "tables are read by gathering rows on every device"),
     "verbose_logging": ("boolean", "what is left out is counted and shown without it"),
     "predict_batch_size": ("integer", "--eval_batch_size is the size of every batch without training")})
+FULL = 1 << 20  # bytes: a disk that has fewer free is full
 NO_MEANING = "2018: has no meaning here: "
 # What 2018's run_pretraining.py does if nothing else is said, and the other keys that say the same in another way.
 PRE_TRAINING_OF_2018: Mapping[str, Any] = types.MappingProxyType({
@@ -281,6 +285,25 @@ def _silence_told() -> Iterator[None]:
             ended.set()
 
 
+def is_nameless(error: Exception) -> bool:
+    """Whether an error is that of a full disk, and its text names no file."""
+    return isinstance(error, OSError) and error.filename is None and bool(disk_full_reason(error))
+
+
+def full_places(values: Any) -> str:
+    """Returns which of the paths on the command line, and of this machine's temporary files, lie on full disks; "" for none."""
+    paths = {f"--{name}={values[name].value}": str(values[name].value) for name in values
+             if values[name].present and isinstance(values[name].value, str) and values[name].value}
+    found = []
+    for told, path in {**paths, tempfile.gettempdir(): tempfile.gettempdir()}.items():
+        folder = os.path.abspath(os.path.expanduser(path))
+        while not os.path.isdir(folder) and len(folder) > 1:
+            folder = os.path.dirname(folder)
+        if not is_remote(path) and shutil.disk_usage(folder).free < FULL:
+            found.append(told)
+    return f" (on a full disk: {', '.join(found)})" if found else ""
+
+
 def run_main(main: Any) -> None:
     """Runs an absl main; a user's mistake (ValueError, OSError), Ctrl-C and the death of a worker process give one line and status 1."""
     def checked_main(arguments):
@@ -293,7 +316,7 @@ def run_main(main: Any) -> None:
                 return main(arguments)
         except (ValueError, OSError) as error:
             message = original_paths(" ".join(str(error).split()))
-            raise SystemExit(f"error: {message}") from None
+            raise SystemExit(f"error: {message}{full_places(flags.FLAGS) if is_nameless(error) else ''}") from None
         except KeyboardInterrupt:
             raise SystemExit(STOPPED) from None
         except concurrent.futures.BrokenExecutor:
@@ -306,10 +329,11 @@ def run_main(main: Any) -> None:
                 raise
             raise SystemExit(f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}") from None
         except Exception as error:
+            if reason := disk_full_reason(error):
+                message = re.sub(r"\{\{.*?\}\} *|\[Op:.*?\]", "", " ".join(str(error).split()))  # TensorFlow's names of its operations
+                raise SystemExit(f"error: {reason}: {original_paths(message)}{full_places(flags.FLAGS)}") from None
             if not isinstance(error, MemoryError) and type(error).__name__ != "ResourceExhaustedError":  # that of TensorFlow
                 raise
-            if reason := disk_full_reason(error):
-                raise SystemExit(f"error: {reason}: {original_paths(' '.join(str(error).split()))}") from None
             raise SystemExit("error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), "
                              "shorter sequences or a smaller model take less") from None
     app.run(checked_main)

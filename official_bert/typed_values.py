@@ -42,8 +42,8 @@ def did_you_mean(name: str, keys: Iterable[str]) -> str:
 def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] = ()) -> T:
     """Makes dataclass `cls` from a parsed YAML mapping.
 
-    Raises ValueError, naming the dotted key, for unknown keys and for values of another type. `keys` are those of the whole of which
-    `cls` is a section: an unknown key may belong to another one.
+    Raises ValueError, naming the dotted key, for unknown and missing keys and for values of another type. `keys` are those of the whole
+    of which `cls` is a section: an unknown key may belong to another one.
     """
     keys = keys or dotted_keys(cls)
     kinds = typing.get_type_hints(cls)
@@ -53,6 +53,9 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
         asked = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
         own = next((f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict), "")
         raise ValueError(f"{where}: unknown keys {unknown}; {asked or f'known: {sorted(kinds)}{own}'}")
+    if missing := [field.name for field in dataclasses.fields(cls) if field.name not in values  # type: ignore[arg-type]
+                   and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING]:
+        raise ValueError(f"{where}: missing keys {missing}")
     typed = {key: _typed(kinds[key], value, f"{where}.{key}", keys) for key, value in values.items()}
     built = cls(**typed)  # says more about some numbers
     for key, value in typed.items():
@@ -133,8 +136,8 @@ class _TooLargeError(yaml.YAMLError):
     """YAML of a few bytes that would fill the memory."""
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
+class _BoundedLoader(yaml.SafeLoader):
+    """Refuses more aliases than people write."""
 
     aliases = 0
 
@@ -144,6 +147,10 @@ class _StrictLoader(yaml.SafeLoader):
             if self.aliases > MOST_ALIASES:
                 raise _TooLargeError(f"expected at most {MOST_ALIASES} aliases (*name), got more")
         return super().compose_node(parent, index)
+
+
+class _StrictLoader(_BoundedLoader):
+    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
 
     def construct_object(self, node, deep=False):
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
@@ -166,13 +173,16 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(text: str, path: str) -> Any:
-    """Returns the value in a YAML file's text. Raises ValueError, naming the file, and the line of a refused value, for anything else."""
+def read_yaml(text: str, path: str, may_merge: bool = False) -> Any:
+    """Returns the value in a YAML file's text. Raises ValueError, naming the file, and the line of a refused value, for anything else.
+
+    With `may_merge`, mappings may take in others (`<<: *name`); then keys that stand there twice are not seen.
+    """
     try:
-        return _loaded(text, path)
+        return _loaded(text, path, _BoundedLoader if may_merge else _StrictLoader)
     except _Refused as error:
         raise ValueError(f"{path}:{error.line}: {error}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, *WRONG_SCALAR) as error:
         raise ValueError(f"{path}: not valid YAML: {_said(error)}") from None
 
 
@@ -186,8 +196,8 @@ def read_yaml_value(text: str, where: str) -> Any:
         raise ValueError(f"{where}: {text[:60]!r} is not a YAML value") from None
 
 
-def _loaded(text: str, name: str) -> Any:
-    loader = _StrictLoader(text)
+def _loaded(text: str, name: str, kind: type[_BoundedLoader] = _StrictLoader) -> Any:
+    loader = kind(text)
     loader.name = name
     node = loader.get_single_node()
     if node is None:

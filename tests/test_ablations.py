@@ -37,6 +37,23 @@ def test_every_row_of_every_scale_is_a_valid_configuration(plans, scale):
             load_task(build(Config, plan.finetuning(row, task)))
 
 
+@pytest.mark.parametrize(("text", "told"), [
+    ("", ": expected a mapping, got None"), ("[[1]]", r": expected a mapping, got \[\[1\]\]"), ("a: [1, ", ": not valid YAML"),
+    ("\0", ": not valid YAML"), ("scales: {}", r": missing keys \['tasks', 'rows', 'task_sets', 'suites'\]"),
+    ("!!python/object/apply:os.system ['true']", ": not valid YAML"), ("a: !!int x", ": not valid YAML"),
+    ("{scales: 1, tasks: {}, rows: {}, task_sets: {}, suites: {}}", "scales: expected a mapping, got 1"),
+    ("{scales: {}, tasks: {}, rows: {}, task_sets: {}, suites: {}}", "--scale: expected one of , got small"),
+    ("{scales: {small: {pretraining: x}}, tasks: {}, rows: {}, task_sets: {}, suites: {}}", r"scales.small: missing keys \['vocab_size', "),
+    ("{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: {}, "
+     "suites: {s: [b]}}",     ": suites: expected names of a, got b"),
+    ("{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: {}, suites: {}}",
+     ": rows: expected names of , got usual")])
+def test_another_file_than_one_of_suites_is_refused(tmp_path, text, told):
+    (tmp_path / "other.yaml").write_text(text)
+    with pytest.raises(ValueError, match=told):
+        Plan.read(str(ROOT), "small", str(tmp_path / "other.yaml"))
+
+
 def test_rows_of_the_budget_are_valid_and_measured_on_the_same_masks():
     plan = Plan.read(str(ROOT), "wikipedia", "budget.yaml")
     held_out = generator_flags(usually_masked(plan.pretraining("baseline")), {}, 1)

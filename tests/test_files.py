@@ -7,10 +7,11 @@ import signal
 import stat
 import subprocess
 import sys
+import types
 
 import pytest
 import tensorflow as tf
-from absl import app
+from absl import app, flags
 
 from official_bert import command_line, files
 
@@ -195,7 +196,8 @@ def test_a_private_folder_is_its_users_alone(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_told_from_too_little_memory(tmp_path, monkeypatch, capsys):
-    full = tf.errors.ResourceExhaustedError(None, None, f"{tmp_path}/variables/part-0; No space left on device [Op:SaveV2]")
+    full = tf.errors.ResourceExhaustedError(
+        None, None, f"{{{{node SaveV2}}}} {tmp_path}/variables/part-0; No space left on device [Op:SaveV2]")
     memory = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape [8,8]")
     assert files.disk_full_reason(full) == "No space left on device" and not files.disk_full_reason(memory)
     assert files.disk_full_reason(OSError(errno.EFBIG, "x")) == "File too large" and not files.disk_full_reason(OSError(errno.EACCES, "x"))
@@ -209,3 +211,15 @@ def test_a_full_disk_is_told_from_too_little_memory(tmp_path, monkeypatch, capsy
         return str(stopped.value)
     assert run(full).startswith(f"error: No space left on device: {tmp_path}/variables/part-0") and "batches" not in run(full)
     assert run(memory).startswith("error: out of memory; smaller batches")
+    # Errors without a file's name, also those of other libraries: the paths of the command line that lie on a full disk are told.
+    values = flags.FlagValues()
+    for name in ("output_dir", "input_file", "vocab_file"):
+        flags.DEFINE_string(name, None, "", flag_values=values)
+    values(["command", f"--output_dir={tmp_path}/new/run", "--input_file=elsewhere.txt"])
+    monkeypatch.setattr(flags, "FLAGS", values)
+    monkeypatch.setattr(command_line.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=(str(tmp_path) != path) << 30))
+    told = f"No space left on device (on a full disk: --output_dir={tmp_path}/new/run)"
+    assert run(OSError(errno.ENOSPC, "No space left on device")) == f"error: [Errno 28] {told}"
+    assert run(OSError(errno.ENOSPC, "No space left on device", "a")) == "error: [Errno 28] No space left on device: 'a'"
+    other = type("SafetensorError", (Exception,), {})("I/O error: No space left on device")
+    assert run(other) == f"error: No space left on device: I/O error: {told}"

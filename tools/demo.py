@@ -25,7 +25,7 @@ from absl import flags
 from official_bert.data import records
 from official_bert.data.pretraining.yield_report import MOST_LOST
 from official_bert.data.raw_text import scripts
-from official_bert.files import read_log
+from official_bert.files import absolute, exists, find_files, read_log
 from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab_learning import DELETED, count_characters
@@ -65,6 +65,12 @@ def run(*command: str) -> None:
     finished = subprocess.run([sys.executable, *command], cwd=ROOT, check=False)
     if finished.returncode:
         raise SystemExit(finished.returncode)
+
+
+def from_here(corpus: str) -> str:
+    """Returns the user's paths and globs as absolute ones: the commands run in this project's folder. Raises ValueError for no file."""
+    find_files(corpus, "--corpus")
+    return ",".join(absolute(pattern) for pattern in corpus.split(",") if pattern)
 
 
 def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathlib.Path) -> list[list[str]]:
@@ -158,11 +164,12 @@ def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tup
 def main(_) -> None:
     """Runs every step and prints the held-out loss beside that of the unigram distribution."""
     begin = time.monotonic()
+    raw = from_here(FLAGS.corpus) if FLAGS.corpus else ""
+    config = absolute(FLAGS.config) if exists(FLAGS.config) else FLAGS.config  # or a name of configs/
     output = pathlib.Path(FLAGS.output_dir).absolute()
     output.mkdir(parents=True, exist_ok=True)
     names = ("corpus.txt", "train.txt", "held_out.txt", VOCAB_FILE)
     prepared, train, held_out, vocab = (output / name for name in names)
-    raw = FLAGS.corpus
     if not raw:
         raw = str(output / "reference.jsonl")
         rows = (json.dumps({"text": text}) for text in reference_documents())
@@ -180,7 +187,7 @@ def main(_) -> None:
     unigram = unigram_loss(str(train.with_suffix(".tfrecord")), str(held_out.with_suffix(".tfrecord")),
                            len(tokenizer.vocab))
     model = output / "model"
-    run("-m", "official_bert.run_pretraining", f"--config={FLAGS.config}", f"--vocab_file={vocab}",
+    run("-m", "official_bert.run_pretraining", f"--config={config}", f"--vocab_file={vocab}",
         f"--input_file={train.with_suffix('.tfrecord')}", f"--eval_input_file={held_out.with_suffix('.tfrecord')}",
         f"--output_dir={model}", casing, f"--set=model.vocab_size={len(tokenizer.vocab)}",
         *(f"--set={override}" for override in FLAGS.set))

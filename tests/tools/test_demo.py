@@ -26,6 +26,14 @@ def test_the_language_reference_becomes_prose_without_repeats(demo):
     assert not any("::=" in line or line.startswith(">>>") for line in paragraphs)
 
 
+def test_paths_are_those_of_the_folder_in_which_it_is_started(demo, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("Text.\n")
+    monkeypatch.chdir(tmp_path)
+    assert demo.from_here(f"*.txt,{tmp_path}/a.txt") == f"{tmp_path}/*.txt,{tmp_path}/a.txt"
+    with pytest.raises(ValueError, match="--corpus: no file matches 'b.txt'"):
+        demo.from_here("b.txt")
+
+
 def test_held_out_documents_are_not_trained_on(demo, tmp_path):
     prepared = tmp_path / "corpus.txt"
     prepared.write_text("\n\n".join(f"One {n}.\nTwo {n}." for n in range(60)) + "\n")

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.long_work.preflight import check_disk
 from official_bert.files import written_folder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, encoder_within, weights_by_name
@@ -183,6 +184,8 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
         raise ValueError(f"--to={name}: holds a list of WordPieces alone, and {model.origin} has another tokenizer; "
                          "expected ours or hugging_face")
     with written_folder(folder) as temporary:
+        # HDF5 ends the whole process if the disk is full.
+        check_disk({temporary: sum(weight.nbytes for weight in model.weights.values())}, f"the checkpoint {folder}")
         return module_of(name).write(model, temporary)
 
 

@@ -5,11 +5,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from official_bert.config import inherited_and_own, merge
 from official_bert.files import read_text
-from official_bert.typed_values import build
+from official_bert.typed_values import build, read_yaml
 
 COMMON = "baseline"  # the row whose held-out records measure all rows, and whose configuration is that of the scale
 
@@ -53,6 +51,17 @@ class Row:
     tasks: str = "usual"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Suites:
+    """A file of tools/ablations."""
+
+    scales: dict[str, Scale]
+    tasks: dict[str, TaskEntry]
+    rows: dict[str, Row]
+    task_sets: dict[str, tuple[str, ...]]
+    suites: dict[str, tuple[str, ...]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """Everything in a file of suites, for one scale. Paths of configurations begin at `root`, the repository's."""
@@ -67,15 +76,21 @@ class Plan:
 
     @classmethod
     def read(cls, root: str, scale: str, suites_file: str = "suites.yaml") -> "Plan":
-        """Reads a file of tools/ablations. Raises ValueError for an unknown scale, and for unknown keys and values of another type."""
+        """Reads a file of tools/ablations.
+
+        Raises ValueError for an unknown scale, for unknown and missing keys, values of another type, and names that stand nowhere.
+        """
         path = os.path.join(root, "tools", "ablations", suites_file)
-        values = yaml.safe_load(read_text(path, "suites of ablations"))
-        if scale not in values["scales"]:
-            raise ValueError(f"--scale: expected one of {', '.join(values['scales'])}, got {scale}")
-        rows = {name: build(Row, entry, f"{path}: rows.{name}") for name, entry in values["rows"].items()}
-        tasks = {name: build(TaskEntry, entry, f"{path}: tasks.{name}") for name, entry in values["tasks"].items()}
-        return cls(root, scale, build(Scale, values["scales"][scale], f"{path}: scales.{scale}"), tasks, rows, values["task_sets"],
-                   values["suites"])
+        found = build(Suites, read_yaml(read_text(path, "suites of ablations"), path, may_merge=True), path)
+        if scale not in found.scales:
+            raise ValueError(f"--scale: expected one of {', '.join(found.scales)}, got {scale}")
+        for what, names, known in (("task_sets", [name for part in found.task_sets.values() for name in part], found.tasks),
+                                   ("suites", [name for part in found.suites.values() for name in part], found.rows),
+                                   ("rows", [row.pretrained for row in found.rows.values() if row.pretrained], found.rows),
+                                   ("rows", [row.tasks for row in found.rows.values()], found.task_sets)):
+            if unknown := sorted(set(names) - set(known)):
+                raise ValueError(f"{path}: {what}: expected names of {', '.join(known)}, got {', '.join(unknown)}")
+        return cls(root, scale, found.scales[scale], found.tasks, found.rows, found.task_sets, found.suites)
 
     def chosen(self, suite: str, only: Sequence[str]) -> list[str]:
         """Returns the names of a suite's rows, those of `only`, in the order of the file."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import tensorflow as tf
 from made_checkpoints import HEADS, SMALL, WORDS, stored_small
 from safetensors.numpy import load_file, save_file
 
+from official_bert.data.long_work import preflight
 from official_bert.models import checkpoints
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.interchange import formats
@@ -42,6 +44,15 @@ def test_the_golden_model_comes_back_bit_for_bit(golden, golden_model, tmp_path,
         model = formats.read(str(folder))
     assert_same_tf1(golden / "tf1_bert/bert_model.ckpt", folder / "bert_model.ckpt")
     assert json.loads((folder / "bert_config.json").read_text()) == json.loads((golden / "tf1_bert/bert_config.json").read_text())
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    model = stored_small("classifier")
+    size = sum(weight.nbytes for weight in model.weights.values())
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=size - 1))
+    with pytest.raises(ValueError, match=r"about .* MB are needed for the checkpoint .*/out, .* MB are free"):
+        formats.write(model, "ours", str(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["tf1", "hugging_face", "ours"])
