@@ -29,23 +29,23 @@ def changeable(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"changeable": True})
 
 
-def refuse_unused(name: str, value: Any, default: Any, wanted: str, used: bool) -> None:
+def refuse_unused(name: str, value: Any, default: Any, reader: str, used: bool) -> None:
     """Raises ValueError, unless it is `used`, for an option or flag with another value than its default, which would do nothing.
 
-    `wanted` says what gives it a meaning.
+    `reader` says what gives it a meaning.
     """
     if not used and value != default:
-        raise ValueError(f"{name}: expected {wanted} beside it, got {value} without; it would do nothing")
+        raise ValueError(f"{name}: expected {reader} beside it, got {value} without; it would do nothing")
 
 
-def check_used(options: Any, keys: Iterable[str], wanted: str, used: bool) -> None:
+def check_used(options: Any, keys: Iterable[str], reader: str, used: bool) -> None:
     """Raises ValueError, unless they are `used`, for options with another value than their default, which would do nothing.
 
-    `wanted` says what gives them a meaning.
+    `reader` says what gives them a meaning.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for key in keys:
-        refuse_unused(f"config.options.{key}", getattr(options, key), defaults[key], wanted, used)
+        refuse_unused(f"config.options.{key}", getattr(options, key), defaults[key], reader, used)
 
 
 # The keys that the weights of a checkpoint decide; others, such as dropout, are for the user to choose.
@@ -381,14 +381,14 @@ class Difference:
 
 def differences(old: Mapping, new: Mapping, where: str = "") -> list[Difference]:
     """Returns the dotted keys in which two plain configurations differ."""
-    found = []
+    changes = []
     for key in dict.fromkeys([*old, *new]):
         name, before, after = f"{where}{key}", old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found += differences(before, after, f"{name}.")
+            changes += differences(before, after, f"{name}.")
         elif before != after:
-            found.append(Difference(name, before, after))
-    return found
+            changes.append(Difference(name, before, after))
+    return changes
 
 
 def may_change(key: str) -> bool:

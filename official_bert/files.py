@@ -187,12 +187,12 @@ def matching(pattern: str) -> list[str]:
     if exists(pattern) or not glob.has_magic(pattern):
         return [pattern] if exists(pattern) else []
     base = folder_of(re.split(r"[*?\[]", pattern)[0] + "x")
-    found = set()
+    paths = set()
     for path in store_of(base).below(base):
-        while len(path) > len(base) and path not in found:
-            found.add(path)
+        while len(path) > len(base) and path not in paths:
+            paths.add(path)
             path = folder_of(path)
-    return sorted(path for path in found if matches(path, pattern))
+    return sorted(path for path in paths if matches(path, pattern))
 
 
 def shard_names(name: str) -> list[str]:
@@ -209,7 +209,7 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
     A folder stands for all files below it. A file that is named twice is returned once, unless `repeats`. Raises ValueError
     naming the `flag` and the pattern that matches no file, or a pipe: what was read to tell its content would be gone.
     """
-    found: list[str] = []
+    files: list[str] = []
     for name in filter(None, patterns.split(",")):
         for pattern in [name] if exists(name) else shard_names(name):
             within = os.path.join(glob.escape(pattern), "**", "*") if is_folder(pattern) else pattern
@@ -217,10 +217,10 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
                 raise ValueError(f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}")
             if pipes := [path for path in paths if not is_remote(path) and stat.S_ISFIFO(os.stat(path).st_mode)]:
                 raise ValueError(f"{flag}{'=' if flag else ''}{pipes[0]}: expected a file, which can be read several times, got a pipe")
-            found += paths
-    if not found:
+            files += paths
+    if not files:
         raise ValueError("no input file given (--input_file)")
-    return found if repeats else list(dict.fromkeys(found))
+    return files if repeats else list(dict.fromkeys(files))
 
 
 def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]:

@@ -238,11 +238,11 @@ class FsspecStore:
     def names(self, folder: str) -> list[str]:
         self._files.invalidate_cache()
         try:
-            found = self._files.ls(folder, detail=False)
+            paths = self._files.ls(folder, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
         inside = self._files._strip_protocol(folder).strip("/")
-        return [name.rstrip("/").rpartition("/")[2] for name in found if name.strip("/") != inside]
+        return [name.rstrip("/").rpartition("/")[2] for name in paths if name.strip("/") != inside]
 
     @_as_os_errors
     def below(self, folder: str) -> list[str]:

@@ -120,9 +120,9 @@ def _search(given: SearchFlags, config: Config, files, placement, steps, asked: 
         raise ValueError("--folds: expected no --predict_file and no --do_predict beside it, because the model of a fold has not seen all "
                          "rows; train the best setting without --folds to predict with it")
 
-    def train_one(one: Config, folder: str) -> dict[str, float]:
+    def train_one(changed: Config, folder: str) -> dict[str, float]:
         try:
-            return FineTuning(load_task(one), files, RunFolder(folder), placement, given.init_checkpoint, opened=compared).carry_out()
+            return FineTuning(load_task(changed), files, RunFolder(folder), placement, given.init_checkpoint, opened=compared).carry_out()
         finally:
             keras.backend.clear_session()
             gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run

@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--output_format={FLAGS.output_format}: expected --output_file beside it, and one of "
                          f"{', '.join(output_files.OUTPUT_FORMATS)}")
     task = "glue" if dataset_name(FLAGS.task) else FLAGS.task
-    wanted = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
+    task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
     head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
     published, dataset = _is_published(FLAGS.model), DATASETS.get(dataset_name(FLAGS.task) or "")
     two_texts = FLAGS.task == "reranking" or bool(dataset and len(dataset.texts) == 2)
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> None:
     options = ServingOptions(head=head, top_k=FLAGS.top_k, pairs=pairs, no_answer=FLAGS.no_answer,
                              null_score_diff_threshold=FLAGS.null_score_diff_threshold)
     predictor = Predictor(FLAGS.model, options, FLAGS.vocab_file, FLAGS.do_lower_case)
-    if wanted and not class_that_gives(predictor.outputs, wanted):
+    if task_classes and not class_that_gives(predictor.outputs, task_classes):
         raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(predictor.outputs)}")
     _check_dataset(predictor.config, FLAGS.task, FLAGS.model)
     if FLAGS.input_file and arguments[1:]:

@@ -24,14 +24,14 @@ def right_ones(table: Table, column: str, choices: Sequence[Sequence[str]], keys
     answers = [label_text(value) for value in table.columns[column]]
     if answer_as == "auto":
         answer_as = "key" if keys_column else _kind(table, column, answers, choices, first_choice)
-    found = np.zeros(len(table), np.int32)
+    numbers = np.zeros(len(table), np.int32)
     for row, (answer, texts) in enumerate(zip(answers, choices)):
         known, number = _looked_up(table, row, answer, texts, keys_column, answer_as, first_choice)
         if not 0 <= number < len(texts):
             raise ValueError(f"{table.place(row)}: column {column!r}: expected one of {known}, got {table.columns[column][row]!r}"
                              f"{_hint(answers, choices) if answer_as == 'number' and not first_choice else ''}")
-        found[row] = number
-    return found
+        numbers[row] = number
+    return numbers
 
 
 def _looked_up(table: Table, row: int, answer: str, texts: Sequence[str], keys_column: str, answer_as: AnswerAs,

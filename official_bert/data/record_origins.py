@@ -43,15 +43,15 @@ def read_origin(path: str) -> Mapping[str, Any]:
     return facts if facts.get(SIZE) == size_of(path) else {}
 
 
-def check_vocabulary(path: str, made: Mapping[str, Any], digest: str) -> None:
+def check_vocabulary(path: str, origin: Mapping[str, Any], digest: str) -> None:
     """Raises ValueError if the settings of a record file name another vocabulary than that of the digest: its ids are other words."""
-    if (made.get(VOCABULARY) or digest) != digest:
+    if (origin.get(VOCABULARY) or digest) != digest:
         raise ValueError(f"{path}: its records were made with another vocabulary; expected --vocab_file with the same entries")
 
 
-def check_casing(path: str, made: Mapping[str, Any], do_lower_case: bool) -> None:
+def check_casing(path: str, origin: Mapping[str, Any], do_lower_case: bool) -> None:
     """Raises ValueError if the settings of a record file say that its text was lower-cased and that of the run is not, or the reverse."""
-    if (found := made.get(CASING, do_lower_case)) != do_lower_case:
+    if (found := origin.get(CASING, do_lower_case)) != do_lower_case:
         raise ValueError(f"{path}: its records were made with --do_lower_case={found}, but tokenizer.do_lower_case (--do_lower_case) is "
                          f"{do_lower_case}: the trained model would read other words")
 

@@ -67,7 +67,7 @@ class RowGroups:
 class Packer(Protocol):
     """Makes rows of several records."""
 
-    def groups(self, found: IndexedRecords) -> RowGroups:
+    def groups(self, indexed: IndexedRecords) -> RowGroups:
         """Decides which records share a row."""
 
     def arrange(self, batch: dict[str, tf.Tensor], row: tf.Tensor, rows: int) -> dict[str, tf.Tensor]:
@@ -180,11 +180,11 @@ class RecordSource:
 Window = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _read_window(found: IndexedRecords, order: RecordOrder, groups: RowGroups | None, epoch: int, window: int) -> Window:
+def _read_window(indexed: IndexedRecords, order: RecordOrder, groups: RowGroups | None, epoch: int, window: int) -> Window:
     """Returns the records of a window, where those of each row begin, with the end, and their `places`. Raises BrokenRecordError."""
     rows = order.window(epoch, window)
     numbers, bounds = groups.of(rows) if groups else (rows, np.arange(len(rows) + 1))
-    return numbers, bounds, found.places(numbers)
+    return numbers, bounds, indexed.places(numbers)
 
 
 def _part(window: Window, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -280,10 +280,10 @@ class ExampleSource:
     def in_order(self, rows: Sequence[T]) -> list[T | None]:
         """Puts the results of an evaluation, which come batch by batch, in the order of the examples; None for examples that
         were not evaluated."""
-        found: list[T | None] = [None] * len(self.examples)
+        ordered: list[T | None] = [None] * len(self.examples)
         for index, row in zip(np.concatenate(self.plan(0)), rows):
-            found[index] = row
-        return found
+            ordered[index] = row
+        return ordered
 
     def batch(self, number: int) -> dict[str, np.ndarray]:
         """Makes batch `number`, counted over all epochs."""

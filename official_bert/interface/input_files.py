@@ -61,7 +61,7 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     header, encoding = options.get("header", True), options.get("encoding", "")
     if tagger:
         _check_not_tagged(path, options, encoding)
-    wanted = {name: columns.get(name) or (name,) for name in inputs}
+    choices = {name: columns.get(name) or (name,) for name in inputs}
     same = {name: (name,) for name in inputs}
     form, delimiter = options.get("file_format", "auto"), options.get("delimiter", "")
     suffix = _suffix(path)
@@ -69,28 +69,29 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     kind: Format | None = form
     if form == "auto":  # a file of plain lines may hold anything
         kind = known if known == "tsv" and header and not is_packed(path) else format_of(
-            path, _names(wanted), delimiter, encoding, not header) if known or suffix == ".xlsx" or is_packed(path) else None
-    found = column_names(path, kind, delimiter, header, encoding) if kind else []
-    if may_be_pairs and SECOND_TEXT in {*found} - {*inputs, *keep}:
+            path, _names(choices), delimiter, encoding, not header) if known or suffix == ".xlsx" or is_packed(path) else None
+    present = column_names(path, kind, delimiter, header, encoding) if kind else []
+    if may_be_pairs and SECOND_TEXT in {*present} - {*inputs, *keep}:
         raise ValueError(f"--input_file={path}: found a column {IGNORED}, --keep_columns={SECOND_TEXT} copies it")
-    chosen = next((one for one in (wanted, same) if all(name in found or name.partition(".")[0] in found for name in _names(one))), None)
+    chosen = next((columns for columns in (choices, same)
+                   if all(name in present or name.partition(".")[0] in present for name in _names(columns))), None)
     objects = form == "auto" and kind == "jsonl" and chosen == same and not keep  # they may hold more, which is copied
-    plain = form == "auto" and not chosen and (not kind or (kind == "tsv" and _plain(found, inputs, suffix == ".txt" and not columns)))
+    plain = form == "auto" and not chosen and (not kind or (kind == "tsv" and _plain(present, inputs, suffix == ".txt" and not columns)))
     if not (objects or plain):
-        table = read_table(path, [*_names(chosen or wanted), *keep], form=kind or form, delimiter=delimiter, header=header,
+        table = read_table(path, [*_names(chosen or choices), *keep], form=kind or form, delimiter=delimiter, header=header,
                            encoding=encoding, options=options)
         nulls: list[str] = []
-        rows = [_row(table, number, chosen or wanted, keep, nulls) for number in range(len(table))]
+        rows = [_row(table, number, chosen or choices, keep, nulls) for number in range(len(table))]
         _warn_of_nulls(nulls)
         return rows
     if keep:
-        raise ValueError(f"--keep_columns={','.join(keep)}: {path} has no names of columns {', '.join(_names(wanted))}")
+        raise ValueError(f"--keep_columns={','.join(keep)}: {path} has no names of columns {', '.join(_names(choices))}")
     if objects:
         source = rows_of(path, encoding)
         assert isinstance(source, Rows)
         return list(_checked(((place(source, number), row) for number, row in enumerate(source.values)), inputs, may_be_pairs))
     lines = list(text_lines(path, encoding))
-    _check_no_table(path, lines, (wanted, same), has_format="file_format" in options)
+    _check_no_table(path, lines, (choices, same), has_format="file_format" in options)
     return list(read_rows((), path, inputs, lines, may_be_pairs))
 
 

@@ -104,11 +104,11 @@ def log_partition(emissions, mask, scores: Scores, begins=None):
     Its gradients are the marginals, written here by hand: Keras' scan has no gradient under XLA.
     """
     fixed = Scores(*map(ops.stop_gradient, scores))
-    found = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed, begins)))
-    expected = (ops.sum(found.tags * ops.cast(emissions, "float32"), axis=(1, 2))
-                + ops.sum(found.transitions * scores.transitions, axis=(1, 2))  # type: ignore[operator]
-                + ops.sum(found.start * scores.start, axis=1) + ops.sum(found.end * scores.end, axis=1))  # type: ignore[operator]
-    return found.log_partition + expected - ops.stop_gradient(expected)
+    known = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed, begins)))
+    expected = (ops.sum(known.tags * ops.cast(emissions, "float32"), axis=(1, 2))
+                + ops.sum(known.transitions * scores.transitions, axis=(1, 2))  # type: ignore[operator]
+                + ops.sum(known.start * scores.start, axis=1) + ops.sum(known.end * scores.end, axis=1))  # type: ignore[operator]
+    return known.log_partition + expected - ops.stop_gradient(expected)
 
 
 def best_path(emissions, mask, scores: Scores):

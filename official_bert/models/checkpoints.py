@@ -64,54 +64,54 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None) 
     fit, if it holds a model of another size.
     """
     try:
-        found = formats.read(path)
+        stored = formats.read(path)
     except ValueError as error:
         raise ValueError(f"--init_checkpoint={error}") from None
     variables = weights_by_name(model)
-    if found.table is tf1.TABLE and "tagger/output_bias" in variables:
-        found = formats.as_head(found, "tagger")
-    found, remarks = classes.in_order_of(found, task or Classes())
-    wrong = formats.misfits(found, variables)
-    other_heads = {name for name, weight in found.weights.items() if name in variables and name.startswith(TASK_HEADS)
+    if stored.table is tf1.TABLE and "tagger/output_bias" in variables:
+        stored = formats.as_head(stored, "tagger")
+    stored, remarks = classes.in_order_of(stored, task or Classes())
+    wrong = formats.misfits(stored, variables)
+    other_heads = {name for name, weight in stored.weights.items() if name in variables and name.startswith(TASK_HEADS)
                    and weight.shape != tuple(variables[name].shape)}
-    taken = {name: weight for name, weight in found.weights.items() if name in variables and name not in other_heads}
-    _check_size(model, found, taken, [misfit for misfit in wrong if misfit.name not in other_heads])
+    taken = {name: weight for name, weight in stored.weights.items() if name in variables and name not in other_heads}
+    _check_size(model, stored, taken, [misfit for misfit in wrong if misfit.name not in other_heads])
     for name, weight in taken.items():
         variables[name].assign(weight.reshape(variables[name].shape))
     return Initialization(
-        origin=found.origin, taken=len(taken), new=tuple(sorted(set(variables) - set(taken))),
-        unused=(*sorted(set(found.weights) - set(taken)), *found.unknown), notes=(*found.notes, *found.warnings, *remarks),
-        differences=_differences(model, found))
+        origin=stored.origin, taken=len(taken), new=tuple(sorted(set(variables) - set(taken))),
+        unused=(*sorted(set(stored.weights) - set(taken)), *stored.unknown), notes=(*stored.notes, *stored.warnings, *remarks),
+        differences=_differences(model, stored))
 
 
-def _check_size(model: keras.Model, found: StoredModel, taken: Mapping, wrong: Sequence[formats.Misfit]) -> None:
+def _check_size(model: keras.Model, stored: StoredModel, taken: Mapping, wrong: Sequence[formats.Misfit]) -> None:
     """Raises ValueError if the checkpoint holds a model of another size, or no BERT model."""
-    where = f"--init_checkpoint={found.origin}"
+    where = f"--init_checkpoint={stored.origin}"
     encoder = encoder_within(model)
     inside = [name for name in weights_by_name(encoder) if not name.startswith(("pooler/", "bilstm_"))]
     if not taken:
-        raise ValueError(f"{where}: holds no variable of this model; it has {sorted(found.weights)[:5]}")
-    if wrong and found.config is None:
+        raise ValueError(f"{where}: holds no variable of this model; it has {sorted(stored.weights)[:5]}")
+    if wrong and stored.config is None:
         raise ValueError(f"{where}: no configuration beside it says its size, and it is not that of the model, which comes from "
                          f"--bert_config_file, --config or is BERT-base: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
     if wrong:
         raise ValueError(f"{where}: a model of another size: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
-    if missing := [found.table.theirs(name) or name for name in inside if name not in taken]:
+    if missing := [stored.table.theirs(name) or name for name in inside if name not in taken]:
         raise ValueError(f"{where}: a model of another size: {', '.join(missing[:3])} missing in it")
-    layers = [name for name in found.weights if name.startswith("layer_") and name not in taken]
+    layers = [name for name in stored.weights if name.startswith("layer_") and name not in taken]
     if layers:
         raise ValueError(f"{where}: a model of another size: the model has no {', '.join(layers[:3])}")
-    heads = None if found.config is None else found.config.num_attention_heads
+    heads = None if stored.config is None else stored.config.num_attention_heads
     if heads not in (None, encoder.settings["num_attention_heads"]):
         raise ValueError(f"{where}: a model of another size: num_attention_heads: expected "
                          f"{encoder.settings['num_attention_heads']}, got {heads}")
 
 
-def _differences(model: keras.Model, found: StoredModel) -> tuple[config.Difference, ...]:
+def _differences(model: keras.Model, stored: StoredModel) -> tuple[config.Difference, ...]:
     """The settings that make the encoder compute differently from the trained one."""
     settings = encoder_within(model).settings
-    if found.config is None:
+    if stored.config is None:
         return ()
-    return tuple(config.Difference(key, getattr(found.config, key), settings[key])
+    return tuple(config.Difference(key, getattr(stored.config, key), settings[key])
                  for key in ("hidden_act", "layer_norm_epsilon", *OF_RELATIVES)
-                 if getattr(found.config, key) != settings[key])
+                 if getattr(stored.config, key) != settings[key])

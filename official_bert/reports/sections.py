@@ -42,13 +42,13 @@ class Mistake:
 MOST_MISTAKES, MOST_CHARACTERS = 20, 600  # shown
 
 
-def mistakes_section(found: Sequence[Mistake], by: str, name: str = "mistakes", title: str = "The most confident mistakes") -> Section:
+def mistakes_section(mistakes: Sequence[Mistake], by: str, name: str = "mistakes", title: str = "The most confident mistakes") -> Section:
     """The worst mistakes, in this order; `by` names the number that orders them."""
-    worst = sorted(found, key=lambda one: -one.by)[:MOST_MISTAKES]
+    worst = sorted(mistakes, key=lambda one: -one.by)[:MOST_MISTAKES]
     values = [{"texts": [shortened(text) for text in one.texts], "wanted": one.wanted, "got": one.got, "by": one.by} for one in worst]
     rows: list[list[Cell]] = [["\n".join(shortened(text) for text in one.texts), one.wanted, one.got, one.by] for one in worst]
     return Section(name=name, title=title, values=values, header=("text", "wanted", "got", by), rows=rows,
-                   note=f"In all: {len(found)}" + (f"; shown: {len(worst)}" if len(found) > len(worst) else ""))
+                   note=f"In all: {len(mistakes)}" + (f"; shown: {len(worst)}" if len(mistakes) > len(worst) else ""))
 
 
 def shortened(text: str) -> str:

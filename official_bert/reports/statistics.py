@@ -50,12 +50,12 @@ class Bin:
 def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> list[Bin]:
     """Returns the bins, of equal width from 0 to 1, that have rows. `confidence` [N] are probabilities, `right` [N] is 0 or 1."""
     numbers = np.clip(np.ceil(np.asarray(confidence, np.float64) * bins).astype(int) - 1, 0, bins - 1)
-    found = []
+    bars = []
     for number in range(bins):
         if (inside := numbers == number).any():
-            found.append(Bin(number / bins, (number + 1) / bins, int(inside.sum()), float(np.mean(confidence[inside])),
+            bars.append(Bin(number / bins, (number + 1) / bins, int(inside.sum()), float(np.mean(confidence[inside])),
                              float(np.mean(right[inside]))))
-    return found
+    return bars
 
 
 def expected_calibration_error(bins: Sequence[Bin]) -> float:

@@ -224,16 +224,16 @@ def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Batc
     # As in TF Serving, a batch may run as long as its most patient task allows.
     deadline = None if any(task.deadline is None for task in tasks) else max(task.deadline or 0 for task in tasks)
     total = sum(sizes)
-    wanted = parameters.filled(total)
+    padded = parameters.filled(total)
     batch = {}
     for name in tasks[0].inputs:
         rows = join([task.inputs[name] for task in tasks])
-        batch[name] = np.concatenate([rows, np.repeat(rows[:1], wanted - total, 0)]) if wanted > total else rows
+        batch[name] = np.concatenate([rows, np.repeat(rows[:1], padded - total, 0)]) if padded > total else rows
     outputs = run(batch, deadline)
     for name, array in outputs.items():
-        if not array.ndim or len(array) != wanted:
+        if not array.ndim or len(array) != padded:
             if len(tasks) == 1:
-                return [run(tasks[0].inputs, deadline) if wanted > total else outputs]
+                return [run(tasks[0].inputs, deadline) if padded > total else outputs]
             raise RequestError("FAILED_PRECONDITION", f"Batched output tensor's 0th dimension does not equal the sum of the 0th "
                                                       f"dimension sizes of the input tensors: {name} has the shape {array.shape}")
     ends = np.cumsum(sizes)

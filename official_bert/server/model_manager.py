@@ -87,14 +87,14 @@ class ModelManager:
         version = known.get(number)
         if version is not None and version.state in ("LOADING", "AVAILABLE", "UNLOADING"):
             return
-        found = fingerprint(folder)
+        state = fingerprint(folder)
         ended = version is not None and version.state == "END" and not version.error
-        if version is None or version.fingerprint != found or ended:
+        if version is None or version.fingerprint != state or ended:
             with self._changed:
-                version = known[number] = Version(number, folder, found)
-            if found is None or time.time() - found[0] < self._settle_seconds:
+                version = known[number] = Version(number, folder, state)
+            if state is None or time.time() - state[0] < self._settle_seconds:
                 return  # perhaps still being written: look again
-        if version.state == "START" and found is not None:
+        if version.state == "START" and state is not None:
             self._start(name, version)
 
     def _start(self, name: str, version: Version) -> None:
@@ -150,11 +150,11 @@ class ModelManager:
         if label is not None:
             number = self._labelled(name, label)
         available = {key: entry for key, entry in self._versions.get(name, {}).items() if entry.state == "AVAILABLE"}
-        wanted = max(available, default=None) if number is None else number
-        if wanted not in available:
+        version = max(available, default=None) if number is None else number
+        if version not in available:
             asked = f"Latest({name})" if number is None else f"Specific({name}, {number})"
             raise RequestError("NOT_FOUND", f"Servable not found for request: {asked}")
-        return available[wanted]
+        return available[version]
 
     def _labelled(self, name: str, label: str) -> int:
         model = self.models.get(name)
@@ -165,12 +165,12 @@ class ModelManager:
     def statuses(self, name: str, number: int | None = None) -> list[Version]:
         """Returns what is known of a model's versions, highest first. Raises RequestError NOT_FOUND."""
         with self._changed:
-            found = [dataclasses.replace(entry) for entry in self._versions.get(name, {}).values()
+            entries = [dataclasses.replace(entry) for entry in self._versions.get(name, {}).values()
                      if number in (None, entry.number)]
-        if not found:
+        if not entries:
             raise RequestError("NOT_FOUND", f"Could not find any versions of model {name}" if number is None else
                                f"Could not find version {number} of model {name}")
-        return sorted(found, key=lambda entry: -entry.number)
+        return sorted(entries, key=lambda entry: -entry.number)
 
     def waiting(self) -> list[str]:
         """Returns the names of models without a version that answers."""

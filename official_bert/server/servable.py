@@ -127,10 +127,10 @@ class Servable:
 
     def signature(self, name: str) -> Signature:
         """Returns the signature of a name, `serving_default` for "". Raises RequestError."""
-        found = self.signatures.get(name or DEFAULT_SIGNATURE)
-        if found is None:
+        signature = self.signatures.get(name or DEFAULT_SIGNATURE)
+        if signature is None:
             raise RequestError("FAILED_PRECONDITION", f'Serving signature key "{name or DEFAULT_SIGNATURE}" not found.')
-        return found
+        return signature
 
     def warm_up(self, folder: str) -> int:
         """Runs the warm-up requests in `assets.extra`, if any, and returns their number. Raises ValueError if one fails."""

@@ -17,15 +17,15 @@ def model_versions(base_path: str) -> Mapping[int, str]:
 
 def fingerprint(folder: str) -> tuple | None:
     """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if it is changing or gone."""
-    found = []
+    entries = []
     for path in files.files_below(folder):
         try:
-            found.append((path.removeprefix(folder).strip("/"), *_size_and_change(path)))
+            entries.append((path.removeprefix(folder).strip("/"), *_size_and_change(path)))
         except OSError:
             return None
-    if not any(name in MODEL_FILES for name, _, _ in found):
+    if not any(name in MODEL_FILES for name, _, _ in entries):
         return None
-    return max(changed for _, _, changed in found), tuple(sorted(found))
+    return max(changed for _, _, changed in entries), tuple(sorted(entries))
 
 
 def _size_and_change(path: str) -> tuple[int, float]:

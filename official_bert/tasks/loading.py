@@ -52,10 +52,10 @@ def task_class(name: str, where: str = "config.task", others: Sequence[str] = ()
         module = importlib.import_module(name)
     except ImportError as error:
         raise ValueError(f"{where}: {name} cannot be imported ({error}); is its folder the current one or in PYTHONPATH?") from None
-    found = getattr(module, "Task", None)
-    if not (isinstance(found, type) and issubclass(found, TaskBase) and hasattr(found, "Options")):
+    task = getattr(module, "Task", None)
+    if not (isinstance(task, type) and issubclass(task, TaskBase) and hasattr(task, "Options")):
         raise ValueError(f"{where}: {name}: expected a class Task, derived from TaskBase, with its Options, and found none")
-    return found
+    return task
 
 
 def load_task(config: Config, run: str = "") -> TaskBase:

@@ -94,10 +94,10 @@ def choose_characters(counts: Mapping[str, float], coverage: float = COVERAGE, m
     spelled_from: dict[int, float] = collections.defaultdict(float)  # words by the rank of their rarest character
     for word, count in words.items():
         spelled_from[max(rank.get(char, len(ranked)) for char in word)] += count
-    wanted, spelled = coverage * sum(words.values()), 0.0
+    share, spelled = coverage * sum(words.values()), 0.0
     for place in range(len(ranked)):
         spelled += spelled_from[place]
-        if coverage < 1 and spelled >= wanted:
+        if coverage < 1 and spelled >= share:
             return ranked[:place + 1]
     return ranked
 

@@ -16,7 +16,7 @@ def read_vectors(path: str, wanted: Collection[str], lower: bool = False, on_bad
 
     Raises ValueError, naming the line, for a line with fewer numbers than the first, or with something else.
     """
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     width, lower_casing = 0, BasicTokenizer(do_lower_case=True)
     for number, line in enumerate(read_lines(path, "file of word vectors", on_bad_text=on_bad_text, unzip=True), 1):
         parts = line.rstrip().replace("\t", " ").split(" ")
@@ -28,11 +28,11 @@ def read_vectors(path: str, wanted: Collection[str], lower: bool = False, on_bad
         word = " ".join(parts[:-width])  # a few published words have spaces in them
         if lower:
             word = word.lower() if word.isascii() else lower_casing.normalise(word).strip()
-        if word in wanted and word not in found:
-            found[word] = _numbers(parts[-width:], f"{path}:{number}")
+        if word in wanted and word not in vectors:
+            vectors[word] = _numbers(parts[-width:], f"{path}:{number}")
     if not width:
         raise ValueError(f"{path}: no word vector in this file")
-    return found
+    return vectors
 
 
 def _numbers(parts: list[str], where: str) -> np.ndarray:

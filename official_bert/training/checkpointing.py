@@ -116,15 +116,15 @@ class CheckpointFolder:
         Warns of each unreadable checkpoint. Raises ValueError if all are unreadable.
         """
         self.wait()
-        found = self.run.checkpoints()
-        for prefix in found:
+        prefixes = self.run.checkpoints()
+        for prefix in prefixes:
             if restore(self.checkpoint, prefix):
                 return prefix
-        if found and _holds_weights_alone(found[0]):
+        if prefixes and _holds_weights_alone(prefixes[0]):
             raise ValueError(f"{self.folder}: expected the folder of a run, got weights alone, as convert_checkpoint and extend_vocab "
                              "write them; --init_checkpoint takes them, with another --output_dir or, to evaluate, none")
-        if found:
-            raise ValueError(f"{self.folder}: none of its {len(found)} checkpoints can be read")
+        if prefixes:
+            raise ValueError(f"{self.folder}: none of its {len(prefixes)} checkpoints can be read")
         return None
 
     def newest(self) -> str:
@@ -173,16 +173,16 @@ class CheckpointFolder:
         return os.path.basename(prefix)
 
     def _remove_all_but_the_last(self, newest: int) -> None:
-        found = {step_of(prefix): prefix for prefix in self.run.checkpoints()}
-        steps = sorted(step for step in found if step <= newest)
+        checkpoints = {step_of(prefix): prefix for prefix in self.run.checkpoints()}
+        steps = sorted(step for step in checkpoints if step <= newest)
         kept = steps if self.keep is None else steps[-self.keep:]
         kept = sorted({*kept, *(step for step in steps if self.keep_every and step % self.keep_every == 0)})
-        names = [os.path.basename(found[step]) for step in kept]
+        names = [os.path.basename(checkpoints[step]) for step in kept]
         with written_whole(self.run.file(STATE_FILE)) as file:
             file.write(f'model_checkpoint_path: "{names[-1]}"\n')
             file.writelines(f'all_model_checkpoint_paths: "{name}"\n' for name in names)
-        for step in set(found) - set(kept):
-            _remove(found[step])
+        for step in set(checkpoints) - set(kept):
+            _remove(checkpoints[step])
 
 
 def _files_of(prefix: str) -> list[str]:

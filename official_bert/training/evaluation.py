@@ -93,14 +93,14 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
     """
     if vocab_file := task.config.tokenizer.vocab_file:
         loading.check_rows(vocab_file, task.config.model.vocab_size)
-    found = checkpoints.initialize_from(model, path, task.classes)
+    result = checkpoints.initialize_from(model, path, task.classes)
     unneeded = () if task.reads_pooler(model) else "pooler/"  # which Hugging Face's files then lack
-    if [name for name in found.new if not name.startswith(unneeded)]:
-        raise ValueError(f"--init_checkpoint={found.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
-    if found.unused:
-        report(f"{found.origin}: not used: {', '.join(found.unused[:6])}{' ...' if len(found.unused) > 6 else ''}")
-    if found.notes:
-        report(f"{found.origin}: {'; '.join(found.notes)}")
+    if [name for name in result.new if not name.startswith(unneeded)]:
+        raise ValueError(f"--init_checkpoint={result.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
+    if result.unused:
+        report(f"{result.origin}: not used: {', '.join(result.unused[:6])}{' ...' if len(result.unused) > 6 else ''}")
+    if result.notes:
+        report(f"{result.origin}: {'; '.join(result.notes)}")
 
 
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:

@@ -33,16 +33,16 @@ def negative_log_likelihoods(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     Takes fewer passes over the logits than TensorFlow's operation: a softmax, which also is the gradient but for one number a row, and
     the place of the largest logit, which `accuracy` wants too. The probability there is at least 1 / K, so its logarithm loses no digits.
     """
-    wanted = tf.cast(tf.reshape(labels, [-1]), tf.int32)
+    targets = tf.cast(tf.reshape(labels, [-1]), tf.int32)
 
     @tf.custom_gradient
     def found(rows: tf.Tensor):
         probabilities, largest = tf.nn.softmax(rows), largest_places(rows)
-        losses = (tf.gather(rows, largest, batch_dims=1) - tf.gather(rows, wanted, batch_dims=1)
+        losses = (tf.gather(rows, largest, batch_dims=1) - tf.gather(rows, targets, batch_dims=1)
                   - tf.math.log(tf.gather(probabilities, largest, batch_dims=1)))
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            places = tf.stack([tf.range(tf.size(wanted)), wanted], axis=1)
+            places = tf.stack([tf.range(tf.size(targets)), targets], axis=1)
             return tf.tensor_scatter_nd_sub(probabilities * upstream[:, None], places, upstream)
         return losses, gradient
     return tf.reshape(found(as_rows(logits)), tf.shape(labels))

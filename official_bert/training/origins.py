@@ -48,11 +48,11 @@ def _all(contents: Sequence[list]) -> list:
 def changes(origin: Mapping[str, Any], run: RunFolder) -> list[str]:
     """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
     before = run.origin
-    found = [_describe(key, before[key], value) for key, value in origin.items()
+    changed = [_describe(key, before[key], value) for key, value in origin.items()
              if before.get(key, value) != value and not (key == START and _may_be_moved(before[key], value))]
     if START in origin and run.checkpoints() and before and START not in before:
-        found.append("first weights of its own, without --init_checkpoint")
-    return found + _other_division(before, origin)
+        changed.append("first weights of its own, without --init_checkpoint")
+    return changed + _other_division(before, origin)
 
 
 def _may_be_moved(before: str, path: str) -> bool:

@@ -177,11 +177,11 @@ class Step:
                 losses = self.task.losses(outputs, batch)
                 loss = tf.add_n([part / (totals[name] + EPSILON) for name, (part, _) in losses.items()])
                 scaled = loss * scale if self.scales_loss else loss
-            found = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            scaled_gradients = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         work = {"tokens": tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32)),
                 "flops": training_flops(self.config.model, batch)}
         counters = self.task.counters(outputs, batch) | {name: (work[name], tf.constant(1.0)) for name in TOTALS}
-        return ([tf.convert_to_tensor(gradient) for gradient in found], {name: part for name, (part, _) in losses.items()},
+        return ([tf.convert_to_tensor(gradient) for gradient in scaled_gradients], {name: part for name, (part, _) in losses.items()},
                 counters)
 
     def decide(self, gradients: Tensors, loss: tf.Tensor, step: tf.Tensor, scale: tf.Tensor,

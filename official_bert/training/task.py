@@ -331,7 +331,7 @@ class TaskBase(abc.ABC):
         """The options that an evaluation tuned, such as a threshold: they are stored beside the weights; none by default."""
         return {}
 
-    def with_tuned(self, found: Mapping[str, Any]) -> Self:
+    def with_tuned(self, stored: Mapping[str, Any]) -> Self:
         """Returns the task with stored `tuned_options`, as far as the user has chosen nothing else, for answers."""
         return self
 

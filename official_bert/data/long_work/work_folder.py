@@ -86,11 +86,11 @@ class WorkFolder:
 
     def _compare(self) -> None:
         """Requires that the folder's pieces have the same inputs as this run; writes down this run's inputs."""
-        found = self._read(MADE_OF)
-        if found == self.made_of:
+        before = self._read(MADE_OF)
+        if before == self.made_of:
             return
-        if isinstance(found, dict) and self._has_pieces():
-            differing = sorted(key for key in {*found, *self.made_of} if found.get(key) != self.made_of.get(key))
+        if isinstance(before, dict) and self._has_pieces():
+            differing = sorted(key for key in {*before, *self.made_of} if before.get(key) != self.made_of.get(key))
             raise ValueError(f"{self.path}: holds the finished work of a stopped run with another {', '.join(differing)}; the same "
                              "command continues from it, --discard removes it")
         self._empty()  # remains of a run that had finished nothing

@@ -94,12 +94,12 @@ def poverty(documents: int, sentences: int) -> str:
 def poor_shards(store: TokenStore, num_shards: int) -> dict[int, str]:
     """Returns {shard: key of POOR} for the poor shards."""
     sentences = np.diff(store.document_starts)
-    found = {}
+    shares = {}
     for shard in range(num_shards):
         documents = shard_documents(store.file_starts, shard, num_shards)
         if kind := poverty(len(documents), int(sentences[documents].sum())):
-            found[shard] = kind
-    return found
+            shares[shard] = kind
+    return shares
 
 
 def label_warnings(config: InstanceConfig, poor: Mapping[int, str], num_shards: int) -> list[str]:

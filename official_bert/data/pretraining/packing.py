@@ -50,9 +50,9 @@ class Packing:
         """The features of packed rows."""
         return records.packed_features(self.max_seq_length, self.predictions_per_row, self.max_instances_per_row)
 
-    def groups(self, found: IndexedRecords) -> RowGroups:
+    def groups(self, indexed: IndexedRecords) -> RowGroups:
         """Decides which records share a row. Raises ValueError for broken records."""
-        tokens, predictions = record_lengths(found, self.features).T
+        tokens, predictions = record_lengths(indexed, self.features).T
         if self.budgets is not None:
             predictions = self.budgets[tokens]
         # An instance takes the larger of its shares of the tokens and of the predictions of a row.
@@ -60,7 +60,7 @@ class Packing:
         sizes = np.clip(np.maximum(tokens, shares), 1, self.max_seq_length)
         counts, lengths, members = [], [], []
         first = 0
-        for count in found.counts:
+        for count in indexed.counts:
             rows = 0
             for start in range(first, first + count, AT_ONCE):
                 part = pack(sizes[start:min(start + AT_ONCE, first + count)], self.max_seq_length, self.max_instances_per_row)

@@ -21,26 +21,26 @@ SHOWN_FROM = 200_000  # records: fewer take about a second
 ROW = np.dtype("<i4")
 
 
-def record_lengths(found: IndexedRecords, features: tuple[records.Feature, ...]) -> np.ndarray:
+def record_lengths(indexed: IndexedRecords, features: tuple[records.Feature, ...]) -> np.ndarray:
     """Returns tokens and predictions of each record, all files one after another: int32 [records,2].
 
     `features` is the table that the records follow; without masks there are 0 predictions. Raises ValueError for broken records.
     """
-    wanted = tuple(feature for feature in features if feature.name in ("input_mask", "masked_lm_weights"))
-    parts = {number: part for number, index in enumerate(found.indices) if (part := _known(index)) is not None}
-    missing = [number for number in range(len(found.counts)) if number not in parts]
-    total, done = sum(found.counts[number] for number in missing), 0
+    measured = tuple(feature for feature in features if feature.name in ("input_mask", "masked_lm_weights"))
+    parts = {number: part for number, index in enumerate(indexed.indices) if (part := _known(index)) is not None}
+    missing = [number for number in range(len(indexed.counts)) if number not in parts]
+    total, done = sum(indexed.counts[number] for number in missing), 0
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(Reporter()).show if total >= SHOWN_FROM else lambda *_: None
         for number in missing:
             counted = [np.zeros((0, 2), ROW)]
-            for part in _count(found, number, wanted):
+            for part in _count(indexed, number, measured):
                 counted.append(part)
                 done += len(part)
                 show("measuring records", done / total)
             parts[number] = np.concatenate(counted)
-            _keep(found.indices[number], parts[number])
-    return np.concatenate([parts[number] for number in range(len(found.counts))])
+            _keep(indexed.indices[number], parts[number])
+    return np.concatenate([parts[number] for number in range(len(indexed.counts))])
 
 
 def _path(index: RecordIndex) -> str:
@@ -65,17 +65,17 @@ def _keep(index: RecordIndex, lengths: np.ndarray) -> None:
         record_index.write_facts(_path(index), index.key, [lengths.astype(ROW)])
 
 
-def _count(found: IndexedRecords, file: int, features: tuple[records.Feature, ...]) -> Iterator[np.ndarray]:
+def _count(indexed: IndexedRecords, file: int, features: tuple[records.Feature, ...]) -> Iterator[np.ndarray]:
     """Yields the lengths of a file's records, part by part."""
-    first, stop = sum(found.counts[:file]), sum(found.counts[:file + 1])
+    first, stop = sum(indexed.counts[:file]), sum(indexed.counts[:file + 1])
     for start in range(first, stop, AT_ONCE):
         numbers = np.arange(start, min(start + AT_ONCE, stop))
         try:
-            values = records.parse_examples(tf.constant(found.read(numbers, found.places(numbers))), features)
+            values = records.parse_examples(tf.constant(indexed.read(numbers, indexed.places(numbers))), features)
         except BrokenRecordError as error:
-            raise ValueError(f"{found.locate(error.number)} {error.reason}") from None
+            raise ValueError(f"{indexed.locate(error.number)} {error.reason}") from None
         except tf.errors.InvalidArgumentError as error:
-            raise ValueError(f"{found.locate(start)} or one of the {len(numbers) - 1} after it: {error.message}") from None
+            raise ValueError(f"{indexed.locate(start)} or one of the {len(numbers) - 1} after it: {error.message}") from None
         tokens = tf.reduce_sum(values["input_mask"], axis=1)
         predictions = tf.math.count_nonzero(values["masked_lm_weights"], axis=1) if len(features) > 1 else tf.zeros_like(tokens)
         yield np.stack([tokens.numpy(), predictions.numpy()], axis=1).astype(ROW)

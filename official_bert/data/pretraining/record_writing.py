@@ -39,7 +39,7 @@ def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
     `columns` are in the order of COLUMNS.
     """
     S, P = plan.max_seq_length, plan.max_predictions_per_seq
-    one = np.int32(0x3F800000)  # the bits of 1.0
+    one_bits = np.int32(0x3F800000)  # the bits of 1.0
     values[:len(chosen)] = 0
     for n in range(len(chosen)):
         row, out = rows[chosen[n]], values[n]
@@ -53,7 +53,7 @@ def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
             for index in range(row[kernels.PREDICTIONS]):
                 out[columns[3] + index] = row[kernels.HEADER + S + index]
                 out[columns[4] + index] = row[kernels.HEADER + S + P + index]
-                out[columns[5] + index] = one
+                out[columns[5] + index] = one_bits
         else:
             for place in range(length):
                 token = row[kernels.HEADER + place]

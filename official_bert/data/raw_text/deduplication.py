@@ -76,11 +76,11 @@ class Index:
 
     def find(self, keys: np.ndarray) -> set[int]:
         """Returns the entries that were added for some of `keys`."""
-        found = {self._recent[key] for key in keys.tolist() if key in self._recent}
+        candidates = {self._recent[key] for key in keys.tolist() if key in self._recent}
         for known, entries in self._levels:
             places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            found.update(entries[places[known[places] == keys]].tolist())
-        return found
+            candidates.update(entries[places[known[places] == keys]].tolist())
+        return candidates
 
     def contains(self, keys: np.ndarray) -> np.ndarray:
         """Returns, for each of `keys`, whether it was added."""

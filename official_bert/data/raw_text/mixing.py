@@ -44,20 +44,20 @@ def parse_mix(text: str, languages: list[str]) -> dict[str, float]:
 
     Raises ValueError unless it has exactly one positive number for each of `languages`.
     """
-    wanted: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for part in text.split(","):
         name, equals, number = part.partition("=")
-        if name in wanted:
+        if name in shares:
             raise ValueError(f"--mix: expected one weight for each language, got several for {name}: {text}")
         try:
-            wanted[name] = float(number)
+            shares[name] = float(number)
         except ValueError:
-            wanted[name] = math.nan
-        if not equals or not 0 < wanted[name] < math.inf:
+            shares[name] = math.nan
+        if not equals or not 0 < shares[name] < math.inf:
             raise ValueError(f"--mix: expected language=weight with commas between, got {part!r}")
-    if sorted(wanted) != sorted(languages):
-        raise ValueError(f"--mix: expected weights for {', '.join(sorted(languages))}, got {', '.join(sorted(wanted))}")
-    return {name: weight / sum(wanted.values()) for name, weight in wanted.items()}
+    if sorted(shares) != sorted(languages):
+        raise ValueError(f"--mix: expected weights for {', '.join(sorted(languages))}, got {', '.join(sorted(shares))}")
+    return {name: weight / sum(shares.values()) for name, weight in shares.items()}
 
 
 def smoothed_shares(sizes: Mapping[str, int], exponent: float) -> dict[str, float]:

@@ -59,7 +59,7 @@ def json_object(line: str, where: str) -> dict[str, Any]:
     return checked_object(parsed(line, where), where, "an object a line")
 
 
-def checked_object(value: Any, where: str, wanted: str) -> dict[str, Any]:
+def checked_object(value: Any, where: str, expected: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {wanted}")
+        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {expected}")
     return value

@@ -250,10 +250,10 @@ def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
     """`tag_accuracy` and `macro_f1` (the mean over the tags in gold or predicted) of plain tags, from 0 to 1."""
     counts: dict[str, np.ndarray] = {}  # by tag: right, predicted, gold
     for tags, found in zip(gold, predicted, strict=True):
-        for one, other in zip(tags, found, strict=True):
-            counts.setdefault(one, np.zeros(3, int))[2] += 1
+        for tag, other in zip(tags, found, strict=True):
+            counts.setdefault(tag, np.zeros(3, int))[2] += 1
             counts.setdefault(other, np.zeros(3, int))[1] += 1
-            counts[one][0] += one == other
+            counts[tag][0] += tag == other
     total = sum(counts.values(), np.zeros(3, int))
     f1 = [_share(2 * right, given + wanted) for right, given, wanted in counts.values()]
     return {"tag_accuracy": _share(total[0], total[2]), "macro_f1": sum(f1) / max(len(f1), 1)}

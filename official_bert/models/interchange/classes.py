@@ -23,12 +23,12 @@ def named(labels: Sequence[str]) -> bool:
     return bool(labels) and not all(UNNAMED.fullmatch(label) for label in labels)
 
 
-def places(labels: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
-    """Returns the place of each `wanted` label in `labels`, ignoring case, `_` and `-`; None if they are not the same classes."""
+def places(labels: Sequence[str], names: Sequence[str]) -> list[int] | None:
+    """Returns the place of each of the `names` in `labels`, ignoring case, `_` and `-`; None if they are not the same classes."""
     for key in (str, _plain):
         found = {key(label): place for place, label in enumerate(labels)}
-        if len(found) == len(labels) == len(wanted) and set(found) == set(map(key, wanted)):
-            return [found[key(label)] for label in wanted]
+        if len(found) == len(labels) == len(names) and set(found) == set(map(key, names)):
+            return [found[key(label)] for label in names]
     return None
 
 

@@ -211,17 +211,17 @@ def make_model(model: StoredModel, **options) -> keras.Model:
     classes = {name: len(weight) for name, weight in model.weights.items()}
     if model.head in ("classifier", "tagger") and (bias := f"{model.head}/output_bias") not in classes:
         raise ValueError(f"{model.origin}: missing: {model.table.theirs(bias) or bias}")
-    made = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder, "next_sentence/output_bias" in classes),
+    makers = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder, "next_sentence/output_bias" in classes),
             "choice": lambda: ChoiceClassifier(encoder),
             "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
             "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
             "span": lambda: SpanPredictor(encoder), "replaced": lambda: ReplacedTokenDetector(encoder)}[model.head]()
-    made.build()
-    variables = weights_by_name(made)
+    makers.build()
+    variables = weights_by_name(makers)
     _check_whole(model, variables)
     for name, weight in model.weights.items():
         variables[name].assign(weight.reshape(variables[name].shape))
-    return made
+    return makers
 
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:

@@ -48,12 +48,12 @@ def newest_whole(folder: str) -> str | None:
 
     Returns the newest one if none can be read, so that its reader reports the error; None if there are none.
     """
-    found = prefixes_in(folder)
-    for prefix in found if len(found) > 1 else ():
+    prefixes = prefixes_in(folder)
+    for prefix in prefixes if len(prefixes) > 1 else ():
         if not (why := damage(prefix)):
             return prefix
         warn_of(prefix, why)
-    return found[0] if found else None
+    return prefixes[0] if prefixes else None
 
 
 def warn_of(prefix: str, why: str) -> None:

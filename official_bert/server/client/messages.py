@@ -43,10 +43,10 @@ def signatures_of_proto(response: Any) -> Signatures:
     """Reads the signatures in a `GetModelMetadataResponse`."""
     from tensorflow.core.framework import types_pb2
     from tensorflow_serving.apis import get_model_metadata_pb2
-    found = get_model_metadata_pb2.SignatureDefMap()
-    response.metadata["signature_def"].Unpack(found)
+    message = get_model_metadata_pb2.SignatureDefMap()
+    response.metadata["signature_def"].Unpack(message)
     return {key: {side: {name: types_pb2.DataType.Name(info.dtype) for name, info in getattr(definition, side).items()}
-                  for side in ("inputs", "outputs")} for key, definition in found.signature_def.items()}
+                  for side in ("inputs", "outputs")} for key, definition in message.signature_def.items()}
 
 
 def fill_inputs(request: Any, rows: Sequence[Any], inputs: Mapping[str, str]) -> None:

@@ -120,14 +120,14 @@ def start(message: Any, limits: Limits) -> subprocess.Popen:
 
 def _files(file: Any) -> list[Any]:
     """Returns a definition file of protocol buffers, preceded by all that it needs."""
-    found: dict[str, Any] = {}
+    opened: dict[str, Any] = {}
 
     def add(file: Any) -> None:
         for needed in file.dependencies:
             add(needed)
-        found[file.name] = file
+        opened[file.name] = file
     add(file)
-    return list(found.values())
+    return list(opened.values())
 
 
 def send(stream: IO[bytes], *parts: bytes) -> None:

@@ -118,8 +118,8 @@ def as_model(engine: PortableModel, description: Mapping[str, Any]) -> Any:
         def call(*values: np.ndarray) -> list[np.ndarray]:
             answer = engine(dict(zip(names, values)))
             return [answer[name] for name in outputs]
-        found = tf.numpy_function(call, [tf.cast(inputs[name], tf.int32) for name in names], [dtype for dtype, _ in outputs.values()])
-        for value, (_, shape) in zip(found, outputs.values()):
+        results = tf.numpy_function(call, [tf.cast(inputs[name], tf.int32) for name in names], [dtype for dtype, _ in outputs.values()])
+        for value, (_, shape) in zip(results, outputs.values()):
             value.set_shape(shape)
-        return dict(zip(outputs, found))
+        return dict(zip(outputs, results))
     return compute

@@ -96,10 +96,10 @@ class Plan:
         """Returns the names of a suite's rows, those of `only`, in the order of the file."""
         if suite != "all" and suite not in self.suites:
             raise ValueError(f"--suite: expected all or one of {', '.join(self.suites)}, got {suite}")
-        wanted = list(self.rows) if suite == "all" else self.suites[suite]
-        if unknown := sorted(set(only) - set(wanted)):
-            raise ValueError(f"--rows: expected rows of {suite}: {', '.join(wanted)}; got {', '.join(unknown)}")
-        return [name for name in self.rows if name in (only or wanted)]
+        names = list(self.rows) if suite == "all" else self.suites[suite]
+        if unknown := sorted(set(only) - set(names)):
+            raise ValueError(f"--rows: expected rows of {suite}: {', '.join(names)}; got {', '.join(unknown)}")
+        return [name for name in self.rows if name in (only or names)]
 
     def tasks_of(self, row: str) -> list[str]:
         """The tasks that a row is fine-tuned on."""
@@ -147,7 +147,7 @@ def usually_masked(config: Mapping[str, Any]) -> dict:
 def generator_flags(config: Mapping[str, Any], more: Mapping[str, Any], dupe_factor: int) -> list[list[str]]:
     """Returns the flags of the data generator for a pre-training's configuration: a list for each length of its phases."""
     lengths = [merge(config["options"], phase.get("options", {})) for phase in config.get("phases", [])] or [config["options"]]
-    found = []
+    flags = []
     for options in lengths:
         masking = {"strategy": "token", **options.get("masking", {})}
         chosen = {"max_seq_length": options["max_seq_length"], "max_predictions_per_seq": options["max_predictions_per_seq"],
@@ -155,5 +155,5 @@ def generator_flags(config: Mapping[str, Any], more: Mapping[str, Any], dupe_fac
                   **{"masked_lm_prob" if key == "rate" else key: value for key, value in masking.items()}, **more}
         if chosen["masking"] == "dynamic":
             chosen = {key: value for key, value in chosen.items() if key in ("max_seq_length", "sentence_task", "masking", "dupe_factor")}
-        found.append([f"--{key}={value}" for key, value in chosen.items()])
-    return found
+        flags.append([f"--{key}={value}" for key, value in chosen.items()])
+    return flags

@@ -17,10 +17,10 @@ def next_token_batch(batch: Batch) -> dict[str, tf.Tensor]:
     The weight of a prediction is 1 if its token is real; [SEP] is predicted too.
     """
     ids = restored_ids(batch)
-    wanted = ids[:, 1:]
-    places = tf.zeros_like(wanted) + tf.range(ids.shape[1] - 1)
+    following = ids[:, 1:]
+    places = tf.zeros_like(following) + tf.range(ids.shape[1] - 1)
     return {name: batch[name] for name in KEPT} | {
-        "input_ids": ids, "masked_lm_positions": places, "masked_lm_ids": wanted,
+        "input_ids": ids, "masked_lm_positions": places, "masked_lm_ids": following,
         "masked_lm_weights": tf.cast(batch["input_mask"][:, 1:], tf.float32)}
 
 

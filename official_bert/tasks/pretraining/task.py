@@ -191,14 +191,14 @@ class Task(TaskBase):
         knows_words = self.config.tokenizer.vocab_file and not given.allow_changed_data
         digest = VocabularyFacts.of_tokenizer(self.tokenizer).digest if knows_words else ""
         for path in paths:
-            made = record_origins.read_origin(path)
+            origin = record_origins.read_origin(path)
             # Labels that nothing measures do not matter.
-            if (shuffle or self._learns_sentences) and (task := made.get("sentence_task", self._sentence_task)) != self._sentence_task:
+            if (shuffle or self._learns_sentences) and (task := origin.get("sentence_task", self._sentence_task)) != self._sentence_task:
                 raise ValueError(f"{path}: its records were made with --sentence_task={task}, but config.options.sentence_task is "
                                  f"{self._sentence_task}")
             if knows_words:
-                record_origins.check_vocabulary(path, made, digest)
-                record_origins.check_casing(path, made, self.tokenizer.do_lower_case)
+                record_origins.check_vocabulary(path, origin, digest)
+                record_origins.check_casing(path, origin, self.tokenizer.do_lower_case)
         kinds = sorted({_kind(features[path]) for path in paths})
         if len(kinds) > 1:
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
@@ -226,12 +226,12 @@ class Task(TaskBase):
         special = sum(list(row["input_ids"].int64_list.value).count(mark) for row in first for mark in marks)
         return single_token_doubts("whole_word", 1.0 - starts / max(1, real - special))
 
-    def _is_wanted(self, path: str, found: dict[str, int]) -> bool:
+    def _is_wanted(self, path: str, lengths: dict[str, int]) -> bool:
         """Whether records with these feature lengths are this phase's. Raises ValueError if they are no phase's."""
         phases = [build(Options, merge(self.config.options, phase.options)) for phase in self.config.phases]
-        if not (wrong := _other_lengths(self.options, found)):
+        if not (wrong := _other_lengths(self.options, lengths)):
             return True
-        if not all(_other_lengths(options, found) for options in phases):
+        if not all(_other_lengths(options, lengths) for options in phases):
             return False
         key, held = wrong[0]
         raise ValueError(f"{path}: config.options.{key} is {getattr(self.options, key)}, but its records hold {held}")
@@ -312,17 +312,17 @@ def _sentence_weights(batch) -> tf.Tensor:
     return batch["instance_weights"] * weights[:, None] if "instance_weights" in batch else weights
 
 
-def _kind(found: Mapping[str, int]) -> str:
+def _kind(lengths: Mapping[str, int]) -> str:
     """What records with these features are."""
-    return PACKED if "instance_ids" in found else WITHOUT_MASKS if "word_starts" in found else MASKED
+    return PACKED if "instance_ids" in lengths else WITHOUT_MASKS if "word_starts" in lengths else MASKED
 
 
-def _table(options: Options, found: Mapping[str, int]) -> tuple[records.Feature, ...]:
+def _table(options: Options, lengths: Mapping[str, int]) -> tuple[records.Feature, ...]:
     """The features that records of this kind have under the options."""
     length, predictions = options.max_seq_length, options.max_predictions_per_seq
-    if _kind(found) == WITHOUT_MASKS:
+    if _kind(lengths) == WITHOUT_MASKS:
         return records.unmasked_features(length)
-    if _kind(found) == MASKED:
+    if _kind(lengths) == MASKED:
         return records.pretraining_features(length, predictions)
     return _packed_features(options)
 
@@ -333,14 +333,14 @@ def _packed_features(options: Options) -> tuple[records.Feature, ...]:
     return records.packed_features(options.max_seq_length, predictions_per_row(options.max_predictions_per_seq, most), most)
 
 
-def _other_lengths(options: Options, found: Mapping[str, int]) -> list[tuple[str, int | str]]:
+def _other_lengths(options: Options, lengths: Mapping[str, int]) -> list[tuple[str, int | str]]:
     """Lists (option, what the records hold) of lengths in which records differ from the options, and whether rows are packed."""
-    held, predictions = {"max_seq_length": found.get("input_ids", 0)}, found.get("masked_lm_ids", 0)
-    if _kind(found) == PACKED:
+    held, predictions = {"max_seq_length": lengths.get("input_ids", 0)}, lengths.get("masked_lm_ids", 0)
+    if _kind(lengths) == PACKED:
         if not options.pack:
             return [("pack", "packed rows, several instances in each")]
-        held["max_instances_per_row"] = found.get("cls_positions", 0)
-        predictions -= predictions_per_row(0, found.get("cls_positions", 0))
-    if _kind(found) != WITHOUT_MASKS:
+        held["max_instances_per_row"] = lengths.get("cls_positions", 0)
+        predictions -= predictions_per_row(0, lengths.get("cls_positions", 0))
+    if _kind(lengths) != WITHOUT_MASKS:
         held["max_predictions_per_seq"] = predictions
     return [(key, length) for key, length in held.items() if getattr(options, key) != length]

@@ -22,16 +22,16 @@ BY = "1 - nDCG@10"
 def number_texts(rows: Sequence[Sequence[str]], missing: int = -1) -> np.ndarray:
     """Numbers the texts of rows, int32 [N,T]: equal texts have equal numbers; rows with fewer texts are filled up with `missing`."""
     numbers: dict[str, int] = {}
-    found = np.full((len(rows), max(map(len, rows))), missing, np.int32)
-    for target, texts in zip(found, rows):
+    numbered = np.full((len(rows), max(map(len, rows))), missing, np.int32)
+    for target, texts in zip(numbered, rows):
         target[:len(texts)] = [numbers.setdefault(text, len(numbers)) for text in texts]
-    return found
+    return numbered
 
 
-def worst_queries(queries: Sequence[str], measured: Sequence[dict[str, float]], wanted: Sequence[str], first: Sequence[str]) -> Section:
+def worst_queries(queries: Sequence[str], measured: Sequence[dict[str, float]], answers: Sequence[str], first: Sequence[str]) -> Section:
     """The queries with the lowest nDCG@10: the answer that was wanted, and the text that stands first."""
     found = [Mistake([query], answer, nearest, 1.0 - row["ndcg_at_10"])
-             for query, row, answer, nearest in zip(queries, measured, wanted, first) if row["ndcg_at_10"] < 1.0]
+             for query, row, answer, nearest in zip(queries, measured, answers, first) if row["ndcg_at_10"] < 1.0]
     return mistakes_section(found, BY, name="worst_queries", title="The queries that fare worst")
 
 
@@ -102,9 +102,9 @@ class HeldOutCollection:
                               [passages[number] for number in best], [passages[ranking[0]] for ranking in rankings])]
 
     def _rankings(self, predictions: Predictions) -> list[list[int]]:
-        found = self.source.in_order(predictions)
-        if any(row is None for row in found):
+        rows = self.source.in_order(predictions)
+        if any(row is None for row in rows):
             raise ValueError(f"config.training.eval_steps: expected 0, because all passages of {self.collection.path} are searched")
-        vectors = np.stack([row["embedding"][0] for row in found])  # type: ignore[index]
+        vectors = np.stack([row["embedding"][0] for row in rows])  # type: ignore[index]
         count = len(self.collection.queries)
         return neighbours.nearest(vectors[:count], vectors[count:], measures.DEPTH)[1].tolist()

@@ -53,10 +53,10 @@ def language_of(path: str) -> str:
     stem = os.path.basename(path).lower().partition(".json")[0]
     if of_contexts := re.findall(r"context[-_.]([a-z]{2})(?![a-z])", stem):
         return of_contexts[0]
-    found = re.findall(r"(?<![a-z])([a-z]{2})(?![a-z])", stem)
-    if not found:
+    codes = re.findall(r"(?<![a-z])([a-z]{2})(?![a-z])", stem)
+    if not codes:
         raise ValueError(f"{path}: expected the language in the file's name, as in xquad.de.json")
-    return ([code for code in found if code in KNOWN] or found)[-1]
+    return ([code for code in codes if code in KNOWN] or codes)[-1]
 
 
 def check(paths: Sequence[str], version_2: bool) -> None:

@@ -42,13 +42,13 @@ def normalize(text: str) -> str:
 
 def token_f1(prediction: str, gold: str) -> float:
     """Returns F1 of the words that two normalised answers share; two empty answers agree (1)."""
-    predicted, wanted = prediction.split(), gold.split()
-    if not predicted or not wanted:
-        return float(predicted == wanted)
-    shared = (collections.Counter(predicted) & collections.Counter(wanted)).total()
+    predicted, expected = prediction.split(), gold.split()
+    if not predicted or not expected:
+        return float(predicted == expected)
+    shared = (collections.Counter(predicted) & collections.Counter(expected)).total()
     if not shared:
         return 0.0
-    precision, recall = shared / len(predicted), shared / len(wanted)
+    precision, recall = shared / len(predicted), shared / len(expected)
     return (2 * precision * recall) / (precision + recall)
 
 

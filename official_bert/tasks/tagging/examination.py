@@ -25,14 +25,14 @@ def _of_entities(sentences: Sequence[Tagged]) -> Iterator[Section]:
     pairs: collections.Counter = collections.Counter()
     mistakes = []
     for words, gold, found in sentences:
-        wanted, given = ([dataclasses.replace(chunk, kind=chunk.kind or UNNAMED) for chunk in read_chunks(tags)] for tags in (gold, found))
-        for column, chunks in enumerate((set(wanted) & set(given), given, wanted)):
+        right, given = ([dataclasses.replace(chunk, kind=chunk.kind or UNNAMED) for chunk in read_chunks(tags)] for tags in (gold, found))
+        for column, chunks in enumerate((set(right) & set(given), given, right)):
             for chunk in chunks:
                 counts.setdefault(chunk.kind, np.zeros(3, int))[column] += 1
-        wrong = list(confusions(wanted, given))
+        wrong = list(confusions(right, given))
         pairs.update(wrong)
         if wrong:
-            mistakes.append(Mistake([" ".join(words)], _named(words, wanted), _named(words, given), float(len(wrong))))
+            mistakes.append(Mistake([" ".join(words)], _named(words, right), _named(words, given), float(len(wrong))))
     scores = {kind: {"precision": _share(right, answered), "recall": _share(right, gold),
                      "f1": _share(2 * right, answered + gold), "support": int(gold)}
               for kind, (right, answered, gold) in sorted(counts.items())}
@@ -41,29 +41,29 @@ def _of_entities(sentences: Sequence[Tagged]) -> Iterator[Section]:
     yield mistakes_section(mistakes, "entities wrong", title="The worst sentences")
 
 
-def confusions(wanted: Sequence[Chunk], given: Sequence[Chunk]) -> Iterator[tuple[str, str]]:
+def confusions(gold: Sequence[Chunk], given: Sequence[Chunk]) -> Iterator[tuple[str, str]]:
     """Yields (right type, answered type) of each entity that is not answered exactly, and of each answer where there is none.
 
     The answered type is in brackets if the boundaries differ.
     """
-    for chunk in wanted:
+    for chunk in gold:
         near = [one for one in given if one.start < chunk.end and chunk.start < one.end]
         if chunk not in near:
             exact = next((one.kind for one in near if (one.start, one.end) == (chunk.start, chunk.end)), "")
             yield chunk.kind, exact or (f"[{near[0].kind}]" if near else NOTHING)
     for one in given:
-        if not any(one.start < chunk.end and chunk.start < one.end for chunk in wanted):
+        if not any(one.start < chunk.end and chunk.start < one.end for chunk in gold):
             yield NOTHING, one.kind
 
 
 def _of_tags(sentences: Sequence[Tagged]) -> Iterator[Section]:
     gold = [tag for _, tags, _ in sentences for tag in tags]
-    found = [tag for _, _, tags in sentences for tag in tags]
-    labels = sorted({*gold, *found})
+    predicted = [tag for _, _, tags in sentences for tag in tags]
+    labels = sorted({*gold, *predicted})
     numbers = {label: number for number, label in enumerate(labels)}
-    scores = statistics.class_scores(np.array([numbers[tag] for tag in gold]), np.array([numbers[tag] for tag in found]), labels)
+    scores = statistics.class_scores(np.array([numbers[tag] for tag in gold]), np.array([numbers[tag] for tag in predicted]), labels)
     yield _scores_section(scores, "Tags", "tag")
-    yield _pairs_section(collections.Counter((one, other) for one, other in zip(gold, found) if one != other), "")
+    yield _pairs_section(collections.Counter((one, other) for one, other in zip(gold, predicted) if one != other), "")
     mistakes = []
     for words, tags, others in sentences:
         if wrong := [place for place, (one, other) in enumerate(zip(tags, others)) if one != other]:

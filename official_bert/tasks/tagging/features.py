@@ -85,10 +85,10 @@ class TaggingFeatureMaker:
 def gather_words(features: Sequence[TaggingFeature], values: Sequence[np.ndarray], lengths: Sequence[int]) -> list[np.ndarray]:
     """Gathers rows' values [S,...] to each text's values [words,...]; `lengths` are the texts' numbers of words."""
     shape, dtype = values[0].shape[1:], values[0].dtype
-    found = [np.zeros((length, *shape), dtype) for length in lengths]
+    words = [np.zeros((length, *shape), dtype) for length in lengths]
     for feature, row in zip(features, values, strict=True):
-        found[feature.text][feature.words] = row[feature.positions]
-    return found
+        words[feature.text][feature.words] = row[feature.positions]
+    return words
 
 
 class WeightedRow(Mapping):

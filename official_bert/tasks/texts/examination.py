@@ -18,12 +18,12 @@ from official_bert.reports.sections import Mistake, Section, mistakes_section
 Answer = Callable[[np.ndarray], Mapping[str, Any]]  # of a row's logits [K], as `TextClassification.answer`
 
 
-def examine(head: str, labels: Sequence[str], answer: Answer, one: TextSet, rows: Sequence[int] | np.ndarray,
+def examine(head: str, labels: Sequence[str], answer: Answer, text_set: TextSet, rows: Sequence[int] | np.ndarray,
             logits: np.ndarray) -> list[Section]:
     """Returns the sections about the rows of a set that were evaluated, from their logits [N,K]; names end with the set's name."""
-    assert one.data.targets is not None
-    gold = one.data.targets[rows]
-    texts = [_texts(one.data, row) for row in rows]
+    assert text_set.data.targets is not None
+    gold = text_set.data.targets[rows]
+    texts = [_texts(text_set.data, row) for row in rows]
     if head == "regression":
         found = _of_scores(gold, np.asarray(logits[:, 0], np.float64), texts)
     elif head == "multi_label":
@@ -32,17 +32,17 @@ def examine(head: str, labels: Sequence[str], answer: Answer, one: TextSet, rows
         found = _of_choices(gold, logits, texts)
     else:
         found = _of_one_label(gold, labels, scipy.special.softmax(np.asarray(logits, np.float64), axis=-1), texts)
-    return [dataclasses.replace(section, name=f"{section.name}{one.name}", title=f"{section.title}{one.name.replace('_', ' ')}")
+    return [dataclasses.replace(section, name=f"{section.name}{text_set.name}", title=f"{section.title}{text_set.name.replace('_', ' ')}")
             for section in found]
 
 
-def comparable(task: Any, one: TextSet, rows: Sequence[int] | np.ndarray, logits: np.ndarray) -> ComparableAnswers:
+def comparable(task: Any, answer: TextSet, rows: Sequence[int] | np.ndarray, logits: np.ndarray) -> ComparableAnswers:
     """Returns the answers to the rows of a set that were evaluated, from their logits [N,K], for a comparison with another model's.
 
     `task` is a `TextClassification`.
     """
-    assert one.data.targets is not None
-    targets, head = one.data.targets[rows], task.head
+    assert answer.data.targets is not None
+    targets, head = answer.data.targets[rows], task.head
     labels = () if head in ("regression", "choice") else task.classes.labels
     given = [task.answer(row) for row in logits]
     if head == "multi_label":
@@ -58,8 +58,8 @@ def comparable(task: Any, one: TextSet, rows: Sequence[int] | np.ndarray, logits
     def measure(numbers: np.ndarray) -> dict[str, float]:
         measured = task.measure(targets[numbers], logits[numbers])
         return {name: measured[name] for name in task.metrics}  # not the thresholds, which may be tuned on these rows
-    right = None if head == "regression" else np.array([one == other for one, other in zip(answers, gold)])
-    return ComparableAnswers(questions=[" | ".join(_texts(one.data, row)) for row in rows], gold=gold, answers=answers, measure=measure,
+    right = None if head == "regression" else np.array([answer == other for answer, other in zip(answers, gold)])
+    return ComparableAnswers(questions=[" | ".join(_texts(answer.data, row)) for row in rows], gold=gold, answers=answers, measure=measure,
                              right=right)
 
 

@@ -105,8 +105,8 @@ class Task(TextClassification):
             raise ValueError("config.options.majority_class: expected rows to evaluate on or to answer, got none (no model is trained)")
         counts = np.bincount(train.targets, minlength=self.num_outputs)
 
-        def logits(one):
-            return np.tile(np.eye(self.num_outputs, dtype=np.float32)[np.argmax(counts)], (len(one.data), 1))
+        def logits(label):
+            return np.tile(np.eye(self.num_outputs, dtype=np.float32)[np.argmax(counts)], (len(label.data), 1))
         measured = [metrics.measure(self.metrics, one.data.targets, logits(one), one.name) for one in held_out]
         return ConstantAnswers({name: value for one in measured for name, value in one.items()},
                                (lambda folder: [self.write_set(one.name, logits(one), folder) for one in tests]) if tests else None)

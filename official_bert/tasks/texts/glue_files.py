@@ -97,10 +97,10 @@ class Reader:
         """The files that `train` and `held_out` read, as far as they exist."""
         published = [self.dataset.train.format(language=self.train_language)], list(self.dataset.held_out.values())
         folders = self._folders() if self.data_dir else []
-        found: dict[str, list[Source]] = {"train": [train], "eval": [held_out]}
-        for (use, given), names in zip(found.items(), published):
-            found[use] = given if given[0] else [path for name in names if (path := _first([name], folders))]
-        return found
+        sources: dict[str, list[Source]] = {"train": [train], "eval": [held_out]}
+        for (use, given), names in zip(sources.items(), published):
+            sources[use] = given if given[0] else [path for name in names if (path := _first([name], folders))]
+        return sources
 
     def held_out(self, path: Source = "") -> list[TextSet]:
         """Reads the labelled sets to evaluate on."""
@@ -138,13 +138,13 @@ class Reader:
     def _find_all(self, files: Mapping[str, str]) -> dict[str, Source]:
         """Finds the paths of files by name; of several (matched and mismatched MNLI) only the first one must exist."""
         first, *others = files
-        found: dict[str, Source] = {first: self._find(files[first])}
+        paths: dict[str, Source] = {first: self._find(files[first])}
         for name in others:
             if path := _first([files[name]], self._folders()):
-                found[name] = path
+                paths[name] = path
             else:
-                self.warn(f"{self.dataset.folder}: no file {files[name]} beside {found[first]}; done without")
-        return found
+                self.warn(f"{self.dataset.folder}: no file {files[name]} beside {paths[first]}; done without")
+        return paths
 
     def _find(self, file: str) -> str:
         if not self.data_dir:
@@ -186,9 +186,9 @@ class Reader:
         return labelled_texts.label_ids(table, label, self.dataset.labels, headless)
 
 
-def _only(table: Table, column: str, wanted: Callable[[str], bool], described: str) -> Table:
+def _only(table: Table, column: str, keeps: Callable[[str], bool], described: str) -> Table:
     """Keeps the rows with a wanted value. Raises ValueError if there are none."""
-    kept = table.rows(row for row, value in enumerate(table.columns[column]) if wanted(value))
+    kept = table.rows(row for row, value in enumerate(table.columns[column]) if keeps(value))
     if not len(kept):
         raise ValueError(f"{table.path}: no row {described}")
     return kept

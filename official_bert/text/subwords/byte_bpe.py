@@ -51,13 +51,13 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
     if unknown := [token for token in [*letters, *(token for pair in parts for token in (*pair, "".join(pair)))] if token not in vocab]:
         raise ValueError(f"{where}: {unknown[0]!r} is joined by a merge, or is a byte, and has no id in the vocabulary")
     joins = [(vocab[first], vocab[second], vocab[first + second]) for first, second in parts]
-    made = dict.fromkeys((vocab[letter] for letter in letters), -1)  # the last merge that makes a symbol
-    made |= {product: rank for rank, (_, _, product) in enumerate(joins)}
+    last_merges = dict.fromkeys((vocab[letter] for letter in letters), -1)  # the last merge that makes a symbol
+    last_merges |= {product: rank for rank, (_, _, product) in enumerate(joins)}
     for rank, (first, second, _) in enumerate(joins):
-        if max(made.get(first, NEVER), made.get(second, NEVER)) >= rank:
+        if max(last_merges.get(first, NEVER), last_merges.get(second, NEVER)) >= rank:
             raise ValueError(f"{where}: merge {rank + 1}, {' '.join(parts[rank])}: one of its symbols is made by a later merge or by none; "
                              "such a list has no form in TensorFlow here")
-    ends, begins = ({symbol: {symbol} for symbol in made} for _ in range(2))  # the symbols that end, or begin, each symbol
+    ends, begins = ({symbol: {symbol} for symbol in last_merges} for _ in range(2))  # the symbols that end, or begin, each symbol
     for first, second, product in joins:
         ends[product] |= ends[second]
         begins[product] |= begins[first]

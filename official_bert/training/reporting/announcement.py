@@ -23,12 +23,12 @@ def announce(trainer: Trainer, config: Config) -> list[str]:
     """Returns the lines: what runs where, the memory that it (its largest phase) takes on each device, what is wrong with the machine."""
     replicas = trainer.strategy.num_replicas_in_sync
     parameters = sum(weight.shape.num_elements() for weight in trainer.weights)
-    found = []
-    for one in [phase_config(config, phase) for phase in config.phases] or [config]:
-        rows = one.training.batch_size // (replicas * one.training.accumulation_steps)
-        length = int(one.options.get("max_seq_length", USUAL_LENGTH))
-        found.append((memory_of(one, parameters, rows, length), rows, length))
-    memory, rows, length = max(found, key=lambda one: sum(one[0].values()))
+    sizes = []
+    for phase_values in [phase_config(config, phase) for phase in config.phases] or [config]:
+        rows = phase_values.training.batch_size // (replicas * phase_values.training.accumulation_steps)
+        length = int(phase_values.options.get("max_seq_length", USUAL_LENGTH))
+        sizes.append((memory_of(phase_values, parameters, rows, length), rows, length))
+    memory, rows, length = max(sizes, key=lambda phase_values: sum(phase_values[0].values()))
     each = ", ".join(f"{name} {_size(count)}" for name, count in memory.items())
     return [f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}; {precision(config)}; "
             f"{parameters:,} trained parameters",
@@ -73,22 +73,22 @@ def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
         return {}
     sources = {"training": resolved.train, "evaluation": resolved.held_out and resolved.held_out.source,
                "prediction": resolved.tests and resolved.tests.source}
-    parts, found = "choices" if resolved.task.head == "choice" else "texts", {}
+    parts, counts = "choices" if resolved.task.head == "choice" else "texts", {}
     for kind, source in sources.items():
         rows = source.examples if source else ()
         if isinstance(rows, ChoiceFeatures):
             kind, rows = f"{kind} {parts}", rows.rows
         if isinstance(rows, TextFeatures):
-            found[kind] = (rows.longer, rows.number_of_texts)
-    return found
+            counts[kind] = (rows.longer, rows.number_of_texts)
+    return counts
 
 
 def cut_lines(resolved: Resolved, config: Config) -> list[str]:
     """Says how many rows were cut, or are read in several windows; [] if none are."""
-    found = [f"{cut:,} of {rows:,} {kind if ' ' in kind else f'{kind} rows'}" for kind, (cut, rows) in cut_rows(resolved).items() if cut]
+    lines = [f"{cut:,} of {rows:,} {kind if ' ' in kind else f'{kind} rows'}" for kind, (cut, rows) in cut_rows(resolved).items() if cut]
     if config.options.get("truncate") == "windows":
-        return [f"read in several windows of {config.options.get('max_seq_length')} tokens: {', '.join(found)}"] * bool(found)
-    return [f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(found)}; the model does not see the rest"] * bool(found)
+        return [f"read in several windows of {config.options.get('max_seq_length')} tokens: {', '.join(lines)}"] * bool(lines)
+    return [f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(lines)}; the model does not see the rest"] * bool(lines)
 
 
 def unknown_lines(resolved: Resolved) -> list[str]:

@@ -71,11 +71,11 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
 
 def resolved_config(task: TaskBase, phases: Sequence[Phase]) -> Config:
     """Returns a run's own configuration, with the options (labels) that the task has found in the data of its first phase."""
-    found = phases[0].resolved.task
+    task_found = phases[0].resolved.task
     if not task.config.phases:
-        return found.config
+        return task_found.config
     before = to_dict(type(task)(phase_config(task.config, task.config.phases[0])).options)
-    made = {key: value for key, value in to_dict(found.options).items() if value != before[key]}
+    made = {key: value for key, value in to_dict(task_found.options).items() if value != before[key]}
     return dataclasses.replace(task.config, options=merge(task.config.options, made))
 
 

@@ -124,10 +124,10 @@ def _tokenizer_class(folder: str) -> str | None:
 def _normalizer(path: str) -> dict[str, Any]:
     """Returns the switches in `tokenizer.json`. Raises ValueError if they are not those of a BERT tokenizer."""
     values = stored_models.read_mapping(path)
-    for key, wanted in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
-        found = (values.get(key) or {}).get("type", wanted)
-        if found != wanted:
-            raise ValueError(f"{path}: {key}: expected {wanted}, got {found}")
+    for key, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
+        found = (values.get(key) or {}).get("type", kind)
+        if found != kind:
+            raise ValueError(f"{path}: {key}: expected {kind}, got {found}")
     return values.get("normalizer") or {}
 
 
