@@ -236,7 +236,7 @@ class BestCheckpoint:
         if self.metric not in metrics:
             raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
         value = float(metrics[self.metric])
-        comparable = self.record and (self.record.get("phase", 0), self.record["batches"]) == (phase, batches)
+        comparable = self.record and (self.record.get("phase", 0), self.record.get("batches")) == (phase, batches)
         if not math.isfinite(value) or (comparable and self.sign * value <= self.sign * self.record["value"]):
             return False
         CheckpointFolder(checkpoint, self.run.best, keep=1).save(step, saved)
