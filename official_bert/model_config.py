@@ -41,7 +41,16 @@ class ModelConfig:
     position_buckets: int = 0  # B; 0: a table of positions
     position_span: int = 512
     pooler_act: Activation = "tanh"
+    pooler_norm: bool = False  # a layer norm follows, and rows pass the pooler before a head for words, tags or answers, too
+    pooling: Literal["first", "mean"] = "first"  # what the pooler reads: [CLS] (left to right, the last row), or the rows' mean
     masked_lm_act: Literal["", Activation] = ""  # of the head for words; "": hidden_act
+    norm: Literal["post", "pre"] = "post"  # pre: layer norms before attention and feed-forward network, and one after all layers
+    feed_forward: Literal["dense", "gated"] = "dense"  # gated: half of the first product, activated, times the other half
+    biases: bool = True  # of the products and layer norms of layers, embeddings and pooler
+    rotary: float = 0.0  # base of rotary positions, in queries and keys, instead of a table; 0: none
+    window: int = 0  # tokens on each side that a layer sees, but the first and every `global_every`-th from there; 0: all see all
+    global_every: int = 3
+    window_rotary: float = 0.0  # base in layers with a window; 0: as in the others
 
     def __post_init__(self):
         for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
@@ -49,7 +58,7 @@ class ModelConfig:
             if getattr(self, key) < 1:
                 raise ValueError(f"model.{key}: expected at least 1, got {getattr(self, key)}")
         for key in ("type_vocab_size", "embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "relative_buckets",
-                    "position_buckets"):
+                    "position_buckets", "rotary", "window", "window_rotary"):
             if getattr(self, key) < 0:
                 raise ValueError(f"model.{key}: expected at least 0, got {getattr(self, key)}")
         for key in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
@@ -74,8 +83,32 @@ class ModelConfig:
         if self.position_buckets and (self.relative_buckets or self.first_position):
             raise ValueError("model.position_buckets: expected 0 beside relative_buckets or first_position: positions are told in one way, "
                              f"got {self.position_buckets}")
+        self._check_rotary_and_window()
         if self.relative_buckets and (self.relative_buckets < 4 or self.relative_buckets % 4):
             raise ValueError(f"model.relative_buckets: expected 0 or a multiple of 4, got {self.relative_buckets}")
+
+    def _check_rotary_and_window(self) -> None:
+        others = [key for key in ("first_position", "relative_buckets", "position_buckets") if getattr(self, key)]
+        if self.rotary and others:
+            raise ValueError(f"model.rotary: expected 0 beside {others[0]}: positions are told in one way, got {self.rotary}")
+        if self.rotary and self.hidden_size // self.num_attention_heads % 2:
+            raise ValueError(f"model.rotary: expected heads of an even size (hidden_size / num_attention_heads), got "
+                             f"{self.hidden_size // self.num_attention_heads}")
+        if self.window and (self.relative_buckets or self.position_buckets):
+            raise ValueError(f"model.window: expected 0 beside {others[-1]}, got {self.window}")
+        if self.global_every < (2 if self.window else 1):
+            raise ValueError(f"model.global_every: expected at least 2, so that some layers have the window, got {self.global_every}")
+        if self.window_rotary and not (self.window and self.rotary):
+            raise ValueError(f"model.window_rotary: expected window and rotary beside it, got {self.window_rotary} without")
+        if self.pooler_norm and self.embedding_size:
+            raise ValueError(f"model.pooler_norm: expected False beside embedding_size ({self.embedding_size}): its rows are compared with "
+                             "the word table")
+        if self.pooling == "mean" and self.bilstm_layers:
+            raise ValueError("model.pooling: expected first beside bilstm_layers: the pooler reads their last states, got mean")
+
+    def window_of_layer(self, index: int) -> int:
+        """Returns the tokens on each side that layer `index` sees; 0: all."""
+        return self.window if index % self.global_every else 0
 
     @property
     def longest_row(self) -> int:
@@ -105,5 +138,6 @@ OF_2018 = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_head
            "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
            "initializer_range")  # keys of bert_config.json
 OF_RELATIVES = ("embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "layers_in_group", "relative_buckets",
-                "position_buckets", "position_span", "pooler_act", "masked_lm_act")
+                "position_buckets", "position_span", "pooler_act", "masked_lm_act", "pooler_norm", "pooling", "norm", "feed_forward",
+                "biases", "rotary", "window", "global_every", "window_rotary")
 BERT_BASE = ModelConfig()  # the default sizes of layers and models

@@ -10,6 +10,7 @@ from keras import ops
 
 from official_bert.layers import fused
 from official_bert.layers.recomputation import recomputed
+from official_bert.layers.visibility import LONG, Visibility, windows_around, windows_of
 from official_bert.model_config import BERT_BASE
 
 BLOCK = 2 ** 22  # weights of attention that are there at a time if they are recomputed: 16 MB
@@ -49,7 +50,7 @@ class Projection(keras.layers.EinsumDense):
         batch, length, *contracted = ops.shape(x)
         width, made = math.prod(self.kernel.shape[:len(contracted)]), self.kernel.shape[len(contracted):]
         product = ops.matmul(ops.reshape(x, (-1, width)), ops.reshape(self.kernel, (width, -1)))
-        return ops.reshape(product + ops.reshape(self.bias, (-1,)), (batch, length, *made))
+        return ops.reshape(product if self.bias is None else product + ops.reshape(self.bias, (-1,)), (batch, length, *made))
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -58,23 +59,25 @@ class SelfAttention(keras.layers.Layer):
 
     Scores are the sum of `score_terms` products: with 3, those of rows with distances too (`distance_scores`).
     With `recompute`, training keeps no tensor of [Q,S]: the backward pass makes the weights again, a few rows of the batch at a time.
+    Of long rows there is none at all: given a `Visibility` as its mask, it takes queries by blocks, or by windows if there is one.
     """
 
     def __init__(self, num_heads=BERT_BASE.num_attention_heads, hidden_size=BERT_BASE.hidden_size,
                  dropout=BERT_BASE.attention_probs_dropout_prob, initializer_range=BERT_BASE.initializer_range, recompute=False,
-                 score_terms=1, **kwargs):
+                 score_terms=1, biases=True, **kwargs):
         super().__init__(**kwargs)
         if hidden_size % num_heads:
             raise ValueError(f"hidden_size: expected a multiple of {num_heads} heads, got {hidden_size}")
         self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "dropout": dropout,
-                         "initializer_range": initializer_range, "recompute": recompute, "score_terms": score_terms}
+                         "initializer_range": initializer_range, "recompute": recompute, "score_terms": score_terms,
+                         "biases": biases}
         head_size = hidden_size // num_heads
         self.scale = (score_terms * head_size) ** -0.5
         self.query, self.key, self.value = (
-            Projection("bsd,dnh->bsnh", (None, num_heads, head_size), bias_axes="nh", name=name,
+            Projection("bsd,dnh->bsnh", (None, num_heads, head_size), bias_axes="nh" if biases else None, name=name,
                                      kernel_initializer=truncated_normal(initializer_range), dtype=self.dtype_policy)
             for name in ("query", "key", "value"))
-        self.merge_heads = Projection("bqnh,nhd->bqd", (None, hidden_size), bias_axes="d", name="output",
+        self.merge_heads = Projection("bqnh,nhd->bqd", (None, hidden_size), bias_axes="d" if biases else None, name="output",
                                                     kernel_initializer=truncated_normal(initializer_range),
                                                     dtype=self.dtype_policy)
         # The softmax and its dropout stay in float32 under every precision policy.
@@ -88,19 +91,37 @@ class SelfAttention(keras.layers.Layer):
         self.built = True
 
     def call(self, x, attention_mask, queries=None, bias=None, distances=None, distance_rows=None, training=None):
-        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D].
+        """x [B,S,D], attention_mask a `Visibility` or [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D].
 
         `bias` [B or 1,N,Q,S] is added to the scores, and so is what queries and keys have to do with `distances` [R,D], of which pair
         Q,S has row `distance_rows` [B or 1,Q,S].
         """
-        q, k = self._queries_and_keys(x, queries)                                     # [B,N,Q,H], [B,N,S,H]
+        visible = attention_mask if isinstance(attention_mask, Visibility) else None
+        if visible and visible.window and (x.shape[1] is None or x.shape[1] > visible.window):
+            return self._call_by_windows(x, visible, training)
+        q, k = self._queries_and_keys(x, queries, visible)                            # [B,N,Q,H], [B,N,S,H]
         if distances is not None:
             bias = self.distance_scores(q, k, distances, distance_rows)
         v = self._by_head(self.value(x))                                              # [B,N,S,H]
-        recomputes = self.settings["recompute"] and training and queries is None
-        context = (self._attend_in_blocks if recomputes else self._attend)(
-            q, k, v, attention_mask, bias, training)                                  # [B,N,Q,H]
+        if visible and bias is None and (k.shape[2] is None or k.shape[2] > LONG):
+            context = fused.attend_in_turn(q, k, v, visible.mask, self.dropout, training)
+        else:
+            mask = visible.mask() if visible else attention_mask
+            recomputes = self.settings["recompute"] and training and queries is None
+            context = (self._attend_in_blocks if recomputes else self._attend)(q, k, v, mask, bias, training)  # [B,N,Q,H]
         return self.merge_heads(ops.transpose(context, (0, 2, 1, 3)))                 # [B,Q,D]
+
+    def _call_by_windows(self, x, visible, training):
+        """`call` for all rows, of which the wanted ones are returned: each window of queries sees three windows of keys."""
+        places, visible = visible.places, visible.of_layer(visible.window, visible.rotary)
+        q, k = visible.turned(self.query(x) * self.scale, self.key(x))                # [B,S,N,H]
+        q = self._by_head(windows_of(q, visible.window))                              # [B*K,N,W,H]
+        k, v = (self._by_head(windows_around(rows, visible.window)) for rows in (k, self.value(x)))  # [B*K,N,3W,H]
+        attend = self._attend_in_blocks if self.settings["recompute"] and training else self._attend
+        context = attend(q, k, v, visible.mask_of_windows(), None, training)             # [B*K,N,W,H]
+        batch, length = ops.shape(x)[:2]
+        rows = ops.reshape(self._by_head(context), (batch, -1, *context.shape[1::2]))[:, :length]  # [B,S,N,H]
+        return self.merge_heads(rows if places is None else ops.take_along_axis(rows, ops.expand_dims(places, (2, 3)), axis=1))
 
     def scores(self, x, queries=None):
         """x [B,S,D], queries [B,Q,D] or None for x -> how well each query fits each row, before mask and softmax, [B,N,Q,S]."""
@@ -117,9 +138,11 @@ class SelfAttention(keras.layers.Layer):
         from_distance = ops.take_along_axis(self._products(k, of_queries), ops.transpose(rows, (0, 1, 3, 2)), axis=3)  # [B,N,S,Q]
         return to_distance + ops.transpose(from_distance, (0, 1, 3, 2))
 
-    def _queries_and_keys(self, x, queries):
+    def _queries_and_keys(self, x, queries, visible=None):
         """[B,N,Q,H], scaled, and [B,N,S,H]."""
-        return self._by_head(self.query(x if queries is None else queries) * self.scale), self._by_head(self.key(x))
+        q, k = self.query(x if queries is None else queries) * self.scale, self.key(x)
+        q, k = visible.turned(q, k) if visible else (q, k)
+        return self._by_head(q), self._by_head(k)
 
     @staticmethod
     def _by_head(x):

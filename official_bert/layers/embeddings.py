@@ -15,24 +15,25 @@ class Embeddings(keras.layers.Layer):
 
     With `embedding_size`, the tables are so wide, and a product with bias brings their sum to D after the layer norm. Positions count
     from `first_position`; if that is not 0, tokens of the id before it are padding, which is not counted and has that row (RoBERTa).
-    Without positions, the attention knows of distances (DeBERTa).
+    Without positions, the attention knows of distances (DeBERTa), or queries and keys of positions (ModernBERT).
     """
 
     def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size,
                  max_position_embeddings=BERT_BASE.max_position_embeddings, type_vocab_size=BERT_BASE.type_vocab_size,
                  dropout=BERT_BASE.hidden_dropout_prob, initializer_range=BERT_BASE.initializer_range,
                  layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0, first_position=0, task_type_vocab_size=0,
-                 has_positions=True, **kwargs):
+                 has_positions=True, biases=True, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size,
                          "max_position_embeddings": max_position_embeddings, "type_vocab_size": type_vocab_size,
                          "dropout": dropout, "initializer_range": initializer_range,
                          "layer_norm_epsilon": layer_norm_epsilon, "embedding_size": embedding_size,
-                         "first_position": first_position, "task_type_vocab_size": task_type_vocab_size, "has_positions": has_positions}
-        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
+                         "first_position": first_position, "task_type_vocab_size": task_type_vocab_size,
+                         "has_positions": has_positions, "biases": biases}
+        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, center=biases, name="LayerNorm", dtype=self.dtype_policy)
         self.dropout = Dropout(dropout, dtype=self.dtype_policy)
-        self.projection = keras.layers.Dense(hidden_size, kernel_initializer=truncated_normal(initializer_range), name="projection",
-                                             dtype=self.dtype_policy) if embedding_size else None
+        self.projection = keras.layers.Dense(hidden_size, use_bias=biases, kernel_initializer=truncated_normal(initializer_range),
+                                             name="projection", dtype=self.dtype_policy) if embedding_size else None
         self.tables = {name: rows for name, rows in (
             ("word_embeddings", vocab_size), ("token_type_embeddings", type_vocab_size),
             ("position_embeddings", max_position_embeddings * has_positions), ("task_type_embeddings", task_type_vocab_size)) if rows}

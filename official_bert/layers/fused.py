@@ -17,6 +17,7 @@ from keras import ops
 USED = keras.backend.backend() == "tensorflow"
 if USED:
     import tensorflow as tf
+BLOCK = 2 ** 25  # scores of attention that are there at a time if queries are taken by blocks: 128 MB
 LEAST = 2 ** 18  # numbers in a tensor: the pieces of a model take a second to compile, which small tensors do not win back
 UNSEEN = -1e9  # the score of a masked place; not minus infinity: a row that sees nothing gets equal weights instead of NaN
 
@@ -102,7 +103,8 @@ def normalized_sum(x, residual, dropout: Dropout, norm: keras.layers.LayerNormal
         def gradient(upstream):
             return _run(_normalize_gradient, upstream, total, mean, inverse, gamma, *kept, **options)
         return found, gradient
-    return normalized(x, residual, tf.convert_to_tensor(norm.gamma), tf.convert_to_tensor(norm.beta))
+    gamma = tf.convert_to_tensor(norm.gamma)
+    return normalized(x, residual, gamma, tf.convert_to_tensor(norm.beta) if norm.center else tf.zeros_like(gamma))
 
 
 def attention_weights(scores, mask, dropout: Dropout, dtype: str):
@@ -118,6 +120,65 @@ def attention_weights(scores, mask, dropout: Dropout, dtype: str):
             return _run(_softmax_gradient, upstream, shares, mask, *kept, rate=dropout.rate, dtype=scores.dtype)
         return _run(_scale_kept, shares, *kept, rate=dropout.rate, dtype=tf.as_dtype(dtype)), gradient
     return weighted(scores)
+
+
+def attend_in_turn(q, k, v, mask_of, dropout: Dropout, training):
+    """dropout(softmax(q k where mask)) v for a block of queries at a time, so that no tensor of [Q,S] exists, in either pass.
+
+    q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or last-first,S] -> [B,N,Q,H]. A block begins when the one before it
+    is done: otherwise TensorFlow would run the same product of all blocks first. The backward pass makes the weights again.
+    """
+    edges = _edges(q, k)
+    seeds = [dropout.seed_generator.next() for _ in edges[1:]] if training and dropout.rate and USED else [None] * (len(edges) - 1)
+
+    def weights(q, k, number):
+        scores = ops.matmul(q[:, :, edges[number]:edges[number + 1]], ops.transpose(k, (0, 1, 3, 2)))
+        mask = mask_of(edges[number], edges[number + 1])
+        shares = ops.softmax(ops.where(mask, ops.cast(scores, "float32"), UNSEEN), axis=-1)
+        if seeds[number] is None:
+            return shares, mask, (), ops.cast(dropout(shares, training=training and not USED), v.dtype)
+        drawn = _run(_draw, shares, seeds[number], rate=dropout.rate) if pays(shares) else (
+            tf.random.stateless_uniform(tf.shape(shares), seeds[number]) >= dropout.rate)
+        return shares, mask, (drawn,), tf.cast(tf.where(drawn, shares / (1.0 - dropout.rate), 0.0), v.dtype)
+
+    def forward(q, k, v):
+        done: list = []
+        for number in range(len(seeds)):
+            with tf.control_dependencies(done[-1:]) if USED else contextlib.nullcontext():
+                done.append(ops.matmul(weights(q, k, number)[3], v))
+        return ops.concatenate(done, axis=2)
+
+    if not (training and USED):
+        return forward(q, k, v)
+
+    @tf.custom_gradient
+    def attended(q, k, v):
+        def gradient(upstream):
+            of_q, of_k, of_v = [], tf.zeros_like(k), tf.zeros_like(v)
+            for number, _ in enumerate(seeds):
+                with tf.control_dependencies([*of_q[-1:], of_k, of_v]):
+                    part = slice(edges[number], edges[number + 1])
+                    shares, mask, kept, used = weights(q, k, number)
+                    of_v += tf.matmul(used, upstream[:, :, part], transpose_a=True)
+                    of_weights = tf.matmul(upstream[:, :, part], v, transpose_b=True)
+                    run = _run if pays(shares) else lambda function, *tensors, **options: function(*tensors, **options)
+                    of_scores = run(_softmax_gradient, of_weights, shares, mask, *kept, rate=dropout.rate, dtype=q.dtype)
+                    of_k += tf.matmul(of_scores, q[:, :, part], transpose_a=True)
+                    of_q.append(tf.matmul(of_scores, k))
+            return tf.concat(of_q, 2), of_k, of_v
+        return forward(q, k, v), gradient
+    return attended(q, k, v)
+
+
+def _edges(q, k) -> list:
+    """The first query of each block, and the end; blocks of rows of unknown length are eighths of them."""
+    batch, heads, count, _ = q.shape
+    length = k.shape[2]
+    if None in (count, length):
+        count = ops.shape(q)[2]
+        return [0, *((count * number + 7) // 8 for number in range(1, 8)), count]
+    size = max(64, BLOCK // ((batch or 1) * heads * length) // 64 * 64)
+    return [*range(0, count, size), count]
 
 
 def _run(function, *tensors, **options):

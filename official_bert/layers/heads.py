@@ -14,26 +14,30 @@ from official_bert.model_config import BERT_BASE
 class MaskedLMHead(keras.layers.Layer):
     """Logits over the vocabulary, by the word embeddings and an output bias (2018 `get_masked_lm_output`).
 
-    With `embedding_size`, word embeddings are so wide, and the transform narrows the rows to them.
+    With `embedding_size`, word embeddings are so wide, and the transform narrows the rows to them. Without `transforms`, rows come from
+    a pooler with a layer norm, which does its work.
     B batch, P predictions, D hidden size, E embedding size or D, V words.
     """
 
     def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size, hidden_act=BERT_BASE.hidden_act,
                  initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0,
-                 **kwargs):
+                 transforms=True, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size, "hidden_act": hidden_act,
                          "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,
-                         "embedding_size": embedding_size}
+                         "embedding_size": embedding_size, "transforms": transforms}
         get_activation(hidden_act)  # refuses an unknown name
+        if not transforms:
+            return
         self.transform = keras.layers.Dense(embedding_size or hidden_size, kernel_initializer=truncated_normal(initializer_range),
                                             name="transform", dtype=self.dtype_policy)
         self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
 
     def build(self, input_shape, *_):
         """Makes the transform and the output bias."""
-        self.transform.build(input_shape)
-        self.layer_norm.build((None, None, self.transform.units))
+        if self.settings["transforms"]:
+            self.transform.build(input_shape)
+            self.layer_norm.build((None, None, self.transform.units))
         self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias")
         self.built = True
 
@@ -42,7 +46,8 @@ class MaskedLMHead(keras.layers.Layer):
         batch, predictions, width = ops.shape(rows)
         # As a matrix, because TensorFlow adds a bias to a product of matrices in the same operation.
         rows = ops.reshape(rows, (-1, width))                                         # [B*P,D]
-        rows = self.layer_norm(get_activation(self.settings["hidden_act"], training and pays(rows))(self.transform(rows)))
+        if self.settings["transforms"]:
+            rows = self.layer_norm(get_activation(self.settings["hidden_act"], training and pays(rows))(self.transform(rows)))
         logits = product_with_rows(rows, ops.cast(word_embeddings, self.compute_dtype))  # [B*P,V]
         logits, bias = ops.cast(logits, "float32"), ops.cast(self.output_bias, "float32")
         logits = add_bias(logits, bias) if training and pays(logits) else logits + bias

@@ -15,13 +15,13 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         # A built layer of Keras has its axis as a list, in its configuration too.
-        if self.axis not in (-1, [-1]) or self.rms_scaling or not (self.center and self.scale):
-            raise ValueError("expected axis=-1, center=True, scale=True and rms_scaling=False; keras.layers.LayerNormalization has others")
+        if self.axis not in (-1, [-1]) or self.rms_scaling or not self.scale:
+            raise ValueError("expected axis=-1, scale=True and rms_scaling=False; keras.layers.LayerNormalization has others")
 
     def call(self, inputs):
         """[...,D] -> [...,D] of the layer's compute dtype; computed in float32 or better."""
         inputs = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
         centered = inputs - ops.mean(inputs, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
-        normalized = centered * ops.rsqrt(variance + self.epsilon)
-        return ops.cast(normalized * self.gamma + self.beta, self.compute_dtype)
+        normalized = centered * ops.rsqrt(variance + self.epsilon) * self.gamma
+        return ops.cast(normalized + self.beta if self.center else normalized, self.compute_dtype)

@@ -1,4 +1,6 @@
-"""What the distance of two tokens adds to the scores of attention: a table of buckets (Raffel et al. 2020, 2.1; MPNet)."""
+"""How the attention knows of the distance of two tokens: a table of buckets (Raffel et al. 2020, 2.1; MPNet), disentangled
+embeddings (DeBERTa), or queries and keys that are turned by their position (Su et al. 2021; ModernBERT).
+"""
 
 import functools
 
@@ -95,3 +97,25 @@ class DistanceEmbeddings(keras.layers.Layer):
 
     def get_config(self):
         return super().get_config() | self.settings
+
+
+class Rotary:
+    """Turns pairs of numbers (j and j + H/2) of a head's rows by angles that grow with the position (Su et al. 2021).
+
+    `position_ids` [B or 1,S]; `size` is H. Rows of one distance are turned by one angle against each other, wherever they stand.
+    """
+
+    def __init__(self, position_ids, base: float, size: int):
+        steps = base ** (-np.arange(0, size, 2, dtype=np.float32) / np.float32(size))  # in float32, as PyTorch computes it
+        angles = ops.expand_dims(ops.cast(position_ids, "float32"), 2) * steps.astype(np.float32)
+        self.turns = ops.stack([ops.cos(angles), ops.sin(angles)], axis=2)             # [B or 1,S,2,H/2]
+
+    def __call__(self, rows, places=None):
+        """rows [B,S or Q,N,H] at `places` [B,Q] (None: all S) -> the same, turned."""
+        turns = self.turns
+        if places is not None:
+            turns = ops.broadcast_to(turns, (ops.shape(places)[0], *ops.shape(turns)[1:]))
+            turns = ops.take_along_axis(turns, ops.expand_dims(ops.cast(places, "int32"), (2, 3)), axis=1)
+        cos, sin = turns[:, :, 0:1], turns[:, :, 1:2]                                  # [B or 1,S or Q,1,H/2]
+        first, second = ops.split(ops.cast(rows, "float32"), 2, axis=-1)
+        return ops.cast(ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1), rows.dtype)

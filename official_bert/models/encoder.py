@@ -9,13 +9,16 @@ from keras import ops
 from official_bert.layers.attention import make_attention_mask, truncated_normal
 from official_bert.layers.bilstm import last_states, make_bilstm, run_bilstm
 from official_bert.layers.embeddings import Embeddings
+from official_bert.layers.layer_norm import LayerNormalization
+from official_bert.layers.pooler import NormalizedPooler
 from official_bert.layers.recomputation import recomputed
-from official_bert.layers.relative_positions import DistanceEmbeddings, RelativePositions
+from official_bert.layers.relative_positions import DistanceEmbeddings, RelativePositions, Rotary
 from official_bert.layers.transformer import TransformerLayer, get_activation
+from official_bert.layers.visibility import LONG, Visibility
 from official_bert.model_config import ModelConfig
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_positions/")  # of the names of its weights
+ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_positions/", "final_LayerNorm/")  # of its weights' names
 
 
 def gather_rows(x, positions):
@@ -42,8 +45,8 @@ class BertEncoder(keras.Model):
     and, with `return_layers`, `layer_outputs`: L times [B,S,D]; the last is `sequence_output`.
 
     Without `cls_positions`, the pooler reads row 0, [CLS]; with `attention="left_to_right"` the last real row, which alone has seen the
-    others. With `bilstm_layers`, `sequence_output` is that of the last BiLSTM, `layer_outputs` are those of the transformer, and the
-    pooler reads the last state of each direction.
+    others; with `pooling="mean"` the mean of the text's rows. With `bilstm_layers`, `sequence_output` is that of the last BiLSTM,
+    `layer_outputs` are those of the transformer, and the pooler reads the last state of each direction.
 
     Raises ValueError for a sequence longer than the position table, and for packed rows under a BiLSTM.
     """
@@ -57,8 +60,8 @@ class BertEncoder(keras.Model):
         policy = self.dtype_policy
         self.embeddings = Embeddings(config.vocab_size, config.hidden_size, config.max_position_embeddings, config.type_vocab_size,
                                      config.hidden_dropout_prob, config.initializer_range, config.layer_norm_epsilon,
-                                     config.embedding_size, config.first_position, config.task_type_vocab_size, not config.position_buckets,
-                                     name="embeddings", dtype=policy)
+                                     config.embedding_size, config.first_position, config.task_type_vocab_size,
+                                     not (config.position_buckets or config.rotary), config.biases, name="embeddings", dtype=policy)
         self.relative_positions = None
         if config.relative_buckets:
             self.relative_positions = RelativePositions(config.relative_buckets, config.num_attention_heads, config.longest_row,
@@ -70,11 +73,15 @@ class BertEncoder(keras.Model):
         self.transformer_layers = [
             TransformerLayer(config.num_attention_heads, config.hidden_size, config.intermediate_size, config.hidden_act,
                              config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.initializer_range,
-                             config.layer_norm_epsilon, recompute == "attention", 3 if config.position_buckets else 1,
+                             config.layer_norm_epsilon, recompute == "attention", 3 if config.position_buckets else 1, config.norm,
+                             config.feed_forward, config.biases, config.norm == "pre" and index == 0 and not config.layer_groups,
                              name=f"layer_{index}", dtype=policy) for index in range(config.own_layers)]
+        self.final_layer_norm = LayerNormalization(epsilon=config.layer_norm_epsilon, center=config.biases, name="final_LayerNorm",
+                                                   dtype=policy) if config.norm == "pre" else None
         self.bilstms = [make_bilstm(config.hidden_size, f"bilstm_{index}", policy) for index in range(config.bilstm_layers)]
-        self.pooler = keras.layers.Dense(config.hidden_size, get_activation(config.pooler_act),
-                                         kernel_initializer=truncated_normal(config.initializer_range), name="pooler", dtype=policy)
+        pooler = {"units": config.hidden_size, "activation": get_activation(config.pooler_act), "use_bias": config.biases,
+                  "kernel_initializer": truncated_normal(config.initializer_range), "name": "pooler", "dtype": policy}
+        self.pooler = NormalizedPooler(epsilon=config.layer_norm_epsilon, **pooler) if config.pooler_norm else keras.layers.Dense(**pooler)
         self.built = False
 
     def build(self, *_):
@@ -82,33 +89,44 @@ class BertEncoder(keras.Model):
         self.embeddings.build(None)
         if self.relative_positions is not None:
             self.relative_positions.build()
-        for layer in (*self.transformer_layers, *self.bilstms):
+        for layer in (*self.transformer_layers, *self.bilstms, *([self.final_layer_norm] if self.final_layer_norm else ())):
             layer.build((None, None, width))
         self.pooler.build((None, width))
         self.built = True
 
     def call(self, inputs, training=None):
-        mask = make_attention_mask(inputs["input_mask"], inputs.get("instance_ids"), self.settings["attention"] == "left_to_right")
+        knows_places = self.config.window or self.config.rotary or self.config.longest_row > LONG
+        mask = (Visibility if knows_places else make_attention_mask)(
+            inputs["input_mask"], inputs.get("instance_ids"), self.settings["attention"] == "left_to_right")
         positions, cls_positions = inputs.get("output_positions"), inputs.get("cls_positions")
         pooled_places = self.pooled_places(inputs["input_mask"]) if cls_positions is None else ops.cast(cls_positions, "int32")
         if self.bilstms and ("instance_ids" in inputs or cls_positions is not None):
             raise ValueError("instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
         x = embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
                                        inputs.get("task_type_ids"), training=training)  # [B,S,D]
-        layer_outputs, prunes, count = [], positions is not None and not self.bilstms, self.config.num_hidden_layers
+        count, mean = self.config.num_hidden_layers, self.config.pooling == "mean"
+        layer_outputs, prunes = [], positions is not None and not self.bilstms and not mean
         layers = [self.transformer_layers[self.config.weights_of_layer(index)] for index in range(count)]
-        distances = self._distances(x)
+        distances, rotaries = self._distances(x), self._rotaries(x, inputs.get("position_ids"))
         for index, layer in enumerate(layers):
+            if knows_places:
+                window = self.config.window_of_layer(index)
+                mask = mask.of_layer(window, rotaries[window > 0])
             if prunes and index == count - 1:
                 x = self._last_rows(layer, x, mask, ops.concatenate([pooled_places, ops.cast(positions, "int32")], axis=1), training)
             else:
                 x = self._run(layer, x, mask, distances, training)                      # [B,S,D]
+            if index == count - 1 and self.final_layer_norm is not None:
+                x = self.final_layer_norm(x)
             layer_outputs.append(x)
         if self.bilstms:
             x, pooled = self._run_bilstms(x, inputs["input_mask"], positions, training)
         elif prunes:
             count = 1 if cls_positions is None else ops.shape(pooled_places)[1]
             pooled, x = x[:, :count], x[:, count:]                                    # [B,1 or K,D], [B,P,D]
+        elif mean:
+            pooled = self._means(x, inputs, pooled_places)                            # [B,1 or K,D]
+            x = x if positions is None else gather_rows(x, positions)
         else:
             first = cls_positions is None and self.settings["attention"] == "bidirectional"
             pooled = x[:, :1] if first else gather_rows(x, pooled_places)             # [B,1 or K,D]
@@ -125,6 +143,19 @@ class BertEncoder(keras.Model):
             return ops.zeros_like(input_mask[:, :1], dtype="int32")
         return last_real_places(input_mask)
 
+    def read_rows(self, rows):
+        """What heads for words, tags and answers read of rows [...,D]: with `pooler_norm`, the pooler's product of each."""
+        return self.pooler(rows) if self.config.pooler_norm else rows
+
+    @staticmethod
+    def _means(x, inputs, places):
+        """The means [B,K,D] of the rows of the texts that stand at `places` [B,K]."""
+        counted = ops.cast(ops.expand_dims(inputs["input_mask"], 1), x.dtype)         # [B,1,S]
+        if "instance_ids" in inputs:
+            own = ops.take_along_axis(inputs["instance_ids"], places, axis=1)
+            counted = counted * ops.cast(ops.expand_dims(own, 2) == ops.expand_dims(inputs["instance_ids"], 1), x.dtype)
+        return ops.matmul(counted, x) / ops.maximum(ops.sum(counted, axis=2, keepdims=True), 1)
+
     def _run_bilstms(self, x, input_mask, positions, training):
         """Runs the BiLSTMs over the real rows of x [B,S,D]; returns the wanted rows, or all, and the last states [B,D]."""
         for bilstm in self.bilstms:
@@ -139,21 +170,35 @@ class BertEncoder(keras.Model):
         found = self.relative_positions(ops.expand_dims(keys, 0) if places is None else places, keys)
         return {"bias": found} if self.config.relative_buckets else {"distances": found[0], "distance_rows": found[1]}
 
+    def _rotaries(self, x, position_ids):
+        """What turns queries and keys in layers that see all rows of x [B,S,D], and in those with a window."""
+        config = self.config
+        if not config.rotary:
+            return None, None
+        places = ops.expand_dims(ops.arange(ops.shape(x)[1], dtype="int32"), 0) if position_ids is None else position_ids
+        everywhere = Rotary(places, config.rotary, config.hidden_size // config.num_attention_heads)
+        if config.window_rotary in (0.0, config.rotary):
+            return everywhere, everywhere
+        return everywhere, Rotary(places, config.window_rotary, config.hidden_size // config.num_attention_heads)
+
     def _run(self, layer, x, mask, distances, training):
         """Runs a whole layer; with `recompute=True`, the backward pass computes its activations again."""
         if self.settings["recompute"] is True and training:
             sites = [variable for variable in layer.variables if variable.name == "seed_generator_state"]
-            learned = [name for name in distances if name != "distance_rows"]  # gradients flow to arguments alone, and to numbers
+            learned = [name for name in distances if name in ("bias", "distances")]  # gradients flow to arguments alone
             others = {name: value for name, value in distances.items() if name not in learned}
-            return recomputed(lambda rows, *more: layer(rows, mask, training=True, **others, **dict(zip(learned, more))), layer.weights,
-                              sites, x, *(distances[name] for name in learned))
-        return layer(x, mask, training=training, **distances)
+            return recomputed(
+                lambda rows, *more: layer(rows, attention_mask=mask, training=True, **others, **dict(zip(learned, more))), layer.weights,
+                sites, x, *(distances[name] for name in learned))
+        return layer(x, attention_mask=mask, training=training, **distances)
 
     def _last_rows(self, layer, x, mask, wanted, training):
         """Runs the last layer for the rows `wanted` [B,1+P] only -> [B,1+P,D]; keys and values come from all rows."""
-        if mask.shape[2] != 1:
+        if isinstance(mask, Visibility):
+            mask = mask.of_layer(mask.window, mask.rotary, wanted)
+        elif mask.shape[2] != 1:
             mask = ops.take_along_axis(mask, ops.expand_dims(wanted, (1, 3)), axis=2)  # [B,1,1+P,S]
-        return layer(x, mask, queries=gather_rows(x, wanted), training=training, **self._distances(x, wanted))
+        return layer(x, attention_mask=mask, queries=gather_rows(x, wanted), training=training, **self._distances(x, wanted))
 
     def get_config(self):
         return super().get_config() | self.settings

@@ -20,6 +20,8 @@ def part_of(name: str) -> str:
     first = name.partition("/")[0]
     if first == "relative_positions":
         return "embeddings"
+    if first == "final_LayerNorm":
+        return "pooler"
     return first if first in PARTS or LAYER.match(name) else "head"
 
 

@@ -24,13 +24,15 @@ class Pretrainer(EncoderWithHeads):
         self.masked_lm = MaskedLMHead(settings["vocab_size"], settings["hidden_size"],
                                       settings["masked_lm_act"] or settings["hidden_act"],
                                       layer_norm_epsilon=settings["layer_norm_epsilon"],
-                                      embedding_size=settings["embedding_size"], name="masked_lm", **shared)
+                                      embedding_size=settings["embedding_size"], transforms=not settings["pooler_norm"],
+                                      name="masked_lm", **shared)
         self.next_sentence = OutputLayer(2, name="next_sentence", **shared) if next_sentence else None
 
     def call(self, inputs, training=None):
         positions = inputs["masked_lm_positions"]
         encoded = self.encoder({**inputs, "output_positions": positions}, training=training)
-        outputs = {"mlm_logits": self.masked_lm(encoded["sequence_output"], self.encoder.embeddings.word_embeddings)}
+        rows = self.encoder.read_rows(encoded["sequence_output"])
+        outputs = {"mlm_logits": self.masked_lm(rows, self.encoder.embeddings.word_embeddings)}
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         return outputs

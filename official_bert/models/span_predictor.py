@@ -20,5 +20,6 @@ class SpanPredictor(EncoderWithHeads):
         self.span = OutputLayer(2, encoder.settings["initializer_range"], name="span", dtype=self.dtype_policy)
 
     def call(self, inputs, training=None):
-        logits = self.span(self.encoder(inputs, training=training)["sequence_output"])  # [B,S,2]
+        rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S,D]
+        logits = self.span(rows)                                                      # [B,S,2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}

@@ -30,8 +30,8 @@ class SparseEncoder(EncoderWithHeads):
         settings = encoder.settings
         self.masked_lm = MaskedLMHead(settings["vocab_size"], settings["hidden_size"],
                                       settings["masked_lm_act"] or settings["hidden_act"], settings["initializer_range"],
-                                      settings["layer_norm_epsilon"], settings["embedding_size"], name="masked_lm",
-                                      dtype=self.dtype_policy)
+                                      settings["layer_norm_epsilon"], settings["embedding_size"], not settings["pooler_norm"],
+                                      name="masked_lm", dtype=self.dtype_policy)
 
     def call(self, inputs, training=None):
         _, texts, length = ops.shape(inputs["input_ids"])
@@ -41,7 +41,7 @@ class SparseEncoder(EncoderWithHeads):
 
     def word_weights(self, rows, training=None):
         """Returns the weights [R,V] of rows [R,S] of the encoder's inputs."""
-        hidden = self.encoder(rows, training=training)["sequence_output"]                   # [R,S,D]
+        hidden = self.encoder.read_rows(self.encoder(rows, training=training)["sequence_output"])  # [R,S,D]
         table = self.encoder.embeddings.word_embeddings
 
         def largest(part):

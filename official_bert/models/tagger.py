@@ -23,5 +23,5 @@ class Tagger(EncoderWithHeads):
         self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy)
 
     def call(self, inputs, training=None):
-        rows = self.encoder(inputs, training=training)["sequence_output"]             # [B,S or P,D]
+        rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S or P,D]
         return {"logits": self.tagger(self.dropout(rows, training=training))}

@@ -104,9 +104,10 @@ class Int8Product:
     """
 
     def __init__(self, layer: keras.layers.Layer):
-        self.bias = layer.bias.value
         kernel = layer.kernel.numpy()
-        self.contracted = kernel.ndim - len(self.bias.shape)
+        rows = getattr(layer, "equation", "bsd").partition(",")[0]                                # [B,S] and what is contracted
+        self.contracted = len(rows) - 2
+        self.bias, self.made = None if layer.bias is None else layer.bias.value, kernel.shape[self.contracted:]
         kernel = kernel.reshape(math.prod(kernel.shape[:self.contracted]), -1)                    # [K,N]
         scale = np.maximum(np.abs(kernel).max(0) / 127, LEAST_SCALE).astype(np.float32)
         integers = np.rint(kernel / scale).astype(np.int8)
@@ -124,5 +125,6 @@ class Int8Product:
         product = tf.raw_ops.QuantizedMatMulWithBiasAndDequantize(
             a=integers, min_a=0.0, max_a=255.0, b=tf.bitcast(tf.constant(self.kernel), tf.qint8), min_b=-127.0, max_b=127.0, bias=self.zero,
             min_freezed_output=0.0, max_freezed_output=0.0, Toutput=tf.float32, input_quant_mode="SCALED")
-        product = tf.nn.bias_add(product * step * self.scale, tf.reshape(self.bias, [-1]))        # [M,N]
-        return tf.reshape(product, tf.concat([kept, self.bias.shape], 0))
+        product = product * step * self.scale                                                      # [M,N]
+        product = product if self.bias is None else tf.nn.bias_add(product, tf.reshape(self.bias, [-1]))
+        return tf.reshape(product, tf.concat([kept, self.made], 0))

@@ -239,7 +239,12 @@ class TaskBase(abc.ABC):
         return self.config.training.freeze
 
     def reads_pooler(self, model: keras.Model) -> bool:
-        """Whether a head reads the pooler: those of tags, spans, embeddings, and of words without one of sentences, do not."""
+        """Whether a head reads the pooler: those of tags, spans, embeddings, and of words without one of sentences, do not.
+
+        With `pooler_norm`, all but those of embeddings do.
+        """
+        if self.config.model.pooler_norm:
+            return self.head != "embeddings"
         return self.head not in ("tagger", "span", "embeddings") and getattr(model, "next_sentence", model) is not None
 
     def draw_first_weights(self, model: keras.Model) -> None:

@@ -127,9 +127,11 @@ def test_the_models_have_as_many_parameters_as_counted_by_hand(root, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "count"), [("base", 110_106_428), ("large", 336_226_108)])
-def test_the_papers_models_have_their_parameters(root, name, count):
-    assert Pretrainer.make(load_config(str(root / f"configs/model/{name}.yaml")).model).count_params() == count
+@pytest.mark.parametrize(("name", "words", "sentences", "count"), [
+    ("base", 30522, True, 110_106_428), ("large", 30522, True, 336_226_108), ("modern_base", 50368, False, 149_655_232)])
+def test_the_papers_models_have_their_parameters(root, name, words, sentences, count):
+    config = load_config(str(root / f"configs/model/{name}.yaml"), count_entries=lambda _: words).model
+    assert Pretrainer.make(config, {"next_sentence": sentences}).count_params() == count
 
 
 def save_small(folder):

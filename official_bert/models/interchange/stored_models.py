@@ -76,7 +76,9 @@ def require_finite(weights: Mapping[str, Any], origin: str, name: Callable[[str]
 
 
 def needs_pooler(stored: StoredModel) -> bool:
-    """Whether the model uses the pooler: not for words, tags and spans."""
+    """Whether the model uses the pooler: not for words, tags and spans, unless rows pass it, too (`pooler_norm`)."""
+    if stored.config is not None and stored.config.pooler_norm and stored.head != "replaced":
+        return True
     return stored.head not in ("tagger", "span", "replaced") and not (
         stored.head == "pretraining" and "next_sentence/output_weights" not in stored.weights)
 

@@ -18,8 +18,11 @@ def training_flops(model: ModelConfig, batch: Batch) -> tf.Tensor:
     shape = tf.cast(tf.shape(batch["input_ids"]), tf.float32)
     length, rows = shape[-1], tf.reduce_prod(shape[:-1])
     width, inner = model.hidden_size, model.intermediate_size
-    a_token = 2.0 * (4 * width * width + 2 * width * inner) + 4.0 * width * length
-    forward = model.num_hidden_layers * a_token * length + 2.0 * width * width + 2.0 * model.embedding_size * width * length
+    a_token = 2.0 * (4 * width * width + (3 if model.feed_forward == "gated" else 2) * width * inner)
+    windows = [model.window_of_layer(index) for index in range(model.num_hidden_layers)]
+    seen = sum(tf.minimum(length, 3.0 * window) if window else length for window in windows)  # keys of a query, in all layers
+    forward = (model.num_hidden_layers * a_token + 4.0 * width * seen) * length
+    forward += 2.0 * width * width + 2.0 * model.embedding_size * width * length
     if "masked_lm_positions" in batch:
         predictions = tf.cast(tf.shape(batch["masked_lm_positions"])[-1], tf.float32)
         forward += predictions * 2.0 * model.table_width * (width + model.vocab_size)

@@ -10,10 +10,11 @@ from official_bert.models.interchange.members.deberta import DEBERTA
 from official_bert.models.interchange.members.distilbert import DISTILBERT
 from official_bert.models.interchange.members.electra import ELECTRA
 from official_bert.models.interchange.members.member import Member
+from official_bert.models.interchange.members.modernbert import MODERNBERT
 from official_bert.models.interchange.members.mpnet import MPNET
 from official_bert.models.interchange.members.roberta import ROBERTA
 
-FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA)
+FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MODERNBERT)
 
 
 def member_of(values: Mapping[str, Any], path: str) -> tuple[Member, str]:

@@ -105,21 +105,20 @@ def test_losses_and_gradients_are_those_of_hugging_face(name, made, stored):
     found = dict(zip(variables, tape.gradient(loss, [weight.value for weight in variables.values()]), strict=True))
     member = family.member_of({"model_type": stored(name).model_type}, "")[0]
     compared = 0
-    # Biases that a softmax ignores have a gradient of 0 but for rounding.
-    rounding = 4 * np.finfo("float32").eps * max(np.abs(wanted[key]).max() for key in wanted.files if key.startswith("grad."))
-    for key in wanted.files:
-        if key.startswith("grad."):
-            theirs = hugging_face._usual_name(key.removeprefix("grad."), member)
-            theirs = next(iter(member.unpack({theirs: wanted[key]}, stored(name).config)))
+    # Biases that a softmax ignores have a gradient of 0 but for rounding; with pre-norm, a head's is a difference of larger numbers.
+    rounding = (8 if stored(name).config.norm == "pre" else 4) * np.finfo("float32").eps * max(np.abs(wanted[key]).max() for key in wanted.files if key.startswith("grad."))
+    for key in (key for key in wanted.files if key.startswith("grad.")):
+        name_there = hugging_face._usual_name(key.removeprefix("grad."), member)
+        for theirs, value in member.unpack({name_there: wanted[key]}, stored(name).config).items():  # of a fused product, three
             ours = stored(name).table.ours(member.tied.get(theirs, theirs))
             assert ours, theirs
-            gradient, value = tf.convert_to_tensor(found[ours]).numpy(), wanted[key]
+            gradient = tf.convert_to_tensor(found[ours]).numpy()
             gradient = gradient.reshape(value.T.shape).T if ours.endswith("/kernel") else gradient.reshape(value.shape)
             if ours.endswith(("word_embeddings", "position_embeddings")):  # PyTorch gives padding's row none (padding_idx)
                 padding = inputs["input_ids"][-1, -1] if "word" in ours else max(stored(name).config.first_position - 1, 0)
                 gradient[padding] = value[padding] if not value[padding].any() else gradient[padding]
             np.testing.assert_allclose(gradient, value, rtol=0, atol=max(CLOSE * np.abs(value).max(), rounding), err_msg=ours)
-            compared += 1
+        compared += 1
     assert compared == sum(key.startswith("grad.") for key in wanted.files) > 20
 
 

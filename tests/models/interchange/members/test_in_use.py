@@ -16,6 +16,8 @@ KINDS = {"distilbert": {"type_vocab_size": 0, "pooler_act": "relu", "hidden_act"
          "electra": {"embedding_size": 4, "pooler_act": "gelu_erf", **ERF}, "ernie": {"task_type_vocab_size": 3, "hidden_act": "relu"},
          "albert": {"embedding_size": 4, "layer_groups": 1},
          "mpnet": {"type_vocab_size": 0, "relative_buckets": 32, "first_position": 2, "max_position_embeddings": 16, **ERF},
+         "modernbert": {"type_vocab_size": 0, "norm": "pre", "feed_forward": "gated", "biases": False, "pooler_norm": True,
+                        "pooling": "mean", "rotary": 1e4, "window": 2, "window_rotary": 1e3, "pooler_act": "gelu_erf", **ERF},
          "deberta-v2": {"type_vocab_size": 0, "position_buckets": 4, "position_span": 12, "pooler_act": "gelu_erf",
                         "hidden_act": "gelu_erf"}}
 

@@ -9,11 +9,15 @@ from made_checkpoints import stored_small
 from safetensors.numpy import load_file, save_file
 
 from official_bert.config import ModelConfig
+from official_bert.model_config import OF_RELATIVES
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.members.family import FAMILY, member_for
 
 ROOT = pathlib.Path(__file__).parents[4]
 FIXTURES = ROOT / "tests" / "golden" / "family"
+
+
+MODERN = "modernbert/ModernBertForMaskedLM"
 
 
 @pytest.mark.parametrize(("model", "changes", "message"), [
@@ -30,6 +34,20 @@ FIXTURES = ROOT / "tests" / "golden" / "family"
     ("deberta_v3/DebertaV2ForMaskedLM", {"conv_kernel_size": 3}, "conv_kernel_size: 3 is not computed here"),
     ("deberta_v3/DebertaV2ForMaskedLM", {"pos_att_type": "c2p"}, "pos_att_type: expected p2c and c2p, got 'c2p'"),
     ("deberta_v3/DebertaV2ForMaskedLM", {"position_buckets": -1}, "position_buckets: expected a number of buckets, got -1"),
+    (MODERN, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling: .* is not computed here"),
+    (MODERN, {"classifier_pooling": "late"}, "classifier_pooling: expected cls or mean, got 'late'"),
+    (MODERN, {"layer_types": ["sliding_attention"] * 4}, "layer_types: expected full_attention in the first layer and every n-th"),
+    (MODERN, {"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 2}, "layer_types: expected full_attention in the first"),
+    (MODERN, {"layer_types": None, "global_attn_every_n_layers": 0}, "global_attn_every_n_layers: expected at least 1, got 0"),
+    (MODERN, {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters.full_attention: expected rope_type default"),
+    (MODERN, {"rope_parameters": {"full_attention": {"rope_theta": 1e4, "factor": 4}}}, "rope_parameters.full_attention: expected"),
+    (MODERN, {"local_attention": 1}, "local_attention: expected at least 2 tokens, got 1"),
+    (MODERN, {"norm_bias": True}, "norm_bias: True is not computed here; expected False"),
+    (MODERN, {"tie_word_embeddings": False}, "tie_word_embeddings: False is not computed here"),
+    (MODERN, {"local_attention": "128"}, "config.json: expected the values of a configuration of ModernBert: "),
+    (MODERN, {"rope_parameters": [1]}, "config.json: expected the values of a configuration of ModernBert: "),
+    (MODERN, {"layer_types": 5}, "config.json: expected the values of a configuration of ModernBert: "),
+    (MODERN, {"global_attn_every_n_layers": "3"}, "global_attn_every_n_layers: expected at least 1, got '3'"),
     ("distilbert/DistilBertForMaskedLM", {"activation": "silu"}, "activation: expected one of .* got 'silu'"),
     ("distilbert/DistilBertForMaskedLM", {"activation": ["gelu"]}, r"activation: expected one of .* got \['gelu'\]"),
     ("bert/BertForPreTraining", {"architectures": True}, "config.json: architectures: expected a list of names, got True"),
@@ -48,7 +66,7 @@ def test_keys_that_change_the_computation_are_refused(model, changes, message, t
         formats.read(str(folder))
 
 
-@pytest.mark.parametrize("kind", ["t5", "xlnet", "funnel", "gpt2", "bart", "big_bird", "longformer", "modernbert", "deberta"])
+@pytest.mark.parametrize("kind", ["t5", "xlnet", "funnel", "gpt2", "bart", "big_bird", "longformer", "deberta"])
 def test_other_types_are_refused_with_the_list_of_those_that_are_computed(kind, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "architectures": ["Other"]}))
     with pytest.raises(ValueError, match=f"model_type bert, roberta, .*albert.*, got model_type '{kind}'"):
@@ -69,6 +87,14 @@ def test_a_combination_that_no_member_has_is_kept_by_our_format_alone(tmp_path):
     ({"first_position": 512}, "first_position: expected less than max_position_embeddings .512., got 512"),
     ({"layers_in_group": 2}, "layers_in_group: expected 1 without layer_groups, got 2"),
     ({"relative_buckets": 6}, "relative_buckets: expected 0 or a multiple of 4, got 6"),
+    ({"rotary": 1e4, "first_position": 2}, "rotary: expected 0 beside first_position: positions are told in one way"),
+    ({"rotary": 1e4, "hidden_size": 36, "num_attention_heads": 12}, "rotary: expected heads of an even size .*, got 3"),
+    ({"window": 64, "relative_buckets": 32}, "window: expected 0 beside relative_buckets, got 64"),
+    ({"window": 64, "global_every": 1}, "global_every: expected at least 2, so that some layers have the window, got 1"),
+    ({"window_rotary": 1e4}, "window_rotary: expected window and rotary beside it"),
+    ({"window": -1}, "window: expected at least 0, got -1"),
+    ({"pooler_norm": True, "embedding_size": 8}, "pooler_norm: expected False beside embedding_size"),
+    ({"pooling": "mean", "bilstm_layers": 1}, "pooling: expected first beside bilstm_layers"),
     ({"embedding_size": -1}, "embedding_size: expected at least 0, got -1")])
 def test_fields_that_contradict_each_other_are_refused(changes, message):
     with pytest.raises(ValueError, match=f"model.{message}"):
@@ -104,11 +130,21 @@ def test_the_newer_names_of_a_debertas_head_for_words_are_read(tmp_path):
     assert not newer.unknown and set(newer.weights) == set(older.weights)
 
 
+def test_the_older_keys_of_a_modernbert_say_the_same(tmp_path):
+    folder = shutil.copytree(FIXTURES / MODERN, tmp_path / "copy")
+    newer, path = formats.read(str(folder)), folder / "config.json"
+    values = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("layer_types", "rope_parameters")}
+    older = {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    path.write_text(json.dumps(values | older))
+    assert formats.read(str(folder)).config == newer.config
+    path.write_text(json.dumps(values | older | {"local_rope_theta": None}))
+    assert formats.read(str(folder)).config.window_rotary == 160000.0
+
+
 def test_the_page_has_a_row_for_every_member():
     page = (ROOT / "docs" / "family.md").read_text(encoding="utf-8")
     for member in FAMILY:
         for model_type in member.stems:
             assert f"`{model_type}`" in page
-    for field in ("embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "layers_in_group", "relative_buckets",
-                  "position_buckets", "position_span", "pooler_act", "masked_lm_act"):
+    for field in OF_RELATIVES:
         assert f"`{field}" in page

@@ -28,7 +28,11 @@ KINDS = {
 KINDS["deberta-v2"] = [SIZES | {
     "relative_attention": True, "position_biased_input": False, "norm_rel_ebd": "layer_norm", "share_att_key": True,
     "pos_att_type": ["c2p", "p2c"], "position_buckets": 6, "max_relative_positions": span, "type_vocab_size": 0} for span in (-1, 20)]
-WITHOUT_SEGMENTS = ("deberta-v2", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
+KINDS["modernbert"] = [SIZES | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
+                                "num_hidden_layers": 5, "local_attention": 10, "classifier_pooling": pooling, "layer_types": layer_types}
+                       for pooling, layer_types in (
+                           ("cls", None), ("mean", ["full_attention", "sliding_attention"] * 2 + ["full_attention"]))]
+WITHOUT_SEGMENTS = ("modernbert", "deberta-v2", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
 NAMES = {"last_hidden_state": "sequence_output", "pooler_output": "pooled_output", "prediction_logits": "mlm_logits",
          "seq_relationship_logits": "nsp_logits", "sop_logits": "nsp_logits", "start_logits": "start_logits", "end_logits": "end_logits"}
 
