@@ -106,7 +106,8 @@ def test_losses_and_gradients_are_those_of_hugging_face(name, made, stored):
     member = family.member_of({"model_type": stored(name).model_type}, "")[0]
     compared = 0
     # Biases that a softmax ignores have a gradient of 0 but for rounding; with pre-norm, a head's is a difference of large numbers.
-    rounding = (8 if stored(name).config.norm == "pre" else 4) * np.finfo("float32").eps * max(np.abs(wanted[key]).max() for key in wanted.files if key.startswith("grad."))
+    factor = 8 if stored(name).config.norm == "pre" else 4
+    rounding = factor * np.finfo("float32").eps * max(np.abs(wanted[key]).max() for key in wanted.files if key.startswith("grad."))
     for key in (key for key in wanted.files if key.startswith("grad.")):
         name_there = hugging_face._usual_name(key.removeprefix("grad."), member)
         for theirs, value in member.unpack({name_there: wanted[key]}, stored(name).config).items():  # of a fused product, three
