@@ -57,8 +57,8 @@ flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of p
 flags.DEFINE_list("format", ["saved_model"], "Formats, one or several with commas: saved_model (text and ids), and, for rows of ids in "
                   "other runtimes, onnx, litert, litert_float16, litert_int8.")
 flags.DEFINE_integer("opset", 17, "onnx: the version of its operations, 13 to 18.")
-flags.DEFINE_string("check_file", "", "litert_float16, litert_int8: texts, in a file of any form that training reads, on which the loss of "
-                    "accuracy against the SavedModel is measured.")
+flags.DEFINE_string("check_file", "", "litert_int8, and litert_float16, which else must be within 1e-4: texts, in a file of any form that "
+                    "training reads, on which the loss of accuracy against the SavedModel is measured.")
 flags.DEFINE_string("check_label", "", "The column of --check_file with the right label, choice or answer; without it, the share of "
                     "changed answers is the loss.")
 flags.DEFINE_float("check_loss", 0.01, "The greatest loss with which litert_float16 and litert_int8 are written.", 0.0, 1.0)

@@ -39,14 +39,15 @@ class SparseEncoder(EncoderWithHeads):
         weights = self.word_weights(cut_to_longest(rows) if self.settings["cuts"] else rows, training)
         return {"weights": ops.reshape(weights, (-1, texts, self.encoder.settings["vocab_size"]))}
 
-    def word_weights(self, rows, training=None):
-        """Returns the weights [R,V] of rows [R,S] of the encoder's inputs."""
+    def word_weights(self, rows, training=None, in_parts=True):
+        """Returns the weights [R,V] of rows [R,S] of the encoder's inputs; with `in_parts=False` from all logits [R,S,V] at once."""
         hidden = self.encoder.read_rows(self.encoder(rows, training=training)["sequence_output"])  # [R,S,D]
         table = self.encoder.embeddings.word_embeddings
 
         def largest(part):
             logits = self.masked_lm(part["hidden"], table, training=training)               # [TEXTS_AT_ONCE,S,V]
             return ops.max(ops.where(part["mask"][:, :, None] > 0, logits, -1e9), axis=1)
-        found = recomputed_in_chunks(largest, [*self.masked_lm.weights, table], [], {"hidden": hidden, "mask": rows["input_mask"]},
-                                     TEXTS_AT_ONCE, self.encoder.settings["vocab_size"])
+        parts = {"hidden": hidden, "mask": rows["input_mask"]}
+        found = recomputed_in_chunks(largest, [*self.masked_lm.weights, table], [], parts, TEXTS_AT_ONCE,
+                                     self.encoder.settings["vocab_size"]) if in_parts else largest(parts)
         return ops.log1p(ops.relu(found))

@@ -210,6 +210,10 @@ class ServedModel(tf.Module, abc.ABC):
         """Returns the model's outputs, under the names of the answer, for inputs of `ids_inputs` in one plain pass."""
         return self.model(dict(inputs), training=False)
 
+    def call_dense(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the same without any loop, as other formats want it."""
+        return self.call_model(inputs)
+
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the answer to rows of ids, given the model's outputs for them."""
         return dict(outputs)
@@ -255,6 +259,8 @@ class ServedEmbeddings(ServedModel):
         self.pooling, self.normalize, self.vectors, self.dimensions = pooling, normalize, vectors, dimensions or width
         self.prompts = {name: prompt for name, prompt in (prompts or {}).items() if prompt}
         self.ranges: np.ndarray | None = None  # of each number, lowest and highest [2,D]
+        if vectors != "float32":
+            self.why_not_dense = f"which step a number at the border of two has depends on the runtime (--vectors={vectors})"
         if self.dimensions > width:
             raise ValueError(f"--dimensions: expected at most {width}, the numbers of the model's vectors, got {self.dimensions}")
         if vectors == "binary" and self.dimensions % 8:

@@ -4,86 +4,36 @@ import dataclasses
 import json
 import pathlib
 
-import keras
+import made_formats
 import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from commands import run_here
+from made_formats import CASES, SMALL, TEXTS, close, rows_for
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from official_bert.config import Config, ModelConfig, TokenizerConfig
+from official_bert.config import Config, TokenizerConfig
 from official_bert.interface.predictor import Predictor
 from official_bert.serving import export
 from official_bert.serving.formats import checking
 from official_bert.serving.formats.checking import CheckTexts, random_rows
 from official_bert.serving.formats.converters import to_litert
 from official_bert.serving.formats.dense import Dense
-from official_bert.serving.formats.writing import FormatOptions
 from official_bert.serving.loading import load_exported
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task
-
-SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                    max_position_embeddings=48, initializer_range=0.5)
-TEXTS = ["The surveyor met Señora Núñez, near Brno.", "", "中国 price e\u0301t",
-         "the youngest apprentice borrowed the greenhouse thermometer (while it rained in Brno and St. Anne's parish!)"]
-CASES = {
-    "classification": ({"kind": "classifier", "labels": ["no", "ja", "être"]}, {}),
-    "classification several": ({"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
-    "classification windows": ({"kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16,
-                                "doc_stride": 4}, {}),
-    "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, {}),
-    "glue regression": ({"dataset": "stsb"}, {}),
-    "swag": ({}, {}),
-    "squad": ({"doc_stride": 8, "max_query_length": 12}, {}),
-    "ner": ({"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), "doc_stride": 8}, {}),
-    "pretraining": ({"max_predictions_per_seq": 4}, {"top_k": 2}),
-    "pretraining next_token": ({"objective": "next_token"}, {"top_k": 2}),
-    "retrieval": ({}, {}),
-    "classification embeddings": ({"kind": "classifier", "labels": ["x", "y"]}, {"head": "embeddings", "pooling": "cls"})}
 
 
 @pytest.fixture(scope="module")
 def make(golden):
     """Returns a case's served model and its configuration."""
-    def of(name, **more):
-        options, choices = CASES[name]
-        model = SMALL if "next_token" not in name else dataclasses.replace(SMALL, attention="left_to_right")
-        config = Config(task=name.split()[0], model=model, options={"max_seq_length": 48, **options, **more},
-                        tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
-        task = load_task(config)
-        keras.utils.set_random_seed(3)
-        model = task.build_model()
-        if task.config.task == "ner":
-            model.tagger.output_bias.assign([-1.0, 0.0, 0.0, 0.0, 0.0])
-        return make_served_model(task, model, ServingOptions(**choices)), config
-    return of
+    return lambda name, **more: made_formats.make(name, str(golden / "vocab_uncased.txt"), **more)
 
 
 def write(make, name, output, formats, **options):
     served, config = make(name)
-    lines = export.export(served, config, export.ExportOptions(
-        output=str(output), batch_sizes=(), num_choices=2, formats=formats, other_formats=FormatOptions(**options)))
-    return served, lines
-
-
-def rows_for(inputs):
-    parts = {"text": TEXTS, "text_pair": TEXTS[::-1], "question": ["Who met " + text[:9] + "?" for text in TEXTS],
-             "context": [" " + text * 4 for text in TEXTS], "choices": [["ran home", text[-20:]] for text in TEXTS]}
-    return [{name: parts[name][place] for name in inputs} for place in range(len(TEXTS))]
-
-
-def close(found, wanted):
-    """Compares answers: the same texts, numbers within 1e-4."""
-    assert len(found) == len(wanted)
-    for one, other in zip(found, wanted):
-        assert one.keys() == other.keys()
-        for key, value in other.items():
-            if np.asarray(value).dtype.kind == "f":
-                np.testing.assert_allclose(one[key], value, atol=1e-4, rtol=1e-4, err_msg=key)
-            else:
-                assert one[key] == value, key
+    return served, made_formats.write(served, config, output, formats, **options)
 
 
 @pytest.mark.slow
@@ -162,6 +112,15 @@ def test_an_encoder_under_a_bilstm_is_converted_or_refused_by_name(make, golden,
 
 
 @pytest.mark.slow
+def test_float16_is_judged_by_its_numbers_without_texts_and_by_its_answers_with_them(make, tmp_path):
+    with pytest.raises(ValueError, match=r"litert_float16: expected the numbers .* within 0\.0001, got .*; --check_file judges it by"):
+        write(make, "classification", tmp_path, ("litert_float16",))
+    assert not list(tmp_path.glob("*/1"))
+    _, lines = write(make, "classification", tmp_path, ("litert_float16",), texts=CheckTexts([{"text": text} for text in TEXTS], None, 0.5))
+    assert "of 4 answers are not the SavedModel's" in lines[0]
+
+
+@pytest.mark.slow
 def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
     served, _ = make("classification")
     rows = [{"text": f"{text} {number}"} for number in range(8) for text in TEXTS]
@@ -171,7 +130,7 @@ def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
     assert "accuracy" in lines[1] and "accuracy" in lines[2]
     sizes = [(tmp_path / form / "1" / "model.tflite").stat().st_size for form in ("litert", "litert_float16", "litert_int8")]
     assert sizes[2] < sizes[1] < sizes[0]
-    for head in ("retrieval", "glue regression", "ner", "squad", "pretraining"):
+    for head in ("retrieval", "glue regression", "ner", "squad", "pretraining", "splade", "reranking"):
         served, _ = make(head)
         texts = CheckTexts(rows_for(served.text_inputs), None, 1.0)
         _, lines = write(make, head, tmp_path / head, ("litert_int8",), texts=texts)
@@ -190,6 +149,7 @@ def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
     (("onnx",), {"opset": 99}, "--opset: expected 13 to 18, got 99"),
     (("litert",), {"opset": 15}, "--opset: expected --format=onnx beside it"),
     (("litert_int8",), {}, "--format=litert_int8: expected --check_file"),
+    (("litert_float16", "litert_int8"), {}, "--format=litert_int8: expected --check_file"),
     (("onnx",), {"texts": CheckTexts([{"text": "a"}])}, "--check_file: expected a format with smaller weights")])
 def test_what_does_not_fit_is_refused_in_a_line_and_nothing_is_written(make, formats, options, told, tmp_path):
     with pytest.raises(ValueError, match=told) as caught:
@@ -209,6 +169,10 @@ def test_a_best_path_and_smaller_products_are_refused_by_name(make, tmp_path):
     with pytest.raises(ValueError, match=r"--format=onnx: expected saved_model alone .*options\.crf, options\.constrain"):
         served, config = make("ner", crf=True)
         export.export(served, config, export.ExportOptions(output=str(tmp_path), batch_sizes=(), formats=("onnx",)))
+    retrieval, of_retrieval = made_formats.make("retrieval", config.tokenizer.vocab_file)
+    vectors = make_served_model(load_task(of_retrieval), retrieval.model, ServingOptions(head="embeddings", vectors="binary"))
+    with pytest.raises(ValueError, match=r"--format=litert: expected saved_model alone .*\(--vectors=binary\)"):
+        export.export(vectors, of_retrieval, export.ExportOptions(output=str(tmp_path), batch_sizes=(), formats=("litert",)))
     with pytest.raises(ValueError, match="--precision=int8: expected --format=saved_model alone beside it, got litert"):
         export.export(served, config, export.ExportOptions(output=str(tmp_path), formats=("saved_model", "litert"), precision="int8"))
     assert not list(pathlib.Path(tmp_path).glob("*/1"))

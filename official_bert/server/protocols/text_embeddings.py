@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 from aiohttp import web
 
-from official_bert.server.protocols.translation import Translation, check_whole, vectors_of
+from official_bert.server.protocols.translation import Translation, check_whole, prompts_of, vectors_of
 from official_bert.server.reading.tensors import NUMPY_TYPES
 from official_bert.server.request_handler import ModelAddress
 from official_bert.server.servable import Signature
@@ -70,7 +70,7 @@ class TextEmbeddings(Translation):
         with self.handler.manager.using(name) as servable:
             body = {"model_id": name, "model_sha": str(servable.version), "model_dtype": "float32",
                     "model_type": _kind(servable.signature(""), servable.labels), "max_client_batch_size": limits.max_request_rows,
-                    "max_concurrent_requests": limits.max_concurrent_requests, "version": "official_bert"}
+                    "max_concurrent_requests": limits.max_concurrent_requests, "prompts": prompts_of(servable), "version": "official_bert"}
         return web.Response(body=orjson.dumps(body), content_type="application/json")
 
     async def _health(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:

@@ -35,10 +35,11 @@ def read_embed(body: bytes, limits: Limits) -> Reading:
     """Reads a request for TEI's `/embed` or `/embed_sparse`. Raises RequestError."""
     request = parse_body(body)
     _check_keys(request, ("inputs", "normalize", "truncate", "truncation_direction", "dimensions", "prompt_name"))
-    if request.get("prompt_name") is not None:
-        raise invalid(f"'prompt_name': expected null, because models here have no prompts, got {request['prompt_name']!r:.60}")
+    prompt = _field(request, "prompt_name", str, "")
     inputs, is_one = _texts_or_ids(request, "inputs", limits)
-    return Reading(signature="", inputs=inputs, more={
+    if prompt and "input_ids" in inputs:
+        raise invalid("'prompt_name': expected texts beside it, got token ids")
+    return Reading(signature=prompt, inputs=inputs, more={
         "is_one": is_one, "normalize": _field(request, "normalize", bool, True), "truncate": _truncate(request),
         "dimensions": _dimensions(request)})
 

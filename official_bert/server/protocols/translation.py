@@ -47,6 +47,9 @@ class Translation:
                       what: str = "") -> Answer:
         """Runs a model that has these `outputs` among its own, or refuses: `what` says what kind of model that is. Raises RequestError."""
         async def read(servable: Servable) -> Reading:
+            if reading.signature not in ("", *(prompts := prompts_of(servable))):
+                known = f"one of {', '.join(prompts)}" if prompts else "none, because this model has no prompts"
+                raise invalid(f"'prompt_name': expected {known}, got {reading.signature!r:.60}")
             signature = servable.signature(reading.signature)
             if missing := [name for name in outputs if name not in signature.outputs]:
                 raise invalid(f"model {address.name!r} has no output {missing[0]}: expected {what}, got a model that gives "
@@ -89,6 +92,13 @@ class Translation:
         if size > LARGE_ANSWER:
             return self.connections.response(request, body, content_type)
         return web.Response(body=body, content_type=content_type)
+
+
+def prompts_of(servable: Servable) -> list[str]:
+    """Returns the names of a model's prompts: of signatures that take a text, and give at least what the default one gives."""
+    names, default = servable.signatures, servable.signature("")
+    return sorted(name for name, signature in names.items()
+                  if signature is not default and list(signature.inputs) == ["text"] and set(default.outputs) <= set(signature.outputs))
 
 
 def vectors_of(answer: Answer, dimensions: int, normalize: bool) -> np.ndarray:

@@ -29,10 +29,10 @@ class CheckTexts:
     most_loss: float = 0.01
 
 
-def check_numbers(served: ServedModel, engine: PortableModel, where: str) -> str:
+def check_numbers(served: ServedModel, engine: PortableModel, where: str, remedy: str = "") -> str:
     """Compares a file's numbers with those of the graph that the `ids` SavedModel holds; returns what was measured.
 
-    Raises ValueError, naming `where`, if they differ by more than `BOUND`.
+    Raises ValueError, naming `where` and a `remedy`, if they differ by more than `BOUND`.
     """
     reference = tf.function(lambda **inputs: served.answer_ids(inputs), autograph=False).get_concrete_function(**served.ids_inputs)
     largest = 0.0
@@ -41,12 +41,12 @@ def check_numbers(served: ServedModel, engine: PortableModel, where: str) -> str
         wanted = {name: value.numpy() for name, value in reference(**{name: tf.constant(value) for name, value in inputs.items()}).items()}
         found = engine(inputs)
         for name in set(wanted) & set(found):
-            real = _real(inputs, wanted[name])
+            real = _compared(served, name, inputs, wanted)
             difference = np.abs(found[name][real] - wanted[name][real]) / np.maximum(1, np.abs(wanted[name][real]))
             largest = max(largest, float(difference.max(initial=0)))
             if not largest <= BOUND:  # NaN is not
                 raise ValueError(f"{where}: expected the numbers of the SavedModel within {BOUND:g}, got {name} with a difference of "
-                                 f"{largest:.2g} for {rows} rows of {length} tokens; nothing was written")
+                                 f"{largest:.2g} for {rows} rows of {length} tokens; nothing was written{remedy}")
     return f"within {largest:.1e} of the SavedModel"
 
 
@@ -60,14 +60,21 @@ def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.nda
     values: dict[str, np.ndarray] = {
         "input_ids": rng.integers(0, sizes["vocab_size"], shape), "segment_ids": rng.integers(0, max(sizes["type_vocab_size"], 1), shape),
         "masked_lm_positions": rng.integers(0, (length + 1) // 2, (rows, 2))}
-    values = {name: (value * mask if value.shape == shape else value).astype(np.int32) for name, value in values.items()}
+    padding = {"input_ids": served.special["PAD"], "segment_ids": 0}
+    values = {name: (np.where(mask, value, padding[name]) if name in padding else value).astype(np.int32) for name, value in values.items()}
     return {name: {**values, "input_mask": mask}[name] for name in served.ids_inputs}
 
 
-def _real(inputs: Arrays, output: np.ndarray) -> Any:
-    """Returns the places of an output that mean something: those of real tokens, or all."""
-    mask = inputs["input_mask"]
-    return mask.astype(bool) if mask.ndim == 2 and output.shape[:2] == mask.shape else ...
+def _compared(served: ServedModel, name: str, inputs: Arrays, outputs: Arrays) -> Any:
+    """Returns the places of an output that mean something: those of real tokens, or all; of ids in the order of their weights, those whose
+    weight is no neighbour's, because others may change places.
+    """
+    if served.padded_ids.get(name) == "input_ids":
+        return inputs["input_mask"].astype(bool)
+    if name == "ids":
+        apart = np.abs(np.diff(outputs["weights"], axis=1)) > 2 * BOUND
+        return np.pad(apart, [(0, 0), (1, 0)], constant_values=True) & np.pad(apart, [(0, 0), (0, 1)])
+    return ...
 
 
 def check_answers(served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: CheckTexts, where: str) -> str:
@@ -111,11 +118,20 @@ def _loss(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]
     if names:
         changed = sum(any(_kept(one[name]) != _kept(other[name]) for name in names) for one, other in zip(before, after))
         return changed / count, f"{changed} of {count} answers are not the SavedModel's"
-    name = "embedding" if "embedding" in before[0] else "score"
-    exact, found = (np.stack([answer[name] for answer in answers]) for answers in (before, after))
-    spread = float(np.square(exact - exact.mean(0)).sum()) if count > 1 else float(np.square(exact).sum())
-    lost = float(np.square(found - exact).sum()) / max(spread, 1e-12)
+    name = next(name for name in ("embedding", "weights", "score") if name in before[0])
+    words = 1 + max(int(answer["ids"].max()) for answer in (*before, *after)) if name == "weights" else 0
+    mean = sum(_vector(answer, name, words) for answer in before) / count if count > 1 else 0.0
+    spread = sum(float(np.square(_vector(answer, name, words) - mean).sum()) for answer in before)
+    lost = sum(float(np.square(_vector(other, name, words) - _vector(one, name, words)).sum()) for one, other in zip(before, after))
+    lost /= max(spread, 1e-12)
     return lost, f"{lost:.2e} of the variance of {name} on {count} texts does not agree with the SavedModel's"
+
+
+def _vector(answer: Mapping[str, Any], name: str, words: int) -> np.ndarray:
+    """Returns an answer's numbers, float64; of weights of words, the vector [words] that has them at their ids."""
+    if name != "weights":
+        return np.asarray(answer[name], np.float64)
+    return np.bincount(answer["ids"], answer["weights"], words)  # what fills up a row weighs nothing
 
 
 def _text(value: Any) -> str:

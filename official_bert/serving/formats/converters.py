@@ -1,16 +1,18 @@
 """Writes a dense pass as an ONNX file (tf2onnx) or a LiteRT file (TensorFlow's own converter, builtin operations only)."""
 
+import base64
 import dataclasses
 import json
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
 from official_bert.serving.formats.dense import Dense, layer_of
 from official_bert.serving.formats.quiet import hidden_output
+from official_bert.text import loading
 
 OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime reads
 DIMENSIONS = {"input_ids": ("batch", "length"), "input_mask": ("batch", "length"), "segment_ids": ("batch", "length"),
@@ -20,10 +22,14 @@ OF_CHOICES = ("batch", "choices", "length")
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A format of another runtime: how a dense pass is written, and whether its weights keep float32."""
+    """A format of another runtime: how a dense pass is written, and what it is judged by.
+
+    Its numbers must be those of the SavedModel within a bound; or its answers to a user's texts, with smaller weights; `either` takes the
+    texts if there are any.
+    """
 
     convert: Callable[..., bytes]
-    is_exact: bool = True
+    judged_by: Literal["numbers", "answers", "either"] = "numbers"
 
 
 def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> bytes:
@@ -51,7 +57,7 @@ def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file
     for value in model.graph.output:
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     model.producer_name, model.doc_string = "official_bert", "rows of token ids -> numbers; metadata_props say the rest"
-    onnx.helper.set_model_props(model, {"opset": str(opset), "vocab": _read(vocab_file), **{
+    onnx.helper.set_model_props(model, {"opset": str(opset), **_tokenizer_in(vocab_file), **{
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in description.items()}})
     onnx.checker.check_model(model)
     return model.SerializeToString()
@@ -86,6 +92,7 @@ def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:
     return ValueError(f"{where}: {runtime} lacks the operation {operation}{layer_of(node)}; --format=saved_model has it")
 
 
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+def _tokenizer_in(vocab_file: str) -> dict[str, str]:
+    """Returns a tokenizer as metadata by the name of its file: the list of WordPieces, or the files of another in a zip, as base64."""
+    name, content = loading.stored_name(vocab_file), loading.content_of(vocab_file)
+    return {"vocab": content.decode()} if name == loading.VOCAB_FILE else {name: base64.b64encode(content).decode()}

@@ -10,6 +10,7 @@ import os
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from official_bert.serving.formats.quiet import hidden_output
 from official_bert.serving.served_model import ServedModel
 
 MOST_BYTES = (2 << 30) - (64 << 20)  # of weights: protocol buffers and flat buffers end at 2 GiB, and hold names and shapes too
@@ -37,20 +38,22 @@ def dense_pass(served: ServedModel, where: str = "--format") -> Dense:
     Raises ValueError, naming `where`, for a model whose answer is no dense pass, and for more weights than such a file may hold.
     """
     if served.why_not_dense:
-        raise ValueError(f"{where}: expected saved_model alone for this model: {served.why_not_dense}, which other formats cannot hold")
+        raise ValueError(f"{where}: expected saved_model alone for this model, because {served.why_not_dense}")
     size = sum(variable.value.dtype.size * variable.value.shape.num_elements() for variable in served.model.variables)
     if size > MOST_BYTES:
         raise ValueError(f"{where}: expected weights of at most {MOST_BYTES} bytes, which a file of 2 GiB can hold, got {size}")
 
     @tf.function(autograph=False)
     def compute(**inputs):
-        outputs = served.call_model(inputs)
+        outputs = served.call_dense(inputs)
         numbers = {name: value for name, value in served.finish_rows(outputs).items()
                    if value.dtype != tf.string and name not in served.padded_ids.values()}  # what counts strings that are not there
         return {**outputs, **numbers}
-    function = convert_variables_to_constants_v2(compute.get_concrete_function(**served.ids_inputs))
+    traced = compute.get_concrete_function(**served.ids_inputs)
+    with hidden_output():  # tables of tokenizers that are not part of it cannot be written
+        function = convert_variables_to_constants_v2(traced)
     names = [tensor.name.split(":")[0] for tensor in function.inputs]
-    outputs = sorted(compute.get_concrete_function(**served.ids_inputs).structured_outputs)  # a graph's are sorted by name
+    outputs = sorted(traced.structured_outputs)  # a graph's are sorted by name
     return Dense(function, {name: served.ids_inputs[name] for name in names},
                  {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in zip(outputs, function.outputs)})
 

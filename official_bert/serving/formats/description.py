@@ -21,11 +21,12 @@ def describe(served: ServedModel, config: Config, dense: Dense, *, form: str, ve
         "format": form, "version": version, "task": config.task,
         "inputs": {name: [spec.dtype.name, spec.shape.as_list()] for name, spec in dense.inputs.items()},
         "outputs": {name: [spec.dtype.name, spec.shape.as_list()] for name, spec in dense.outputs.items()},
-        "labels": list(served.labels), "do_lower_case": config.tokenizer.do_lower_case,
+        "labels": list(served.labels), "do_lower_case": bool(served.tokenizer.do_lower_case),
         "limits": {"vocab_size": served.encoder.settings["vocab_size"], "type_vocab_size": served.encoder.settings["type_vocab_size"],
                    "max_seq_length": served.max_seq_length, **{
                        f"max_{name}": most for name, most in served.longest.items() if name in ("choices", "masked_lm_positions")}},
         "special_ids": {name: int(number) for name, number in served.special.items()},
+        "packing": {"separators": served.template.separators, "second_segment": served.template.second_segment},
         "options": {name: value for name, value in dataclasses.asdict(served.options).items() if value not in (None, "", 0)}}
 
 

@@ -20,8 +20,8 @@ DEFAULT_OPSET = 17
 FORMATS: Mapping[str, Format] = {
     "onnx": Format(to_onnx),
     "litert": Format(to_litert),
-    "litert_float16": Format(functools.partial(to_litert, weights=tf.float16), is_exact=False),
-    "litert_int8": Format(functools.partial(to_litert, weights=tf.int8), is_exact=False)}
+    "litert_float16": Format(functools.partial(to_litert, weights=tf.float16), judged_by="either"),
+    "litert_int8": Format(functools.partial(to_litert, weights=tf.int8), judged_by="answers")}
 # Why other runtimes get rows of ids, and no text.
 NO_TEXT: Mapping[str, str] = {
     "onnx_text": "the tokenizer of ONNX Runtime Extensions gives other tokens than 2018's (Greek, Turkish, U+2028)",
@@ -53,12 +53,13 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
     """Raises ValueError for choices that do not go with the formats, before any work is done."""
     check_formats(names)
     others = [name for name in names if name in FORMATS]
-    smaller = [name for name in others if not FORMATS[name].is_exact]
+    smaller = [name for name in others if FORMATS[name].judged_by != "numbers"]
+    by_answers = [name for name in smaller if FORMATS[name].judged_by == "answers"]
     if others and precision != "float32":
         raise ValueError(f"--precision={precision}: expected --format=saved_model alone beside it, got {others[0]}, whose products are "
                          "float32; litert_float16 and litert_int8 have smaller weights")
-    if smaller and not options.texts:
-        raise ValueError(f"--format={smaller[0]}: expected --check_file, texts on which its loss of accuracy is measured")
+    if by_answers and not options.texts:
+        raise ValueError(f"--format={by_answers[0]}: expected --check_file, texts on which its loss of accuracy is measured")
     if options.texts and not smaller:
         raise ValueError("--check_file: expected a format with smaller weights (litert_float16, litert_int8) beside it; others are "
                          "compared number by number")
@@ -80,11 +81,10 @@ def write_format(served: ServedModel, config: Config, form: str, folder: str, as
     with open(path, "wb") as file:
         file.write(FORMATS[form].convert(dense, where, described, served.tokenizer.vocab_file, options.opset))
     engine = start(kind, path)
-    if FORMATS[form].is_exact:
-        told = check_numbers(served, engine, where)
-    else:
-        assert options.texts is not None
+    if options.texts and FORMATS[form].judged_by != "numbers":
         told = check_answers(served, engine, described, options.texts, where)
+    else:
+        told = check_numbers(served, engine, where, "; --check_file judges it by its answers" * (FORMATS[form].judged_by == "either"))
     with open(os.path.join(folder, description.FILE), "w", encoding="utf-8") as file:
         file.write(description.to_text(described))
     shutil.copytree(assets, os.path.join(folder, "assets"))

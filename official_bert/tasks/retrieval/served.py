@@ -3,6 +3,7 @@
 B texts, K words.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import keras
@@ -13,15 +14,19 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 
 
 class ServedSparse(ServedModel):
-    """Gives the `top_k` words of a text that weigh most, as ids of the vocabulary, and their weights; fewer are filled up with 0."""
+    """Gives the `top_k` words of a text that weigh most, as ids of the vocabulary, and their weights; fewer are filled up with 0.
+
+    `prompts` stand in front of the texts of the signatures of their names.
+    """
 
     outputs: ClassVar[tuple[str, ...]] = ("ids", "weights", "truncated")
     reads: ClassVar[tuple[str, ...]] = ("top_k",)
-    why_not_dense = "the logits of words are computed for a few texts at a time"
     tokens_at_once = 4096
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 256):
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 256,
+                 prompts: Mapping[str, str] | None = None):
         super().__init__(model, tokenizer, max_seq_length)
+        self.prompts = {name: prompt for name, prompt in (prompts or {}).items() if prompt}
         self.top_k = min(top_k, self.encoder.settings["vocab_size"])
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
@@ -31,7 +36,14 @@ class ServedSparse(ServedModel):
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `ids` and `weights` [G,K]."""
-        weights, ids = tf.math.top_k(self.model.word_weights(dict(inputs), training=False), self.top_k)
+        return self._heaviest(self.model.word_weights(dict(inputs), training=False))
+
+    def call_dense(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the same; the logits [G,S,V] of all words are in memory at once."""
+        return self._heaviest(self.model.word_weights(dict(inputs), training=False, in_parts=False))
+
+    def _heaviest(self, every: tf.Tensor) -> dict[str, tf.Tensor]:
+        weights, ids = tf.math.top_k(every, self.top_k)
         return {"ids": tf.where(weights > 0.0, ids, 0), "weights": weights}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:

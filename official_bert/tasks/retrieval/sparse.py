@@ -143,7 +143,8 @@ class Task(retrieval.Task):
         return Searched(collection, super()._collection(collection, files).source)
 
     def served(self, model, options):
-        return ServedSparse.make(self, model, options)
+        prompts = {"query": self.options.query_prompt, "passage": self.options.passage_prompt}
+        return ServedSparse.make(self, model, options, prompts=prompts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,10 +64,11 @@ class ServedTagger(ServedWindows):
         self._prefixed = any(map(chunk_tags.has_prefix, labels))
         self.types = sorted({kind for prefix, kind in map(self._parts, labels) if prefix != OUTSIDE and kind != CONTINUED})
         self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
-        self._continues = tf.constant(tokenizer.host.continues_word if self._pieces_of_text
-                                      else [token.startswith("##") for token in tokenizer.tokens])
+        continues = tokenizer.host.continues_word if self._pieces_of_text else [token.startswith("##") for token in tokenizer.tokens]
+        rows = self.encoder.settings["vocab_size"]  # the model may have more than the tokenizer has tokens
+        self._continues = tf.constant([*continues, *[False] * (rows - len(continues))])
         outside = {self.special[name] for name in ("PAD", "CLS", "SEP")}
-        self._special = tf.constant([index in outside for index in range(len(tokenizer.tokens))])
+        self._special = tf.constant([index in outside for index in range(rows)])
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin a word (here: all without ##), "" elsewhere."""
@@ -285,7 +286,7 @@ class ServedTagger(ServedWindows):
 class ServedFeatureTagger(ServedTagger):
     """Does the same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM together."""
 
-    why_not_dense = "a BiLSTM reads the words of a whole text (options.features)"
+    why_not_dense = "a BiLSTM reads the words of a whole text (options.features), not rows of ids"
 
     def _tag_rows(self, rows):
         return {"logits": self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]}

@@ -40,7 +40,8 @@ def test_embed_takes_lists_dimensions_and_says_what_is_too_long(vectors):
 
 @pytest.mark.parametrize(("change", "told"), [
     ({"inputs": []}, "at least one text"), ({"inputs": 1}, "got a number"), ({"normalize": "yes"}, "true or false, got a string"),
-    ({"truncation_direction": "Left"}, "cut the end of a text"), ({"prompt_name": "query"}, "no prompts"), ({"input": "a"}, "the keys"),
+    ({"truncation_direction": "Left"}, "cut the end of a text"), ({"prompt_name": "query"}, "no prompts"),
+    ({"prompt_name": 3}, "a string"), ({"input": "a"}, "the keys"),
     ({"dimensions": 9}, "at most the 4"), ({"inputs": [1, 2]}, "takes text: expected")])
 def test_requests_of_another_shape_are_refused_in_teis_form(vectors, change, told):
     status, answer = post(vectors, "/embed", {"inputs": "a", **change})
