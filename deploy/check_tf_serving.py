@@ -4,7 +4,7 @@
     python deploy/check_tf_serving.py --image=tensorflow/serving:2.20.0
 
 It makes a small model of each head with random weights, serves all of them in both, asks both the same, and prints a line for each. Status
-0: all answers are equal; 1: some are not; 2: nothing was compared, because there is no Docker.
+0: all answers are equal; 1: some are not; 2: nothing was compared, because there is no Docker, no daemon behind it, or no such image.
 """
 
 from official_bert.command_line import run_main
@@ -46,7 +46,9 @@ HEADS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # name: task, 
     "question_answering": ("squad", {"doc_stride": 8, "max_query_length": 12}, {}),
     "tagger": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8}, {}),
     "tagger_crf": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8, "crf": True}, {}),
-    "embeddings": ("retrieval", {}, {})}
+    "embeddings": ("retrieval", {}, {}),
+    "sparse_vectors": ("splade", {}, {"top_k": 24}),
+    "reranker": ("reranking", {}, {})}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +59,18 @@ class Address:
     grpc: int
 
 
-def why_no_docker() -> str:
-    """Says why Docker cannot be used; empty if it can."""
+def why_no_docker(image: str) -> str:
+    """Says why Docker cannot run an image; empty if it can. The image is downloaded if it is not here."""
     if shutil.which("docker") is None:
         return "there is no command docker"
-    done = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["docker info fails"])[-1]
+    for commands in ([["info"]], [["image", "inspect", image], ["pull", "--quiet", image]]):  # one of each must succeed
+        for command in commands:
+            done = subprocess.run(["docker", *command], capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                break
+        else:
+            return (done.stderr.strip().splitlines() or [f"docker {' '.join(command)} fails"])[-1]
+    return ""
 
 
 def write_models(folder: str) -> list[str]:
@@ -225,7 +233,7 @@ def difference(one: Any, other: Any) -> float:
 
 def main(_) -> None:
     """Compares the two servers."""
-    if reason := why_no_docker():
+    if reason := why_no_docker(FLAGS.image):
         print(f"docker: {reason}; nothing was compared", file=sys.stderr)
         sys.exit(2)
     with tempfile.TemporaryDirectory() as folder:

@@ -38,7 +38,8 @@ def make(name, vocab_file, changes=None, **more):
     """Returns a case's served model and its configuration; `changes` are values of its model, `more` options of its task."""
     options, choices = CASES[name]
     changes = {"attention": "left_to_right"} if "next_token" in name else changes or {}
-    size = dataclasses.replace(SMALL, vocab_size=max(SMALL.vocab_size, 1 + max(loading.entries(vocab_file).values())), **changes)
+    rows = max(SMALL.vocab_size, 1 + max(loading.entries(vocab_file).values()))
+    size = dataclasses.replace(SMALL, **{"vocab_size": rows, **changes})
     config = Config(task=name.split()[0], model=size, options={"max_seq_length": 48, **options, **more},
                     tokenizer=TokenizerConfig(vocab_file=vocab_file))
     task = load_task(config)

@@ -25,11 +25,12 @@ def test_without_docker_there_is_one_line_and_status_2(root, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "docker: there is no command docker; nothing was compared\n"
     fake = tmp_path / "docker"
-    fake.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('Cannot connect to the Docker daemon')\n")
-    fake.chmod(0o755)
-    done = subprocess.run([sys.executable, str(root / "deploy/check_tf_serving.py")], capture_output=True, text=True, check=False,
-                          env={**os.environ, "PATH": str(tmp_path)})
-    assert (done.returncode, done.stderr) == (2, "docker: Cannot connect to the Docker daemon; nothing was compared\n")
+    for works, told in (((), "Cannot connect to the Docker daemon"), (("info",), "pull access denied")):
+        fake.write_text(f"#!{sys.executable}\nimport sys\nsys.exit(None if sys.argv[1] in {works} else 'more\\n{told}')\n")
+        fake.chmod(0o755)
+        done = subprocess.run([sys.executable, str(root / "deploy/check_tf_serving.py")], capture_output=True, text=True, check=False,
+                              env={**os.environ, "PATH": str(tmp_path)})
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"docker: {told}; nothing was compared\n")
 
 
 @pytest.mark.slow
@@ -40,11 +41,12 @@ def test_two_servers_of_the_same_models_are_equal_and_of_others_are_not(check, t
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
-    check.HEADS = {name: check.HEADS[name] for name in ("classifier", "choice", "tagger_crf", "fill_mask", "question_answering")}
+    heads = ("classifier", "choice", "tagger_crf", "fill_mask", "question_answering", "sparse_vectors", "reranker")
+    check.HEADS = {name: check.HEADS[name] for name in heads}
     names = check.write_models(str(first))
     with check.embedded(str(first), names) as one, check.embedded(str(first), names) as other:
         assert check.compare(one, other, names) == 0
-    assert capsys.readouterr().out.count(": equal, at most ") == len(names) == 10
+    assert capsys.readouterr().out.count(": equal, at most ") == len(names) == 14
     check.HEADS = {"classifier": check.HEADS["classifier"]}
     names = check.write_models(str(second))
     with check.embedded(str(first), names) as one, check.embedded(str(second), names) as other:

@@ -10,6 +10,7 @@ import made_tokenizers
 import numpy as np
 import onnxruntime
 import pytest
+import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from official_bert.interface.predictor import Predictor
@@ -98,6 +99,7 @@ def test_texts_are_answered_alike_over_other_tokenizers(kind, name, tmp_path):
 @pytest.mark.slow
 def test_ids_that_the_model_has_and_the_tokenizer_lacks_are_tagged(golden):
     served, _ = made_formats.make("ner", str(golden / "vocab_uncased.txt"), {"vocab_size": 3010})
-    inputs = {"input_ids": np.array([[2, 3005, 3]], np.int32), "input_mask": np.ones((1, 3), np.int32), "segment_ids": np.zeros((1, 3), np.int32)}
+    ids = tf.constant([[served.special["CLS"], 3005, served.special["SEP"]]])
+    inputs = {"input_ids": ids, "input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids)}
     tags = served.answer_ids(inputs)["tags"].numpy()
     assert tags[0, 1].decode() in served.labels and tags[0, 0] == tags[0, 2] == b""

@@ -158,10 +158,12 @@ def _from_contents(name: str, dtype: str, shape: tuple[int, ...], contents: Any)
         array = np.empty(len(listed), object)
         array[:] = list(listed)
         return array.reshape(shape)
-    try:
-        return np.array(list(listed), NUMPY_TYPES[dtype]).reshape(shape)
-    except OverflowError as error:
-        raise invalid(f"input {name!r}: {str(error)[:200]}") from None
+    kind, numbers = NUMPY_TYPES[dtype], list(listed)
+    if kind.kind in "iu" and numbers:  # a field is wider than the type: NumPy would cut bits off
+        least, most = np.iinfo(kind).min, np.iinfo(kind).max
+        if wrong := next((number for number in (min(numbers), max(numbers)) if not least <= number <= most), None):
+            raise invalid(f"input {name!r}: {DATATYPES[dtype][0]}: expected numbers of {least} to {most}, got {wrong}")
+    return np.array(numbers, kind).reshape(shape)
 
 
 def _shaped(name: str, flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
