@@ -38,6 +38,7 @@ def test_two_servers_of_the_same_models_are_equal_and_of_others_are_not(check, t
     """The embedded server stands for TensorFlow Serving, which is not here."""
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
+    check.FLAGS.seconds = 600.0  # models are loaded one by one, on a machine that may be busy
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
