@@ -319,6 +319,7 @@ def _own_logging(errors: io.StringIO):
     root, handler, verbosity = logging.getLogger(), logging.StreamHandler(errors), absl_logging.get_verbosity()
     before = root.handlers[:]
     level = root.level
+    absl_logging.use_absl_handler()  # which, the first time in a process, takes away all handlers that write to standard error
     root.handlers[:] = [handler]
     absl_handler = absl_logging.get_absl_handler()
     try:

@@ -228,8 +228,14 @@ def test_choices_of_different_numbers_are_answered_together(written):
         predictor([texts[0], ("a", [])])
 
 
-def test_answers_hold_no_padding_of_the_batch(written):
-    blanks = official_bert.Predictor(written("ours", "pretraining"))(["[MASK] a [MASK]", "a", "b [MASK]"])
+def test_answers_hold_no_padding_of_the_batch(written, caplog):
+    predictor = official_bert.Predictor(written("ours", "pretraining"))
+    blanks = predictor(["[MASK] a [MASK]", "a", "b [MASK]"])
+    (told,) = [record.getMessage() for record in caplog.records if "empty" in record.getMessage()]
+    assert told.startswith("1 of 3 answers are empty: nothing to fill: the text has no [MASK]")
+    caplog.clear()
+    predictor(["b [MASK]"])
+    assert not caplog.records
     assert [len(answer["tokens"]) for answer in blanks] == [len(answer["probabilities"]) for answer in blanks] == [2, 0, 1]
     tagger = official_bert.Predictor(written("ours", "tagger"))
     answers = tagger(["a b c d e f", "", "a"])

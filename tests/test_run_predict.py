@@ -92,13 +92,14 @@ def test_the_command_prints_the_five_best_words(folder):
 def test_the_command_reads_standard_input_and_writes_json_lines(folder, tmp_path):
     output = tmp_path / "answers.jsonl"
     done = predict("--task=fill_mask", f"--model={folder}", f"--output_file={output}",
-                   stdin='{"text": "The [MASK].", "tokens": "gold", "id": 7}\nold [MASK]\n[MASK] [MASK]\n')
+                   stdin='{"text": "The [MASK].", "tokens": "gold", "id": 7}\nold [MASK]\n[MASK] [MASK]\nold\nthe [mask]\n')
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("2 of 5 answers are empty: nothing to fill: the text has no [MASK], which stands for a word") == 1
     assert done.stderr.count("tokens of the rows: left out of --output_file, where an answer has its own") == 1
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [row["text"] for row in rows] == ["The [MASK].", "old [MASK]", "[MASK] [MASK]"]
-    assert [len(row["tokens"]) for row in rows] == [1, 1, 2]  # no blanks that the text does not have
-    assert all(row["tokens"][0][0] == "river" for row in rows) and rows[0]["id"] == 7
+    assert [row["text"] for row in rows] == ["The [MASK].", "old [MASK]", "[MASK] [MASK]", "old", "the [mask]"]
+    assert [len(row["tokens"]) for row in rows] == [1, 1, 2, 0, 0]  # no blanks that the text does not have
+    assert all(row["tokens"][0][0] == "river" for row in rows[:3]) and rows[0]["id"] == 7
 
 
 @pytest.mark.slow

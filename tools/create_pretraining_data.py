@@ -211,6 +211,8 @@ def create_on_beam(settings: Settings, config: InstanceConfig, outputs: list[str
         settings.gzip_compress, shlex.split(settings.beam_options))
     warn(generator.label_warnings(config, poor, len(outputs)))
     warn_of_unknown_words(settings, account["unknown"], account["tokens"])
+    if config.masking:
+        warn(single_token_doubts(config.masking.strategy, account["continuing"] / account["tokens"]))
     return account
 
 

@@ -150,16 +150,23 @@ def _check_dataset(config, task: str, model: str) -> None:
 
 
 def _answer(predictor, rows, output, batch_size: int, columns: list[str]) -> None:
-    """Answers all rows, into a file or on the screen, there with some columns of each."""
+    """Answers all rows, into a file or on the screen, there with some columns of each.
+
+    Of a file, it says how many answers are empty because their texts ask for nothing; on the screen, each such answer says it.
+    """
+    from official_bert.interface.predictor import warn_of_empty
+    empty: list[str] = []
     for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
         part = rows[start:start + TEXTS_AT_ONCE]
         answers = predictor.answer(part, batch_size)
         for row, answer in zip(part, answers):
             if output:
+                empty += filter(None, [predictor.lacks_question(row, answer)])
                 output.write(json.dumps({**row, **predictor.unpadded(answer)}, ensure_ascii=False) + "\n")
             else:
                 names = (*columns, *predictor.inputs)
                 print("\t".join(str(row[name]) for name in names), *predictor.describe(row, answer), sep="\n")
+    warn_of_empty(empty, len(rows))
 
 
 if __name__ == "__main__":

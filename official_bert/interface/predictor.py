@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official_bert.config import Config, build
 from official_bert.interface.portable_models import load_portable, portable_folder
@@ -68,7 +69,7 @@ class Predictor:
             self._model, kind = function_of(served), type(served)
         if unknown := sorted(set(self._model.inputs) - set(INPUT_ORDER)):
             raise ValueError(f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of {unknown}")
-        self.describe, self.unpadded = kind.describe, kind.unpadded
+        self.describe, self.unpadded, self.lacks_question = kind.describe, kind.unpadded, kind.lacks_question
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
         others = sorted(set(self._model.outputs) - set(kind.outputs))  # a SavedModel's outputs have no order either
         self.outputs = (*(name for name in kind.outputs if name in self._model.outputs), *others)
@@ -86,7 +87,9 @@ class Predictor:
         if not isinstance(texts, Iterable):
             raise ValueError(f"expected a list of texts, got {texts!r:.60}")
         rows = [self._row(text, number) for number, text in enumerate(texts, 1)]
-        return [self.unpadded(answer) for answer in self.answer(rows, batch_size)]
+        answers = self.answer(rows, batch_size)
+        warn_of_empty([reason for row, answer in zip(rows, answers) if (reason := self.lacks_question(row, answer))], len(rows))
+        return [self.unpadded(answer) for answer in answers]
 
     def rank(self, query: str, texts: Iterable[str], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns `index`, `score` and `text` of each text, the best answer to the query first; equal scores keep their order.
@@ -185,6 +188,12 @@ class Predictor:
             if name == "choices" or not isinstance(value, str):
                 raise ValueError(f"row {number}: {name}: expected {'texts' if name == 'choices' else 'a text'}, got {value!r:.60}")
         return text
+
+
+def warn_of_empty(reasons: Sequence[str], count: int) -> None:
+    """Says how many of `count` answers are empty because their texts ask for nothing, and why the first is (`lacks_question`)."""
+    if reasons:
+        logging.warning("%d of %d answers are empty: %s", len(reasons), count, reasons[0])
 
 
 def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptions:

@@ -176,6 +176,11 @@ class ServedModel(tf.Module, abc.ABC):
         return [f"  {answer}"]
 
     @staticmethod
+    def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
+        """Says why an answer is empty if the row of inputs asks for nothing; "" for most models, of which every text asks."""
+        return ""
+
+    @staticmethod
     def unpadded(answer: Mapping[str, Any]) -> dict[str, Any]:
         """The answer without what fills it up to the length of the batch's longest."""
         return dict(answer)

@@ -328,10 +328,11 @@ def test_lower_casing_that_deletes_vowel_signs_is_a_warning_with_a_kept_store_to
     assert "lower-casing" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("engine", ["local", pytest.param("beam", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("text", "warned"), [("中 国 人 口。\n中 人。\n\n中 国。\n", True), ("unaffable walkers. \n" * 3, False)])
-def test_whole_words_that_are_single_tokens_are_a_warning(create, tmp_path, capsys, text, warned):
+def test_whole_words_that_are_single_tokens_are_a_warning(create, tmp_path, capsys, text, warned, engine):
     for masking in ("--do_whole_word_mask", "--masking=whole_word", "--masking=token"):
-        create(*small(tmp_path, masking, text=text.encode(), name=f"{masking[2:]}"))
+        create(*small(tmp_path, masking, f"--engine={engine}", text=text.encode(), name=f"{masking[2:]}"))
         told = "warning: only 0.0% of the tokens continue a word (##), so masking whole words hardly differs" in capsys.readouterr().err
         assert told == (warned and "token" not in masking)
 

@@ -31,7 +31,7 @@ from official_bert.data.raw_text.documents import HEAD, check_prepared
 from official_bert.files import BadText, find_files, is_remote, shard_names
 from official_bert.text import loading
 
-CORPUS = ("documents", "sentences", "tokens", "unknown")  # counters of a shard's text; RECORDS: of its records
+CORPUS = ("documents", "sentences", "tokens", "unknown", "continuing")  # counters of a shard's text; RECORDS: of its records
 RECORDS = tuple(field.name for field in dataclasses.fields(Counts) if field.type is int)
 POOR_SHARD = "poor:"  # begins the name of a counter that marks a poor shard; the shard's number and the reason follow
 
@@ -123,7 +123,7 @@ class WriteShard(beam.DoFn):
                 file.write(record_origins.to_text(os.path.getsize(path), generator.origin))
             publish(origin, record_origins.origin_file(self.output_files[shard]))
         values = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
-                  "unknown": store.count(self.facts.unk_id)}
+                  "unknown": store.count(self.facts.unk_id), "continuing": store.count_within(self.facts.continues_word)}
         values |= {f"records.{name}": getattr(counts, name) for name in RECORDS}
         if kind := poverty(store.num_documents, store.num_sentences):
             values[f"{POOR_SHARD}{shard}:{kind}"] = 1
@@ -192,8 +192,10 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
              options: Sequence[str]) -> tuple[dict[str, Any], dict[int, str]]:
     """Runs the pipeline with Beam's `options` (`--runner=...`).
 
-    Returns the numbers of documents, sentences, tokens and [UNK] among these ("unknown") with the `Counts` as "counts", and
-    {shard: reason} of poor shards (see `generator.POOR`). Each file appears when it is complete. Raises ValueError if no file has a token.
+    Returns the numbers of documents, sentences, tokens, [UNK] among these ("unknown") and tokens that continue a word ("continuing"), with
+    the `Counts` as "counts", and {shard: reason} of poor shards (see `generator.POOR`). Each file appears when it is complete.
+
+    Raises ValueError if no file has a token.
     """
     facts = VocabularyFacts.of_tokenizer(loading.load(vocab_file, do_lower_case))
     text = Text(loading.content_of(vocab_file), loading.stored_name(vocab_file), do_lower_case, on_bad_text)

@@ -72,6 +72,11 @@ class TokenStore:
         return sum(int(np.count_nonzero(self.tokens[start:start + CHUNK_BYTES] == token_id))
                    for start in range(0, len(self.tokens), CHUNK_BYTES))
 
+    def count_within(self, chosen: np.ndarray) -> int:
+        """Returns how many of the tokens are `chosen`, bool [V]."""
+        return sum(int(np.count_nonzero(chosen[self.tokens[start:start + CHUNK_BYTES]]))
+                   for start in range(0, len(self.tokens), CHUNK_BYTES))
+
 
 def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, on_bad_text: BadText,
              files_end_documents: bool) -> dict:

@@ -90,11 +90,16 @@ class ServedFillMask(ServedModel):
         return own_values(answer, ServedFillMask.padded_text)
 
     @staticmethod
+    def lacks_question(row, answer):
+        """Says so of a text without a blank."""
+        return "" if any(map(any, answer["tokens"])) else (CUT_OFF if MASK in row["text"] else NO_BLANK).strip()
+
+    @staticmethod
     def describe(row, answer):
         """Returns the words for each blank, with their probabilities, or says that there is none."""
         blanks = [blank for blank in zip(answer["tokens"], answer["probabilities"]) if any(blank[0])]
         if not blanks:
-            return [CUT_OFF if MASK in row["text"] else NO_BLANK]
+            return [f"  {ServedFillMask.lacks_question(row, answer)}"]
         return [f"  {probability:.3f}  {token}" for tokens, probabilities in blanks for token, probability in zip(tokens, probabilities)]
 
 
