@@ -28,7 +28,7 @@ DIFFICULT = [
     "1st 2nd a1b2", "___ -- ... !?", "\U00010400\U0001F600\U000E0020x"]
 WITH_SPECIAL = ["<mask> at first", "a <mask> b", "a<mask>b</s> c<s>", "text [MASK] [CLS]x", "<unk> <pad>",
                 "new_word new_words <ent> x<ent>y",
-                "A  <mask>  B", "<mask><mask>"]
+                "A  <mask>  B", "<mask><mask>", "  [MASK]   x[SEP]  ", "e\u0301\u0323  [CLS]\u0301  q\u0307\u0323 \u212b\u0958"]
 
 
 def texts() -> list[str]:
@@ -58,6 +58,22 @@ def byte_bpe(size: int = 700) -> str:
 
 
 @functools.cache
+def modern_bpe() -> str:
+    """The content of a tokenizer.json of ModernBERT: NFC, runs of spaces that are tokens, BERT's special tokens behind them."""
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.normalizer, library.pre_tokenizer = tokenizers.normalizers.NFC(), tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.train_from_iterator(TEXT * 3, tokenizers.trainers.BpeTrainer(
+        vocab_size=700, special_tokens=["<|padding|>"], show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    library.add_tokens([tokenizers.AddedToken(" " * count, normalized=True) for count in range(9, 1, -1)])
+    library.add_special_tokens([tokenizers.AddedToken(token, normalized=False, lstrip=token == "[MASK]", special=True)
+                                for token in ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", "[unused0]")])
+    ids = [(token, library.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    library.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", ids)
+    return library.to_str()
+
+
+@functools.cache
 def word_pieces(lowercase: bool = True) -> list[str]:
     """A vocabulary of MPNet: its special tokens around BERT's."""
     model = tokenizers.BertWordPieceTokenizer(lowercase=lowercase)
@@ -69,9 +85,12 @@ def write(folder: pathlib.Path, kind: str, **config) -> str:
     """Writes the tokenizer of a kind (one of KINDS); `config` are further values."""
     folder.mkdir(parents=True, exist_ok=True)
     classes = {"xlm_roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer", "albert": "AlbertTokenizer",
-               "roberta": "RobertaTokenizer", "roberta_files": "RobertaTokenizerFast", "mpnet": "MPNetTokenizer"}
+               "roberta": "RobertaTokenizer", "roberta_files": "RobertaTokenizerFast", "mpnet": "MPNetTokenizer",
+               "modernbert": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": classes[kind], **config}))
-    if kind.startswith("roberta"):
+    if kind == "modernbert":
+        (folder / "tokenizer.json").write_text(modern_bpe())
+    elif kind.startswith("roberta"):
         library = byte_bpe()
         model = json.loads(library)["model"]
         if kind == "roberta":
@@ -88,4 +107,4 @@ def write(folder: pathlib.Path, kind: str, **config) -> str:
     return str(folder)
 
 
-KINDS = ("xlm_roberta", "camembert", "albert", "roberta", "roberta_files", "mpnet")
+KINDS = ("xlm_roberta", "camembert", "albert", "roberta", "roberta_files", "mpnet", "modernbert")

@@ -1,15 +1,17 @@
-"""Byte-level BPE in TensorFlow's own ops: words by classes of characters, then joins of symbols in all words at once.
+"""Byte-level BPE in TensorFlow's own ops, NFC in tensorflow-text's: words by classes of characters, then joins of symbols.
 
 `text/subwords/byte_bpe` says why pairs may be joined before BPE's turn comes to them. N characters, M bytes or symbols.
 """
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_text
 
 from official_bert.text.graph_subwords import GraphSubwords, Tokens
-from official_bert.text.subwords import byte_bpe
+from official_bert.text.subwords import byte_bpe, composition
 from official_bert.text.subwords.byte_bpe import NEVER, SPACE
 from official_bert.text.subwords.host import LibraryTokenizer
 
@@ -41,8 +43,44 @@ class GraphByteBpe(GraphSubwords):
             self._bytes, self._products = tf.constant(tables.bytes), tf.constant(tables.products)
             self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values), WALL)
         self.resources = [self._pairs]
+        self._inner = None  # for texts in NFC, where it looks for the other added tokens
+        if host.composes:
+            joins = np.array([composition.joins(chr(code)) for code in range(0x110000)]).reshape(-1, PAGE)
+            pages, page_of = np.unique(joins, axis=0, return_inverse=True)
+            with tf.init_scope():
+                self._inner_pages = tf.constant(pages.reshape(-1))
+                self._inner_page_of = tf.constant(page_of.reshape(-1).astype(np.int32) * PAGE)
+            self._inner = copy.copy(self)
+            self._inner.added = [token for token in self.added if token.normalized]
+            self.added = [token for token in self.added if not token.normalized]
 
     def _pieces(self, text: tf.Tensor) -> Tokens:
+        return self._words(text) if self._inner is None else self._composed(text)
+
+    def _composed(self, text: tf.Tensor) -> Tokens:
+        """Cuts texts in NFC, see `composition.composed`."""
+        composed = tensorflow_text.normalize_utf8(text, "NFC")
+        tokens = self._inner._tokens(composed)
+        (parts, rows, count), (old_parts, old_rows, old_count) = self._parts_of(composed), self._parts_of(text)
+        place = tf.range(count)
+        part = tf.searchsorted(parts, place, side="right") - 1
+        old = tf.minimum(tf.gather(old_parts, part) + place - tf.gather(parts, part),
+                         tf.gather(tf.concat([old_parts[1:], [old_count]], 0), part))      # [N]
+        old = tf.concat([old, [old_count]], 0)
+        row = tf.repeat(tf.range(tf.size(text)), tokens.row_splits[1:] - tokens.row_splits[:-1])
+        starts, ends = (tf.gather(old, places + tf.gather(rows, row)) - tf.gather(old_rows, row) for places in (tokens.starts, tokens.ends))
+        return tokens._replace(starts=starts, ends=ends)
+
+    def _parts_of(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the first characters of the parts of texts, and of the texts, among all N; and N."""
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
+        rows, count = tf.cast(decoded.row_splits, tf.int32), tf.size(decoded.values)
+        first = tf.scatter_nd(rows[:, None], tf.ones_like(rows), [count + 1])[:count] > 0
+        joins = tf.gather(self._inner_pages, tf.gather(self._inner_page_of, decoded.values // PAGE) + decoded.values % PAGE)
+        return tf.cast(tf.where(first | ~joins)[:, 0], tf.int32), rows, count
+
+    def _words(self, text: tf.Tensor) -> Tokens:
+        """Cuts texts into words, and these into pieces."""
         if self.prefix:
             added = ~(tf.strings.regex_full_match(text, "(?s) .*") | tf.equal(text, ""))
             text = tf.where(added, tf.strings.join([" ", text]), text)

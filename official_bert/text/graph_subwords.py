@@ -57,7 +57,7 @@ class GraphSubwords(tf.Module, abc.ABC):
             self._letters = tf.constant(np.array([is_letter(chr(code)) for code in range(0x110000)])) if alone else None
             # A token of nothing but the letter of a space may lie nowhere.
             blank = np.zeros(host.size, np.bool_)
-            blank[[index for token, index in host.vocab.items() if not token.strip(host.space)]] = True
+            blank[[index for token, index in host.vocab.items() if not token.strip(host.space + " ")]] = True
             self._blank = tf.constant(blank)
 
     @property
@@ -108,7 +108,9 @@ class GraphSubwords(tf.Module, abc.ABC):
         if not self.added:
             return self._pieces(text)
         # A regular expression of very many tokens would be slow: then their first letters are searched for.
-        contents = {token.content if len(self.added) <= 16 else token.content[0] for token in self.added}
+        first = [token.content for token in self.added if not any(
+            token.content.startswith(other.content) and token != other for other in self.added)]  # longer ones hold these
+        contents = {content if len(first) <= 16 else content[0] for content in first}
         pattern = f"(?s).*(?:{'|'.join(map(_quoted, sorted(contents)))}).*"
         return tf.cond(tf.reduce_any(tf.strings.regex_full_match(text, pattern)),
                        lambda: self._with_added(text), lambda: self._pieces(text))

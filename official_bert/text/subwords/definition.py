@@ -24,6 +24,7 @@ class AddedToken:
     single_word: bool = False  # no letter or digit may stand beside it
     lstrip: bool = False  # takes the white space before it
     rstrip: bool = False
+    normalized: bool = False  # searched for after the text's normalizer, among the texts that the others leave
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ import tokenizers
 from official_bert.text.subwords import model_proto, tokenizer_files
 from official_bert.text.subwords.added_tokens import AddedTokens
 from official_bert.text.subwords.character_map import joined
+from official_bert.text.subwords.composition import composed
 from official_bert.text.subwords.definition import AddedToken, Definition
 from official_bert.text.tokenizer import Span, Tokenizer
 
@@ -112,8 +113,9 @@ class LibraryTokenizer(SubwordTokenizer):
             raise ValueError(f"{vocab_file}: the tokenizers library cannot read it: {error}") from None
         self._library.no_truncation()
         self._library.no_padding()
-        added = [AddedToken(token["content"], token["id"], *(bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip")))
-                 for token in self.settings["added_tokens"]]
+        self.composes = bool(self.settings.get("normalizer")) and self.kind == "byte_bpe"  # NFC: no other is read
+        added = [AddedToken(token["content"], token["id"], *(bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip")),
+                            self.composes and bool(token.get("normalized"))) for token in self.settings["added_tokens"]]
         for token in added:
             if (index := self._library.token_to_id(token.content)) != token.id:
                 raise ValueError(f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
@@ -123,12 +125,22 @@ class LibraryTokenizer(SubwordTokenizer):
     def tokenize_with_offsets(self, text: str) -> list[Span]:
         """Returns (token, start, end) for each token, see `Tokenizer`. In byte-level BPE, only the space itself is a space."""
         text = _readable(text)
+        if self.composes and not text.isascii() and (composed_text := composed(text))[0] != text:
+            return self._tokenize_composed(text, *composed_text)
         encoded = self._library.encode(text, add_special_tokens=False)
         spaces = " " if self.kind == "byte_bpe" else SPACES
         tokens = []
         for index, place in zip(encoded.ids, encoded.offsets):
             token, (start, end) = self.inv_vocab[index], _trimmed(text, *place, spaces)
             tokens.append((token, start, end if token.strip(self.space) else start))  # a space put before the text has no place in it
+        return tokens
+
+    def _tokenize_composed(self, text: str, composed_text: str, places: Sequence[int]) -> list[Span]:
+        """Tokens of NFC's text at their places in `text`; the library's own places end before accents."""
+        tokens = []
+        for token, start, end in self.tokenize_with_offsets(composed_text):
+            start, end = places[start], places[end]
+            tokens.append((token, start, end + (start == end < len(text) and bool(token.strip(f"{self.space} ")))))
         return tokens
 
     def tokenize_word(self, word: str) -> list[str]:
@@ -221,8 +233,8 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
         wanted = {"type": ("ByteLevel",), "use_regex": (True, None)}
         usual = {"dropout": (None, 0, 0.0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
                  "byte_fallback": (False, None), "ignore_merges": (False, None)}
-        if settings.get("normalizer"):
-            raise ValueError(f"{where}: normalizer: expected none, got {settings['normalizer'].get('type')}: it is not computed here")
+        if (settings.get("normalizer") or {"type": "NFC"}).get("type") != "NFC":
+            raise ValueError(f"{where}: normalizer: expected none or NFC, got {settings['normalizer'].get('type')}: not computed here")
     else:
         steps = before.get("pretokenizers") or [before]
         before = steps[-1]

@@ -30,14 +30,20 @@ def random_texts(count, seed=0):
     return ["".join(draw.choice(letters) for _ in range(draw.randint(0, 60))) for _ in range(count)]
 
 
+def random_accents(count, seed=0):
+    draw = random.Random(seed)
+    letters = "aeoq \u0301\u0323\u0307\u0338\u1100\u1161\u11a8\u0958\u212b\u00e9\uac00\u0345\u0b47\u0b56\u0f73  x1\u2126"
+    return ["".join(draw.choice(letters) for _ in range(draw.randint(0, 30))) for _ in range(count)]
+
+
 def slow_but(*fast):
     return [kind if kind in fast else pytest.param(kind, marks=pytest.mark.slow) for kind in made_tokenizers.KINDS]
 
 
-@pytest.mark.parametrize("kind", slow_but("xlm_roberta", "roberta", "mpnet"))
+@pytest.mark.parametrize("kind", slow_but("xlm_roberta", "roberta", "mpnet", "modernbert"))
 def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind):
     host, tokens, graph = both(tmp_path, kind, **({"add_prefix_space": True} if kind == "roberta_files" else {}))
-    texts = [*made_tokenizers.texts(), *random_texts(200), ""]
+    texts = [*made_tokenizers.texts(), *random_texts(200), *(random_accents(100) if kind == "modernbert" else ()), ""]
     wanted = [host.tokenize_with_offsets(text) for text in texts]
     for text, row, expected in zip(texts, tokens(texts), wanted):
         assert row == expected, text

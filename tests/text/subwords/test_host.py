@@ -1,6 +1,7 @@
 """Tokenizers of the family on the host: the libraries' pieces, the ids of each scheme, places in the text, rows."""
 
 import json
+import unicodedata
 
 import made_tokenizers
 import numpy as np
@@ -10,7 +11,7 @@ import tokenizers
 
 import official_bert
 from official_bert.text import loading
-from official_bert.text.subwords import tokenizer_files
+from official_bert.text.subwords import composition, tokenizer_files
 
 
 @pytest.fixture(scope="module", params=made_tokenizers.KINDS)
@@ -44,6 +45,27 @@ def test_albert_makes_quotes_drops_accents_and_lower_cases_before_its_model(tmp_
         assert tokenizer.tokenize_ids(text) == model.encode(steps.normalize_str(text)), text
     assert tokenizer.do_lower_case
     assert "".join(_slices(tokenizer, "Größe")) == "Größe"  # places are those of the original text, whose characters are others
+
+
+def test_modernbert_composes_letters_and_has_tokens_for_runs_of_spaces(tmp_path):
+    library = tokenizers.Tokenizer.from_str(made_tokenizers.modern_bpe())
+    tokenizer = loading.load(made_tokenizers.write(tmp_path, "modernbert"))
+    for text in made_tokenizers.texts():
+        assert tokenizer.tokenize_ids(text) == library.encode(text, add_special_tokens=False).ids, text
+        assert [tokenizer.vocab[token] for token, _, _ in tokenizer.tokenize_with_offsets(text)] == tokenizer.tokenize_ids(text), text
+    pair = library.encode("the boat", "the river")
+    packed = tokenizer.encode(["the boat"], ["the river"])
+    assert packed["input_ids"][0].tolist() == pair.ids and packed["segment_ids"][0].tolist() == pair.type_ids
+    assert tokenizer.tokenize("a    b") == ["a", "    ", "b"] and _slices(tokenizer, "a    b") == ["a", "", "b"]
+    assert next(part for part in _slices(tokenizer, "cafe\u0301 x") if "e" in part).endswith("e\u0301")  # the accent belongs to its letter
+
+
+def test_texts_in_nfc_have_as_many_parts_as_before():
+    def parts(text):
+        return sum(not place or not composition.joins(char) for place, char in enumerate(text))
+    for code in (*range(0xD800), *range(0xF900, 0x20000)):
+        for text in (f"a{chr(code)}", f"\u1100{chr(code)}\u0301"):
+            assert unicodedata.is_normalized("NFC", text) or parts(text) == parts(unicodedata.normalize("NFC", text)), ascii(text)
 
 
 def _slices(tokenizer, text):
