@@ -43,7 +43,7 @@ class GraphByteBpe(GraphSubwords):
             self._bytes, self._products = tf.constant(tables.bytes), tf.constant(tables.products)
             self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values), WALL)
         self.resources = [self._pairs]
-        self._inner = None  # for texts in NFC, where it looks for the other added tokens
+        self._inner: GraphByteBpe | None = None  # for texts in NFC, where it looks for the other added tokens
         if host.composes:
             joins = np.array([composition.joins(chr(code)) for code in range(0x110000)]).reshape(-1, PAGE)
             pages, page_of = np.unique(joins, axis=0, return_inverse=True)
@@ -55,12 +55,12 @@ class GraphByteBpe(GraphSubwords):
             self.added = [token for token in self.added if not token.normalized]
 
     def _pieces(self, text: tf.Tensor) -> Tokens:
-        return self._words(text) if self._inner is None else self._composed(text)
+        return self._words(text) if self._inner is None else self._composed(text, self._inner)
 
-    def _composed(self, text: tf.Tensor) -> Tokens:
+    def _composed(self, text: tf.Tensor, inner: "GraphByteBpe") -> Tokens:
         """Cuts texts in NFC, see `composition.composed`."""
         composed = tensorflow_text.normalize_utf8(text, "NFC")
-        tokens = self._inner._tokens(composed)
+        tokens = inner._tokens(composed)
         (parts, rows, count), (old_parts, old_rows, old_count) = self._parts_of(composed), self._parts_of(text)
         place = tf.range(count)
         part = tf.searchsorted(parts, place, side="right") - 1
