@@ -114,8 +114,8 @@ class LibraryTokenizer(SubwordTokenizer):
         self._library.no_truncation()
         self._library.no_padding()
         self.composes = bool(self.settings.get("normalizer")) and self.kind == "byte_bpe"  # NFC: no other is read
-        added = [AddedToken(token["content"], token["id"], *(bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip")),
-                            normalized=self.composes and bool(token.get("normalized"))) for token in self.settings["added_tokens"]]
+        added = [AddedToken(token["content"], token["id"], *(bool(token.get(key)) for key in (
+            "single_word", "lstrip", "rstrip", *(["normalized"] if self.composes else [])))) for token in self.settings["added_tokens"]]
         for token in added:
             if (index := self._library.token_to_id(token.content)) != token.id:
                 raise ValueError(f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
