@@ -1,7 +1,8 @@
-"""Shows what training would read from a file of labelled texts or words, and the options that reading it needs.
+"""Shows what training would read from a file, and the options that reading needs.
 
     python tools/inspect_data.py train.csv --task=classification --vocab_file=vocab.txt --eval_file=dev.csv
     python tools/inspect_data.py train.conll --task=ner
+    python tools/inspect_data.py train-v2.0.json --task=squad --set options.version_2_with_negative=true
 
 It prints rows, labels, a histogram of lengths with the share beyond options.max_seq_length, duplicates, the rows of the evaluation file
 that are training rows too, and some examples. Lengths are in tokens with --vocab_file, else in words.
@@ -11,6 +12,7 @@ from official_bert.command_line import run_main
 
 import collections
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,31 +20,40 @@ import numpy as np
 from absl import flags
 
 from official_bert.config import Config, merge, parse_override
+from official_bert.text import loading
 from official_bert.text.tokenization import BasicTokenizer
+from official_bert.text.vocab import has_capitals, read_entries
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("task", None, "classification, swag, ner, or a data set of GLUE.", required=True)
+flags.DEFINE_string("task", None, "classification, swag, ner, squad, retrieval, splade, reranking, or a data set of GLUE.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, for lengths in tokens.")
 flags.DEFINE_string("eval_file", "", "Evaluation data, to count the rows that are in both files.")
-flags.DEFINE_string("encoding", "", "The encoding of tables of text, such as cp1252; by default UTF-8.")
+flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252; by default UTF-8.")
 flags.DEFINE_multi_string("set", [], "Options of the task: --set options.text_column=review.")
 flags.DEFINE_integer("num_examples", 5, "Rows to print.", lower_bound=0)
 
 BINS, BAR = 10, 40  # of the histogram, and characters of its longest bar
+SHOWN = 200  # characters of a text
+MOST_LABELS = 100  # different values of a column that may be labels
 # Options that are tried, one by one, if a file cannot be read as it is.
 REMEDIES = ("options.header=false", "options.encoding=cp1252", "options.encoding=utf-16", "options.empty_text=keep",
             "options.missing_label=skip",
-            "options.overlaps=longest", "options.scheme=plain", "options.first_choice=1", "options.kind=multi_label", "options.delimiter=;")
+            "options.overlaps=longest", "options.scheme=plain", "options.first_choice=1", "options.kind=multi_label", "options.delimiter=;",
+            "options.version_2_with_negative=true", "options.several_answers=first", "options.unknown_ids=skip")
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What was read of a file: texts for lengths and examples, what makes two rows the same, labels with their rows, and remarks."""
+    """What was read of a file: the texts of each row for examples, what makes two rows the same, labels with their rows, and remarks.
+
+    `sequences` are the texts that a model sees together, for lengths; by default those of each row.
+    """
 
     texts: list[tuple[str, ...]]
     keys: list[Any]
     labels: dict[str, int]
-    notes: Sequence[str]
+    notes: Sequence[str] = ()
+    sequences: Sequence[tuple[str, ...]] = ()
 
 
 def make_task(task: str, overrides: Sequence[str]) -> Any:
@@ -57,54 +68,148 @@ def make_task(task: str, overrides: Sequence[str]) -> Any:
     return load_task(build(Config, values, "config"))
 
 
-def read(task: Any, path: str) -> Reading:
-    """Reads a file as training would. Raises ValueError as training would, and for a task with other data."""
-    from official_bert.data.tagged import chunk_tags
+def read(task: Any, path: str, held_out: bool = False) -> Reading:
+    """Reads a file as training would, or a file to evaluate on, of which only the rows count.
+
+    Raises ValueError as training would, and for a task with other data.
+    """
+    from official_bert.tasks.reranking import task as reranking
+    from official_bert.tasks.retrieval import task as retrieval
+    from official_bert.tasks.squad import task as squad
     from official_bert.tasks.tagging import task as tagging
     from official_bert.tasks.texts.base import TextClassification
-    from official_bert.training.task import DataFiles
     if isinstance(task, tagging.Task):
-        notes: list[str] = []
-        sentences = task.read_sentences(path, notes)
-        counts = collections.Counter(chunk.kind or chunk_tags.UNNAMED for one in sentences for chunk in chunk_tags.read_chunks(one.tags))
-        if task.options.scheme == "plain":
-            counts = collections.Counter(tag for one in sentences for tag in one.tags)
-        task.with_labels_of(path, sentences)
-        return Reading([(" ".join(f"{word}/{tag}" for word, tag in zip(one.words, one.tags)),) for one in sentences],
-                       [one.words for one in sentences], dict(sorted(counts.items())), [*notes, task.described(path, sentences)])
-    if not isinstance(task, TextClassification):
-        raise ValueError(f"--task={task.config.task}: expected classification, swag, ner or a data set of GLUE")
-    found, rows = task.read_train(DataFiles(train_file=path))
-    seconds = rows.choices or [(second,) for second in rows.text_pair or ()] or [()] * len(rows)
-    labels = list(getattr(found.options, "labels", ())) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
+        return read_words(task, path)
+    if isinstance(task, squad.Task):
+        return read_questions(task, path, held_out)
+    if isinstance(task, (retrieval.Task, reranking.Task)):
+        return read_pairs(task, path, held_out)
+    if isinstance(task, TextClassification):
+        return read_texts(task, path, held_out)
+    raise ValueError(f"--task={task.config.task}: expected classification, swag, ner, squad, retrieval, splade, reranking or a data set of "
+                     "GLUE; tools/inspect_records.py shows records of pre-training")
+
+
+def read_texts(task: Any, path: str, held_out: bool) -> Reading:
+    """Reads texts with labels, scores or choices."""
+    from official_bert.data.labelled_texts import joined
+    from official_bert.training.task import DataFiles
+    if held_out:
+        rows = joined(task.read_tests(DataFiles(predict_file=path)))
+        return Reading([], list(rows.pairs()), {})
+    labelled, rows = task.read_train(DataFiles(train_file=path))
     assert rows.targets is not None
-    told = {}
-    if found.head == "regression":
-        told = {f"scores from {rows.targets.min():g} to {rows.targets.max():g}": len(rows)}
+    if rows.choices:
+        both = [(text, choice) for text, choices in zip(rows.text, rows.choices) for choice in choices]
+        return Reading([(text, *choices) for text, choices in rows.pairs()], list(rows.pairs()), _counts(labelled, rows), sequences=both)
+    texts = [(text, second) if rows.text_pair else (text,) for text, second in rows.pairs()]
+    return Reading(texts, list(rows.pairs()), _counts(labelled, rows))
+
+
+def _counts(task: Any, rows: Any) -> dict[str, int]:
+    """The labels, or choices by their numbers, with their rows; scores are one range."""
+    if task.head == "regression":
+        return {f"scores from {rows.targets.min():g} to {rows.targets.max():g}": len(rows)}
+    labels = list(getattr(task.options, "labels", ())) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
+    totals = rows.targets.sum(axis=0) if task.head == "multi_label" else np.bincount(rows.targets, minlength=len(labels))
+    return {label: int(total) for label, total in zip(labels, totals)}
+
+
+def read_words(task: Any, path: str) -> Reading:
+    """Reads words with tags, or texts with entities."""
+    from official_bert.data.tagged import chunk_tags
+    notes: list[str] = []
+    sentences = task.read_sentences(path, notes)
+    counts = collections.Counter(chunk.kind or chunk_tags.UNNAMED for one in sentences for chunk in chunk_tags.read_chunks(one.tags))
+    if task.options.scheme == "plain":
+        counts = collections.Counter(tag for one in sentences for tag in one.tags)
+    task.with_labels_of(path, sentences)
+    return Reading([(" ".join(f"{word}/{tag}" for word, tag in zip(one.words, one.tags)),) for one in sentences],
+                   [one.words for one in sentences], dict(sorted(counts.items())), [*notes, task.described(path, sentences)],
+                   [(" ".join(one.words),) for one in sentences])
+
+
+def read_questions(task: Any, path: str, held_out: bool) -> Reading:
+    """Reads questions about passages."""
+    from official_bert.tasks.squad.reading import read_squad
+    from official_bert.training.task import DataFiles
+    file = read_squad(path, encoding=task.options.encoding) if held_out else task.read_train(DataFiles(train_file=path))
+    without = sum(example.is_impossible for example in file.examples)
+    texts = [(one.question, one.passage.context) for one in file.examples]
+    shown = [(*text, f"-> {one.answer}") for text, one in zip(texts, file.examples)]
+    return Reading(shown, texts, {"with an answer": len(texts) - without, "without": without}, list(filter(None, [file.warning()])), texts)
+
+
+def read_pairs(task: Any, path: str, held_out: bool) -> Reading:
+    """Reads texts that belong together, with those that do not; a model of vectors sees each text by itself."""
+    from official_bert.data.search.collections import is_collection
+    from official_bert.data.search.rows import SearchColumns, described_pairs, read_rows
+    options = task.options
+    if held_out and not is_collection(path):
+        rows = read_rows(path, SearchColumns(text=options.text_column, text_pair=options.text_pair_column), "keep", options, print)
     else:
-        totals = rows.targets.sum(axis=0) if found.head == "multi_label" else np.bincount(rows.targets, minlength=len(labels))
-        told = {label: int(total) for label, total in zip(labels, totals)}
-    return Reading([(text, *second) for text, second in zip(rows.text, seconds)], list(rows.pairs()), told, [])
+        rows = task.read_train(path)
+    all_texts = [(first, second, *negatives) for first, second, negatives in zip(
+        rows.text, rows.text_pair or (), rows.choices or [()] * len(rows))]
+    alone = task.head == "embeddings"
+    sequences = [(text,) if alone else (texts[0], text) for texts in all_texts for text in (texts if alone else texts[1:])]
+    labels = {"pairs": len(rows), "negatives": sum(len(texts) - 2 for texts in all_texts)}
+    return Reading(all_texts, [texts[:2] for texts in all_texts], labels, [described_pairs(rows)], sequences)
 
 
 def remedy(task: str, path: str, overrides: Sequence[str]) -> str:
-    """Returns the first option with which a file is read; "" if there is none."""
-    for option in REMEDIES:
+    """Returns the first options with which a file is read; "" if there are none."""
+    guesses = guess_columns(task, path, overrides) if task == "classification" else []
+    for options in (*([option] for option in REMEDIES), guesses):
         try:
-            read(make_task(task, [*overrides, option]), path)
+            read(make_task(task, [*overrides, *options]), path)
         except (ValueError, UnicodeError):
             continue
-        return f"--set {option}"
+        return " ".join(f"--set {shlex.quote(option)}" for option in options)
     return ""
 
 
-def lengths_of(reading: Reading, keys_are_words: bool, vocab_file: str) -> tuple[np.ndarray, str]:
-    """Returns the length of each row [N], with the special tokens, and its unit."""
-    from official_bert.interface.pretrained import load_tokenizer
-    tokenizer = load_tokenizer(vocab_file) if vocab_file else BasicTokenizer()
-    unit = "tokens" if vocab_file else "words"
-    rows = [(" ".join(key),) for key in reading.keys] if keys_are_words else reading.texts
-    return np.array([sum(len(tokenizer.tokenize(text)) for text in row) + 1 + len(row) for row in rows]), unit
+def guess_columns(task: str, path: str, overrides: Sequence[str]) -> list[str]:
+    """Returns options for the columns of a table: its labels repeat themselves, and its texts are longest; [] if nothing looks so."""
+    from official_bert.data import tables
+    for header in (True, False):
+        try:
+            options = make_task(task, [*overrides, *([] if header else ["options.header=false"])]).options
+            form = tables.format_of(path, (), options.delimiter, options.encoding, not options.header)
+            names = tables.column_names(path, form, options.delimiter, options.header, options.encoding)
+            columns = options.read_table(path, names).columns
+        except (ValueError, UnicodeError):
+            continue
+        values = {name: [*map(str, column)] for name, column in columns.items()}
+        rows = len(next(iter(values.values())))
+        kinds = {name: len({*column}) for name, column in values.items()}
+        if header and any(name in values[name] for name in names):
+            continue  # the first line is a row
+        labels = [name for name in names if 2 <= kinds[name] < rows and kinds[name] <= max(2, min(MOST_LABELS, rows / 2))]
+        if not labels:
+            continue
+        label = min(labels, key=kinds.__getitem__)
+        text = max((name for name in names if name != label), key=lambda name: sum(map(len, values[name])), default="")
+        if text:
+            return [*([] if header else ["options.header=false"]), f"options.text_column={text}", f"options.label_column={label}"]
+    return []
+
+
+def lengths_of(reading: Reading, vocab_file: str) -> tuple[np.ndarray, str]:
+    """Returns the length of each sequence, with the special tokens, and its unit."""
+    tokenizer = loading.load(vocab_file, _lower_cases(vocab_file)) if vocab_file else BasicTokenizer()
+    rows = reading.sequences or reading.texts
+    extra = [tokenizer.template.extra(pair) if vocab_file else 2 + pair for pair in (False, True)]  # type: ignore[union-attr]
+    lengths: dict[str, int] = {}
+    for text in {text for row in rows for text in row}:
+        lengths[text] = len(tokenizer.tokenize(text))
+    return np.array([sum(lengths[text] for text in row) + extra[len(row) > 1] for row in rows]), "tokens" if vocab_file else "words"
+
+
+def _lower_cases(vocab_file: str) -> bool:
+    """Whether a tokenizer lower-cases text: its files say so, or a list of WordPieces has no capitals."""
+    known = loading.lower_cases(vocab_file)
+    return not has_capitals(read_entries(vocab_file)) if known is None else known
 
 
 def histogram(lengths: np.ndarray) -> list[str]:
@@ -129,19 +234,19 @@ def main(arguments: list[str]) -> None:
     print(f"{path}: {len(reading.keys)} rows")
     print("\n".join(reading.notes), end="\n" * bool(reading.notes))
     print("labels: " + ", ".join(f"{label} {count}" for label, count in reading.labels.items()))
-    lengths, unit = lengths_of(reading, bool(reading.notes), FLAGS.vocab_file)
+    lengths, unit = lengths_of(reading, FLAGS.vocab_file)
     longest = task.options.max_seq_length
     print(f"lengths in {unit}: {lengths.min()} to {lengths.max()}, mean {lengths.mean():.1f}; "
           f"{np.mean(lengths > longest):.1%} beyond options.max_seq_length={longest}")
     print("\n".join(histogram(lengths)))
     print(f"duplicates: {len(reading.keys) - len(set(reading.keys))} rows are those of earlier ones")
     if FLAGS.eval_file:
-        held_out = read(task, FLAGS.eval_file)
+        held_out = read(task, FLAGS.eval_file, held_out=True)
         known = {*reading.keys}
         shared = sum(key in known for key in held_out.keys)
         print(f"{FLAGS.eval_file}: {shared} of its {len(held_out.keys)} rows are in {path} too")
     for row in reading.texts[:FLAGS.num_examples]:
-        print("  " + " | ".join(text[:200] for text in row))
+        print("  " + " | ".join(text[:SHOWN] for text in row))
     print("options: " + (" ".join(f"--set {option}" for option in overrides) or "none are needed"))
 
 

@@ -5,7 +5,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the he
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip"]
 NO_LABEL = ("", "nan", "null", "<na>")  # in any case: how empty cells and missing values are written
+MOST_TOLD = 20  # labels whose numbers of rows are told
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 LIST_AS_TEXT = re.compile(r"\[.*\]", re.DOTALL)
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
@@ -68,6 +69,24 @@ def joined(sets: Sequence[TextSet]) -> LabelledTexts:
         None if first.text_pair is None else [text for rows in data for text in rows.text_pair or ()],
         np.concatenate(targets) if len(targets) == len(data) else None,
         None if first.choices is None else [choices for rows in data for choices in rows.choices or ()])
+
+
+def described_counts(counts: Mapping[str, int]) -> str:
+    """Names with their numbers, the first of many: `no 2, yes 1`."""
+    named = [f"{name} {count}" for name, count in counts.items()]
+    return ", ".join(named[:MOST_TOLD]) + (f" and {len(named) - MOST_TOLD} more" if len(named) > MOST_TOLD else "")
+
+
+def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
+    """A line about rows to train on: each label (or choice, by its number) with its number of rows, or the range of the scores."""
+    targets = rows.targets
+    assert targets is not None
+    if targets.dtype.kind == "f" and targets.ndim == 1:
+        return f"training rows: {len(targets)}, scores from {targets.min():g} to {targets.max():g}"
+    names = labels or [f"{number}:" for number in range(max(map(len, rows.choices or ()), default=0))]
+    counts = targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=len(names))
+    what = "by the number of the right choice" if rows.choices else "of the labels"
+    return f"training rows: {len(targets)}, {what} {described_counts(dict(zip(names, map(int, counts))))}"
 
 
 def texts(table: Table, column: str) -> list[str]:

@@ -36,6 +36,7 @@ Outputs = Mapping[str, tf.Tensor]
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only the loop divides, over the global batch
 KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}  # of `Head`
+INSPECTOR = "tools/inspect_data.py"
 BEGINNING_OF_ANSWERS = "predictions."  # of the names of the files that tasks write
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
 
@@ -145,6 +146,7 @@ class Resolved:
     train: BatchSource | None = None
     held_out: HeldOut | None = None
     tests: ToAnswer | None = None
+    training_rows: str = ""  # a line about the rows to train on: their number, and that of the rows of each label
     notes: tuple[str, ...] = ()  # lines for the user about the data: how rows are divided and weighted
 
 
@@ -167,6 +169,7 @@ class TaskBase(abc.ABC):
     Options: ClassVar[type]
     measures_with_tuned: ClassVar[bool] = False  # whether an evaluation without training takes stored `tuned_options`, or tunes anew
     refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
+    inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
 
     def __post_init__(self):
         for length in self.buckets:  # refuses wrong options at once
@@ -272,7 +275,12 @@ class TaskBase(abc.ABC):
         evaluation data unless it is `compared`.
         """
         self.check(steps)
-        resolved = self.read(files, steps, model)
+        try:
+            resolved = self.read(files, steps, model)
+        except ValueError as error:
+            if pointer := self._pointer(str(error), files):
+                raise ValueError(f"{error}{pointer}") from None
+            raise
         if _has_pairs(resolved):
             check_segments(self.config.model.type_vocab_size, f"task {self.config.task}")
         if steps.evaluate and (steps.compared or not steps.train) and resolved.held_out is None:
@@ -280,6 +288,14 @@ class TaskBase(abc.ABC):
         if steps.predict and resolved.tests is None:
             raise ValueError(f"task {self.config.task}: no data to predict given")
         return resolved
+
+    def _pointer(self, message: str, files: DataFiles) -> str:
+        """Points to the tool that shows what is read of a file that an error names; "" for other errors."""
+        known = (source for sources in (*self.data(files).values(), [files.predict_file]) for source in sources)
+        path = next((path for path in known if isinstance(path, str) and path and message.startswith(path)), "")
+        if not (path and self.inspector and is_file(path)) or self.inspector in message:
+            return ""
+        return f"; python {self.inspector} {path} --task={self._option('dataset', self.config.task)} shows what is read"
 
     def data(self, files: DataFiles) -> dict[str, list[Source]]:
         """The files that `train` and `eval` read: a run is another one on other data. By default those given one by one."""

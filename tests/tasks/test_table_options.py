@@ -58,3 +58,39 @@ def test_a_collection_has_a_header_and_may_have_another_encoding(tmp_path):
         resolve()
     with pytest.raises(ValueError, match=r"config\.options\.header: false: expected none beside a collection"):
         resolve(header=False)
+
+
+@pytest.mark.parametrize(("task", "options", "name", "text", "told"), [
+    ("classification", {"kind": "multi_label"}, "a.csv", 'text,label\nx,"a,b"\ny,a\n', "training rows: 2, of the labels a 2, b 1"),
+    ("glue", {"dataset": "rte"}, "a.tsv", "sentence1\tsentence2\tlabel\na\tb\tentailment\nc\td\tentailment\n",
+     "training rows: 2, of the labels entailment 2, not_entailment 0"),
+    ("glue", {"dataset": "stsb"}, "a.tsv", "sentence1\tsentence2\tscore\na\tb\t2.5\nc\td\t0\n", "training rows: 2, scores from 0 to 2.5"),
+    ("swag", {"choices_column": "c", "text_column": "t", "begin_column": ""}, "a.jsonl",
+     '{"t": "x", "c": ["a", "b", "d"], "label": 1}\n{"t": "y", "c": ["a", "b"], "label": 1}\n',
+     "training rows: 2, by the number of the right choice 0: 0, 1: 2, 2: 0"),
+    ("squad", {"max_query_length": 16, "version_2_with_negative": True}, "a.json", json.dumps([QUESTION, QUESTION | {"answers": []}]),
+     "training rows: 2, questions with an answer 1, without 1"),
+    ("retrieval", {"group_size": 2}, "a.tsv", "text\ttext_pair\na\tb\na\tc\n",
+     "training rows: 2, of 1 different first texts, with 0 negatives"),
+    ("reranking", {"negative_columns": ["n"]}, "a.csv", "text,text_pair,n\na,b,c\n",
+     "training rows: 1, of 1 different first texts, with 1 negatives")])
+def test_the_labels_of_the_training_rows_are_told(tmp_path, task, options, name, text, told):
+    (tmp_path / name).write_text(text)
+    config = made_finetuning.make_config(task, options={"dev_share": 0.0, **options}, training={"batch_size": 2})
+    assert load_task(config).resolve(made_finetuning.data_files(train_file=tmp_path / name), Steps(evaluate=False)).training_rows == told
+
+
+@pytest.mark.parametrize(("task", "name"), [("classification", "a.csv"), ("glue", "a.tsv"), ("swag", "a.csv"), ("retrieval", "a.tsv"),
+                                            ("splade", "a.tsv"), ("reranking", "a.csv"), ("squad", "a.json"), ("ner", "a.conll")])
+def test_errors_of_a_file_point_to_the_tool_that_shows_it(tmp_path, task, name):
+    path = tmp_path / name
+    path.write_text("{}\n" if task == "squad" else "nothing of it\n")
+    named = "mrpc" if task == "glue" else task
+    more = {"reranking": {"negative_columns": ["n"]}, "retrieval": {"group_size": 2}, "splade": {"group_size": 2}}
+    with pytest.raises(ValueError, match=rf"{name}.*; (python tools/inspect_data\.py {path} --task={named} shows what is read"
+                                         r"|.*tools/inspect_data\.py shows it\))$"):
+        task = load_task(made_finetuning.make_config(task, options=more.get(task, {})))
+        task.resolve(made_finetuning.data_files(train_file=path), Steps(evaluate=False))
+    with pytest.raises(ValueError) as told:
+        task.resolve(made_finetuning.data_files(train_file=tmp_path / "missing.csv"), Steps(evaluate=False))
+    assert "inspect_data" not in str(told.value)

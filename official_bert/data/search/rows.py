@@ -26,6 +26,14 @@ class SearchColumns:
     most_negatives: int = 0  # of a row, the first ones; 0: all
 
 
+def described_pairs(rows: LabelledTexts) -> str:
+    """A line about rows to train on: pairs with scores, or with how many texts that do not answer the first one."""
+    if rows.targets is not None and rows.targets.ndim == 1:
+        return labelled_texts.described_rows(rows, ())
+    negatives = sum(map(len, rows.choices or ()))
+    return f"training rows: {len(rows)}, of {len({*rows.text})} different first texts, with {negatives} negatives"
+
+
 def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn) -> LabelledTexts:
     """Reads rows of an anchor (`text`), its positive (`text_pair`) and its negatives (`choices`, if there are columns of them).
 

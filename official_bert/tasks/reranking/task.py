@@ -18,7 +18,7 @@ from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search import measures
 from official_bert.data.search.bm25 import nearest_by_words
 from official_bert.data.search.collections import UnknownIds, files_of, is_collection, read_collection
-from official_bert.data.search.rows import Candidates, SearchColumns, read_candidates, read_rows
+from official_bert.data.search.rows import Candidates, SearchColumns, described_pairs, read_candidates, read_rows
 from official_bert.data.sources import ExampleSource
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import Source, TableOptions, checked_delimiter
@@ -30,7 +30,7 @@ from official_bert.models.encoder import INPUTS
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 from official_bert.tasks.reranking.served import ServedReranker
 from official_bert.training import ranking_losses
-from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
+from official_bert.training.task import INSPECTOR, DataFiles, Predictions, Resolved, TaskBase
 
 FILES = {name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv") for name in ("train", "dev")}  # of a --data_dir
 TEST_FILES = tuple(f"test{suffix}" for suffix in tables.SUFFIXES)
@@ -81,6 +81,7 @@ class Task(TaskBase):
     Options = Options
     head = "regression"
     served_classes = (ServedReranker,)
+    inspector = INSPECTOR
 
     def build_model(self):
         """Builds encoder, pooler and one vector."""
@@ -135,7 +136,7 @@ class Task(TaskBase):
         eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not options.folds else ""
         train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
         divided = steps.evaluate and not eval_path
-        train = self._read_train(train_path) if steps.train or (divided and train_path) else None
+        train = self.read_train(train_path) if steps.train or (divided and train_path) else None
         held_out = self._read_candidates(eval_path) if eval_path else None
         if train and held_out:
             labelled_texts.check_held_out(train, _answers(held_out, str(eval_path)), files.refuse_same)
@@ -151,6 +152,7 @@ class Task(TaskBase):
         tests = self._read(predict_path, pair) if predict_path else None
         return Resolved(task=self, model=model or self.build_model(),
                         train=self._training_source(train, files) if train and steps.train else None,
+                        training_rows=described_pairs(train) if train and steps.train else "",
                         held_out=Ranked(held_out, self._source_of_pairs(held_out, files)) if held_out else None,
                         tests=Scored(self._make_source([(text, (pair,)) for text, pair in tests.pairs()], {}, files)) if tests else None,
                         notes=notes)
@@ -159,7 +161,8 @@ class Task(TaskBase):
         options = self.options
         return read_rows(path, columns, options.empty_text, options, logging.warning)
 
-    def _read_train(self, path: Source) -> LabelledTexts:
+    def read_train(self, path: Source) -> LabelledTexts:
+        """Reads queries with a passage that answers and passages that do not. Raises ValueError for a query without the latter."""
         options = self.options
         if is_collection(path):
             rows = read_collection(str(path), options.unknown_ids, logging.warning, options).pairs(options.most_negatives)

@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from official_bert.data import labelled_texts, splits, tables
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search.collections import Collection, files_of, is_collection, read_collection
-from official_bert.data.search.rows import SearchColumns, read_rows
+from official_bert.data.search.rows import SearchColumns, described_pairs, read_rows
 from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Source
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
@@ -28,7 +28,7 @@ from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, num
 from official_bert.tasks.retrieval.options import OF_GROUPS, TWO_COLUMNS, Options
 from official_bert.training import losses, ranking_losses
 from official_bert.training.distribution import check_batch
-from official_bert.training.task import DataFiles, Resolved, TaskBase
+from official_bert.training.task import INSPECTOR, DataFiles, Resolved, TaskBase
 
 TEXTS = 2  # of a row without negatives
 FILES = {name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv") for name in ("train", "dev")}  # of a --data_dir
@@ -41,6 +41,7 @@ class Task(TaskBase):
     Options = Options
     head = "embeddings"
     served_classes: ClassVar[tuple[type, ...]] = (ServedEmbeddings,)
+    inspector = INSPECTOR
 
     def build_model(self):
         """Builds an encoder without a head."""
@@ -125,7 +126,7 @@ class Task(TaskBase):
         eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not options.folds else ""
         train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
         divided = steps.evaluate and not eval_path and options.train_on != "texts"
-        train = self._read_train(train_path) if steps.train or (divided and train_path) else None
+        train = self.read_train(train_path) if steps.train or (divided and train_path) else None
         collection = read_collection(str(eval_path), options.unknown_ids, logging.warning, options) if is_collection(eval_path) else None
         held_out = collection.pairs() if collection else self._read_pairs(eval_path, bool(options.score_column)) if eval_path else None
         if train and held_out:
@@ -142,10 +143,11 @@ class Task(TaskBase):
         tests = self._read_pairs(predict_path, scored=False, empty="keep") if predict_path else None
         return Resolved(task=self, model=model or self.build_model(),
                         train=self._training_source(train, files) if train and steps.train else None,
+                        training_rows=described_pairs(train) if train and steps.train else "",
                         held_out=self._collection(collection, files) if collection else self._pairs(held_out, files),
                         tests=self._pairs(tests, files), notes=notes)
 
-    def _read_train(self, path: Source) -> LabelledTexts:
+    def read_train(self, path: Source) -> LabelledTexts:
         """Reads the rows to train on: of a collection, of pairs with scores, or of pairs with or without negatives."""
         options = self.options
         if is_collection(path):

@@ -50,6 +50,11 @@ class SquadFile:
     unfound: tuple[str, ...]  # a line for each answer that is not in its context
     skipped: int  # questions without another answer
 
+    def described(self) -> str:
+        """A line about the rows to train on."""
+        without = sum(example.is_impossible for example in self.examples)
+        return f"training rows: {len(self.examples)}, questions with an answer {len(self.examples) - without}, without {without}"
+
     def warning(self) -> str:
         """One line about skipped examples, with the first three; "" if there are none."""
         if not self.unfound:

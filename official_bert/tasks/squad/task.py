@@ -33,7 +33,7 @@ from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFi
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.text import loading
 from official_bert.training import losses
-from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
+from official_bert.training.task import INSPECTOR, DataFiles, Predictions, Resolved, TaskBase
 
 LAYOUT = 3  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
@@ -62,6 +62,7 @@ class Task(TaskBase):
     Options = Options
     head = "span"
     served_classes = (ServedSpans,)
+    inspector = INSPECTOR
     loss_names = ("start", "end")
     refused: ClassVar[Mapping[str, str]] = {"header": "the files are JSON or Parquet, whose rows name their keys"}
 
@@ -116,7 +117,7 @@ class Task(TaskBase):
         read = functools.cache(functools.partial(read_squad, encoding=self.options.encoding))
         eval_path = "" if self.options.folds else files.path(files.eval_file, [self._published(1)])
         predict_path = files.predict_file or eval_path
-        train = self._read_train(files) if steps.train else None
+        train = self.read_train(files) if steps.train else None
         if train and predict_path:
             _check_overlap(train, read(predict_path), files.refuse_same if predict_path == eval_path else None)
         if train and steps.evaluate and eval_path not in ("", predict_path):
@@ -139,7 +140,7 @@ class Task(TaskBase):
         tests = held_out if answered is evaluated else self._questions(answered) if answered else None
         source, labels = self._train_source(train, files.cache_dir) if train else (None, ())
         return Resolved(task=self, model=model or self.build_model(), held_out=held_out, tests=tests, train=source,
-                        notes=(*notes, *labels))
+                        training_rows=train.described() if train else "", notes=(*notes, *labels))
 
     def _divide(self, train: SquadFile | None, whole: SquadFile, hold_out: bool) -> tuple[SquadFile | None, SquadFile | None, tuple]:
         """Divides the questions of a training file by articles, or by passages if there are few articles.
@@ -155,7 +156,8 @@ class Task(TaskBase):
         return (train and reading.only(train, set(ids[parts.train])),
                 reading.only(whole, set(ids[parts.held_out])) if len(parts.held_out) else None, parts.notes)
 
-    def _read_train(self, files: DataFiles) -> SquadFile:
+    def read_train(self, files: DataFiles) -> SquadFile:
+        """Reads the training questions whose answers are in their contexts; warns of the others."""
         path = files.path(files.train_file, [self._published(0)])
         if not path:
             where = f"--data_dir={files.data_dir}: no {self._published(0)} there" if files.data_dir else "got neither"

@@ -1,5 +1,6 @@
 """Named entities, or other chunks of words, from CoNLL columns (paper 5.3): fine-tuned, with a CRF, or on frozen features."""
 
+import collections
 import dataclasses
 import functools
 import os
@@ -13,6 +14,7 @@ from absl import logging
 
 from official_bert.data import splits
 from official_bert.data.label_weights import class_weights, describe
+from official_bert.data.labelled_texts import described_counts
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.tables import Source, rows_of
 from official_bert.data.tagged import chunk_tags
@@ -30,7 +32,7 @@ from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 from official_bert.training import losses
-from official_bert.training.task import Predictions, Resolved, TaskBase
+from official_bert.training.task import INSPECTOR, Predictions, Resolved, TaskBase
 
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
@@ -44,6 +46,7 @@ class Task(TaskBase):
     Options = Options
     head = "tagger"
     served_classes = (ServedTagger,)
+    inspector = INSPECTOR
     refused = {"header": "columns of words and tags are numbers (options.word_column, tag_column), and rows name their keys"}
     counter_names = ("tag_accuracy",)
 
@@ -168,7 +171,8 @@ class Task(TaskBase):
         """A line about a file's sentences: their number, and the scheme and number of its entities by type."""
         tags = [sentence.tags for sentence in sentences]
         if self.options.scheme == "plain":
-            told = f"{len({tag for row in tags for tag in row} - {NOT_LABELLED})} different tags"
+            counts = collections.Counter(tag for row in tags for tag in row if tag != NOT_LABELLED)
+            told = f"{len(counts)} different tags: {described_counts(dict(sorted(counts.items())))}"
         else:
             told = chunk_tags.describe_scheme(tags)
         return f"{path}: {len(sentences)} sentences, {told}"

@@ -28,7 +28,7 @@ from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.examination import comparable, examine
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training import losses
-from official_bert.training.task import Batch, DataFiles, Predictions, Resolved, Steps, TaskBase
+from official_bert.training.task import INSPECTOR, Batch, DataFiles, Predictions, Resolved, Steps, TaskBase
 
 ROWS = ("input_ids", "input_mask", "segment_ids")
 
@@ -79,6 +79,7 @@ class TextClassification(TaskBase):
     """
 
     served_classes: ClassVar[tuple[type, ...]] = (ServedClassifier, ServedMultiLabel, ServedRegression)
+    inspector = INSPECTOR
     metrics: Sequence[str]  # names in `metrics`; the first one chooses among checkpoints and runs
 
     @abc.abstractmethod
@@ -158,7 +159,9 @@ class TextClassification(TaskBase):
         tests = task.read_tests(files) if steps.predict else []
         model = model or task.build_model()
         source = None if train is None else task.make_source(train, files, training=True)
-        return Resolved(task=task, model=model, train=source, held_out=task.make_sets(held_out, files) if held_out else None,
+        told = "" if train is None else labelled_texts.described_rows(train, () if task.head == "choice" else task.labels)
+        return Resolved(task=task, model=model, train=source, training_rows=told,
+                        held_out=task.make_sets(held_out, files) if held_out else None,
                         tests=task.make_sets(tests, files) if tests else None, notes=(*notes, *task._weight_notes(source)))
 
     def _read_labelled(self, files: DataFiles, steps: Steps) -> tuple[Self, LabelledTexts | None, list[TextSet], tuple[str, ...]]:

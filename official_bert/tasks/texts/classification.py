@@ -21,7 +21,6 @@ from official_bert.tasks.texts.base import LabelOptions, TextClassification
 
 DEFAULT_METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}
-MOST_LABELS = 20  # that are told
 SUFFIXES = ("tsv", "csv", "jsonl", "parquet")
 FILES = {name: tuple(f"{name}.{suffix}" for suffix in SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
 
@@ -122,11 +121,8 @@ class Task(TextClassification):
         return task, task._labelled(table, labelled=True)
 
     def read(self, files, steps, model):
-        """Also raises ValueError for a threshold to tune without evaluation data, and tells the labels with their numbers of rows."""
+        """Also raises ValueError for a threshold to tune without evaluation data."""
         resolved = super().read(files, steps, model)
-        if resolved.train is not None:
-            told = resolved.task._described(resolved.train.examples.extra[self._target_key])
-            resolved = dataclasses.replace(resolved, notes=(told, *resolved.notes))
         if steps.train and isinstance(self.options.threshold, str) and resolved.held_out is None:
             raise ValueError(f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on")
         return resolved
@@ -178,16 +174,6 @@ class Task(TextClassification):
             raise ValueError(f"{where}: expected labels, got {len(found)} different values in {len(table)} rows; for scores give "
                              "options.kind: regression")
         return self.with_options(labels=tuple(found))
-
-    def _described(self, targets: np.ndarray) -> str:
-        """A line about the rows to train on, each window of a text one: the labels found with their numbers of rows, or the scores."""
-        if self.head == "regression":
-            return f"training rows: {len(targets)}, scores from {targets.min():g} to {targets.max():g}"
-        labels = self.options.labels
-        counts = targets.sum(axis=0) if self.head == "multi_label" else np.bincount(targets, minlength=len(labels))
-        named = [f"{label} {int(count)}" for label, count in zip(labels, counts)]
-        more = f" and {len(named) - MOST_LABELS} more" if len(named) > MOST_LABELS else ""
-        return f"training rows: {len(targets)}, of the labels {', '.join(named[:MOST_LABELS])}{more}"
 
     def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
         options = self.options

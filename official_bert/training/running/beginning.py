@@ -83,7 +83,8 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
     else:
         guards.check_reinitialized(config, init_checkpoint)
         report(f"fresh: weights are random (seed {config.seed})")
-    for line in (*first.notes, *announce(trainer, config), *unmeasured(first), *cut_lines(first, config), *unknown_lines(first)):
+    about_data = (*filter(None, [first.training_rows]), *first.notes)
+    for line in (*about_data, *announce(trainer, config), *unmeasured(first), *cut_lines(first, config), *unknown_lines(first)):
         report(line)
     if distribution.is_chief(strategy):
         if not restored or origins.evaluates_otherwise(origin, run):

@@ -191,6 +191,6 @@ def test_rows_without_agreement_are_left_out_of_gold_labels_alone(tmp_path, capl
 
 def test_the_labels_that_are_found_are_told_with_their_rows_before_training(tmp_path):
     train = written(tmp_path / "train.csv", ["text,label", "a,yes", "b,no", "c,no"])
-    assert data_of(train, {"dev_share": 0.0}).notes[0] == "training rows: 3, of the labels no 2, yes 1"
+    assert data_of(train, {"dev_share": 0.0}).training_rows == "training rows: 3, of the labels no 2, yes 1"
     scores = written(tmp_path / "scores.csv", ["text,label", "a,1.5", "b,-2"])
-    assert data_of(scores, {"dev_share": 0.0, "kind": "regression"}).notes[0] == "training rows: 2, scores from -2 to 1.5"
+    assert data_of(scores, {"dev_share": 0.0, "kind": "regression"}).training_rows == "training rows: 2, scores from -2 to 1.5"
