@@ -49,8 +49,8 @@ class Reading:
     `sequences` are the texts that a model sees together, for lengths; by default those of each row.
     """
 
-    texts: list[tuple[str, ...]]
-    keys: list[Any]
+    texts: Sequence[tuple[str, ...]]
+    keys: Sequence[Any]
     labels: dict[str, int]
     notes: Sequence[str] = ()
     sequences: Sequence[tuple[str, ...]] = ()
