@@ -10,15 +10,15 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from official_bert.interface.finetuning import fine_tune
+    from official_bert.interface.finetuning import fine_tune, load_run
     from official_bert.interface.predictor import Predictor
     from official_bert.interface.pretrained import load_encoder, load_model, load_tokenizer
 
 # `python -m official_bert.run_pretraining` is commands/run_pretraining.py, and so for the other commands.
 __path__.append(os.path.join(__path__[0], "commands"))
 _HOMES = {"Predictor": "predictor", "load_encoder": "pretrained", "load_model": "pretrained", "load_tokenizer": "pretrained",
-          "fine_tune": "finetuning"}
-__all__ = ["Predictor", "fine_tune", "load_encoder", "load_model", "load_tokenizer"]
+          "fine_tune": "finetuning", "load_run": "finetuning"}
+__all__ = ["Predictor", "fine_tune", "load_encoder", "load_model", "load_run", "load_tokenizer"]
 
 
 def __getattr__(name: str):

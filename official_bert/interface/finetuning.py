@@ -8,10 +8,8 @@ from official_bert.command_line import FLAG_KEYS
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from official_bert.config import (
     FIXED_BY_CHECKPOINT,
@@ -29,8 +27,9 @@ from official_bert.config import (
     merge,
     to_dict,
 )
-from official_bert.data.tables import Rows, Source, check_names_once
 from official_bert.files import exists
+from official_bert.interface import evaluations
+from official_bert.interface.memory_tables import as_source as as_source
 from official_bert.interface.predictor import Predictor
 from official_bert.models.checkpoints import trained_weights
 from official_bert.models.interchange import casing
@@ -49,15 +48,46 @@ SECTIONS = {"model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": Opt
 
 @dataclasses.dataclass(frozen=True)
 class FineTuned:
-    """The result of a fine-tuning: the metrics of its evaluation, and the run's folder."""
+    """A fine-tuned run: the metrics of its evaluation, and its folder. In a notebook it shows its report."""
 
     metrics: Mapping[str, float]
     output_dir: str
+    files: DataFiles | None = dataclasses.field(default=None, repr=False, compare=False)  # of its training; None: not known
 
     @functools.cached_property
     def predictor(self) -> Predictor:
         """A predictor of the trained model, loaded on first use."""
         return Predictor(self.output_dir)
+
+    def evaluate(self, data: Any) -> dict[str, float]:
+        """Measures the answers to other labelled data, in any form that `fine_tune` takes for `eval`; writes nothing."""
+        return evaluations.evaluate(self.output_dir, DataFiles(eval_file=as_source(data, "data"))).metrics
+
+    def mistakes(self, data: Any = None) -> Any:
+        """Returns a pandas frame of the rows that are answered wrongly, the most confident first: `text`, `label` (the right one),
+        `answer`, and `probability:NAME` for each label.
+
+        The rows are those of `data` (by default of the run's own evaluation), and the index has their numbers from 0. Raises ValueError if
+        no data are known (a run that was loaded), and for scores, tags and search, whose answers are more or less right.
+        """
+        if data is None and self.files is None:
+            raise ValueError(f"{self.output_dir}: expected data, as in mistakes(rows): the run was loaded without those of its evaluation")
+        files = self.files if data is None else DataFiles(eval_file=as_source(data, "data"))
+        assert files is not None
+        return evaluations.mistakes(evaluations.evaluate(self.output_dir, files))
+
+    def _repr_html_(self) -> str:
+        return evaluations.report_html(RunFolder(self.output_dir), self.metrics)
+
+
+def load_run(path: str | os.PathLike) -> FineTuned:
+    """Loads a finished fine-tuning from its folder, or the best one of a search: metrics, predictor, `evaluate`, `mistakes(rows)`.
+
+    Raises ValueError if there is no run.
+    """
+    folder = os.fspath(path)
+    run = RunFolder(folder).best_of_search or RunFolder.require(folder)
+    return FineTuned(run.results, run.path)
 
 
 def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, eval: Any = None, predict: Any = None,
@@ -85,7 +115,7 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     resolved = make_config(task, os.fspath(config), init_checkpoint, run.path, flags=named, report=report)
     tuning = runs.FineTuning(load_task(resolved), files, run, Placement(), init_checkpoint, Steps(predict=predict is not None),
                              report=report, given=named)
-    return FineTuned(tuning.carry_out(), run.path)
+    return FineTuned(tuning.carry_out(), run.path, files)
 
 
 def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: str, train: bool = True, overrides: Iterable[str] = (),
@@ -208,57 +238,3 @@ def _dotted(task: str, key: str) -> str:
         every = f"expected one of {', '.join(['seed', *sorted(known)])}"
         raise ValueError(f"{key}: {several or (f'no such keyword; {near}' if near else every)}")
     return found[0]
-
-
-def as_source(data: Any, name: str) -> Source:
-    """Returns a path unchanged, and a list of dicts, a pandas frame or a split of `datasets` as rows.
-
-    Missing values are None, NumPy arrays and tuples within a row are lists.
-
-    Raises ValueError for anything else, and for data without rows.
-    """
-    if data is None:
-        return ""
-    if isinstance(data, (str, os.PathLike)):
-        return os.fspath(data)
-    if hasattr(data, "column_names"):
-        values = _of_datasets(data, name)
-    elif hasattr(data, "iloc") and hasattr(data, "columns"):
-        check_names_once(name, list(map(str, data.columns)))
-        cells = data.astype(object).where(data.notna(), None)
-        values = [dict(zip(map(str, cells.columns), row)) for row in cells.itertuples(index=False, name=None)]
-    elif isinstance(data, Sequence):
-        values = list(data)
-    else:
-        raise ValueError(f"{name}: expected a path, a list of dicts, a pandas frame or a split of datasets, got {type(data).__name__}")
-    for number, row in enumerate(values):
-        if not isinstance(row, Mapping):
-            raise ValueError(f"{name}[row {number}]: expected a dict, got {row!r:.60}")
-    if not values:
-        raise ValueError(f"{name}: expected rows, got none")
-    return Rows(name, list(map(_with_lists, values)))
-
-
-def _with_lists(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a row with lists in the place of NumPy arrays and tuples."""
-    lists = {key: list(value) if isinstance(value, tuple) else value.tolist() for key, value in row.items()
-             if isinstance(value, (tuple, np.ndarray))}
-    return {**row, **lists} if lists else row
-
-
-def _of_datasets(data: Any, name: str) -> list[dict]:
-    """Returns the rows of a split of the `datasets` library; class numbers become names, -1 (no label) becomes None."""
-    if isinstance(data.column_names, Mapping):
-        raise ValueError(f"{name}: expected one split, got a dict of {', '.join(data.column_names)}")
-    features = data.features or {}  # a stream may not know them
-    names = {key: feature.names for key, feature in features.items() if hasattr(feature, "names")}
-    names_within = {key: feature.feature.names for key, feature in features.items()
-                    if hasattr(getattr(feature, "feature", None), "names")}
-
-    def readable(key: str, value: Any) -> Any:
-        if key in names and isinstance(value, int):
-            return names[key][value] if value >= 0 else None
-        if key in names_within and value is not None:
-            return [None if number is None or number < 0 else names_within[key][number] for number in value]
-        return value
-    return [{key: readable(key, value) for key, value in row.items()} for row in data]

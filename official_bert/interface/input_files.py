@@ -129,6 +129,14 @@ def read_entity_texts(path: str, encoding: str = "", always: bool = False) -> En
     return EntityTexts(name, tool, [row for row, _ in found], texts, len(rows.values) - len(found), of_text)
 
 
+def rows_of_table(source: Rows, columns: Columns) -> list[dict[str, Any]]:
+    """Returns the rows of the inputs of a model from a table in memory with these columns, as `read_file` does from a file."""
+    table, nulls = read_table(source, _names(columns)), list[str]()
+    rows = [_row(table, number, columns, (), nulls) for number in range(len(table))]
+    _warn_of_nulls(nulls)
+    return rows
+
+
 def _check_no_table(path: str, lines: Sequence[str], known: Iterable[Columns], has_format: bool) -> None:
     """Raises ValueError if the first line names the columns: the file is a table, whose lines are no texts."""
     line = lines[0].rstrip("\r\n") if lines else ""

@@ -15,13 +15,16 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, build
+from official_bert.interface.given_texts import as_frame, is_single, named_probabilities, read_texts
+from official_bert.interface.memory_tables import as_source, is_frame
 from official_bert.interface.portable_models import load_portable, portable_folder
 from official_bert.models.encoder import BertEncoder
 from official_bert.models.run_folder import RunFolder
 from official_bert.serving.bounds import broken_claim
 from official_bert.serving.loading import exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
-from official_bert.tasks.loading import check_named, restore_for_inference, task_class
+from official_bert.tasks.loading import check_named, load_task, restore_for_inference, task_class
+from official_bert.training.task import DataFiles, TaskBase
 from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]
@@ -32,8 +35,8 @@ class Predictor:
     """Answers raw texts with a trained or published model: `Predictor("runs/reviews")(["Good.", "Bad."])`.
 
     `inputs` are the names of the parts of a text (`text`; `text, text_pair`; `question, context`; `text, choices`), `outputs` the
-    names in an answer, `config` the configuration of its training (None: not known). `describe(row, answer)` formats an answer for a
-    person, `unpadded(answer)` leaves out what fills it up.
+    names in an answer, `labels` those of a classifier, `config` the configuration of its training (None: not known). `describe(row,
+    answer)` formats an answer for a person, `unpadded(answer)` leaves out what fills it up.
     """
 
     def __init__(self, path: str | os.PathLike, options: ServingOptions | None = None, vocab_file: str = "",
@@ -60,6 +63,7 @@ class Predictor:
             if options.head == "embeddings" and ServedEmbeddings.outputs[0] not in self._model.outputs:
                 raise ValueError(f"--head=embeddings: expected a model exported with it, got {as_exported}")
             self.config = _exported_config(self._model.place)
+            task = _exported_task(self._model.place)
         else:
             task, model = restore_for_inference(path, vocab_file, do_lower_case)
             self.config = task.config
@@ -70,6 +74,8 @@ class Predictor:
         if unknown := sorted(set(self._model.inputs) - set(INPUT_ORDER)):
             raise ValueError(f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of {unknown}")
         self.describe, self.unpadded, self.lacks_question = kind.describe, kind.unpadded, kind.lacks_question
+        self.path, self.labels = path, tuple(task.classes.labels) if task else ()
+        self._columns = task.input_columns() if task else {}
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
         others = sorted(set(self._model.outputs) - set(kind.outputs))  # a SavedModel's outputs have no order either
         self.outputs = (*(name for name in kind.outputs if name in self._model.outputs), *others)
@@ -78,18 +84,28 @@ class Predictor:
         """Returns the answers to a list of texts in order, as dicts of plain Python values; for a single text, the answer itself.
 
         A text is a string, or with several inputs a tuple of them in the order of `inputs`, or a dict by their names:
-        `("Who wrote it?", "It was written by Ada.")`, `{"text": "She sat", "choices": ["down.", "blue."]}`. Answers hold no padding.
+        `("Who wrote it?", "It was written by Ada.")`, `{"text": "She sat", "choices": ["down.", "blue."]}`. Dicts and pandas frames may
+        have the columns of the run's training instead (`review`); to a frame or a series the answer is a frame with its index. Answers
+        hold no padding, and probabilities of labels by name.
 
         Raises ValueError, naming the row from 1, for anything else.
         """
-        if isinstance(texts, (str, tuple, Mapping)):
+        if is_single(texts, self.inputs, self._columns):
             return self([texts], batch_size)[0]
-        if not isinstance(texts, Iterable):
-            raise ValueError(f"expected a list of texts, got {texts!r:.60}")
-        rows = [self._row(text, number) for number, text in enumerate(texts, 1)]
-        answers = self.answer(rows, batch_size)
-        warn_of_empty([reason for row, answer in zip(rows, answers) if (reason := self.lacks_question(row, answer))], len(rows))
-        return [self.unpadded(answer) for answer in answers]
+        rows, index = read_texts(texts, self.inputs, self._columns)
+        found = self.answer(rows, batch_size)
+        warn_of_empty([reason for row, answer in zip(rows, found) if (reason := self.lacks_question(row, answer))], len(rows))
+        answers = [named_probabilities(self.unpadded(answer), self.labels) for answer in found]
+        return answers if index is None else as_frame(answers, index)
+
+    def evaluate(self, data: Any) -> dict[str, float]:
+        """Measures the answers to labelled data, in any form that `fine_tune` takes for `eval`, by the metrics of the task; scores are
+        from 0 to 1. Writes nothing.
+
+        Raises ValueError for an exported model, and for data that the task cannot read.
+        """
+        from official_bert.interface import evaluations
+        return evaluations.evaluate(self.path, DataFiles(eval_file=as_source(data, "data")), self.config).metrics
 
     def rank(self, query: str, texts: Iterable[str], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns `index`, `score` and `text` of each text, the best answer to the query first; equal scores keep their order.
@@ -100,6 +116,8 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise ValueError(f"expected a list of texts, got one text, {texts!r:.60}")
+        if is_frame(texts):
+            raise ValueError("texts: expected a list or a column of texts, as in frame['text'], got a frame")
         listed = list(texts)
         if "embedding" in self.outputs:
             scores = (self.embed(listed, "passage", batch_size) @ self.embed([query], "query")[0]).tolist()
@@ -117,7 +135,7 @@ class Predictor:
         options = self.config.options if self.config and self.config.task in ("retrieval", "splade") else {}
         return {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
 
-    def embed(self, texts: Sequence[str], prompt: str = "", batch_size: int = 32, out: np.ndarray | None = None) -> np.ndarray:
+    def embed(self, texts: Any, prompt: str = "", batch_size: int = 32, out: np.ndarray | None = None) -> np.ndarray:
         """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` may be `query` or `passage`. They are written to `out` [N,D].
 
         Raises ValueError for a model without embeddings, and for another prompt.
@@ -126,8 +144,9 @@ class Predictor:
             raise ValueError(f"expected a model that gives embeddings, got one that gives {', '.join(self.outputs)}")
         if prompt and prompt not in self.prompts:
             raise ValueError(f"prompt: expected one of {', '.join(self.prompts)}, got {prompt!r}")
-        front = self.prompts.get(prompt, "")
-        rows = [self._row(front + text if isinstance(text, str) else text, number) for number, text in enumerate(texts, 1)]
+        rows, _ = read_texts(texts, self.inputs, self._columns)
+        if front := self.prompts.get(prompt, ""):
+            rows = [{**row, "text": front + row["text"]} for row in rows]
         vectors = out
         for chosen in self._batches(rows, batch_size):
             found = np.asarray(self._outputs([rows[index] for index in chosen])["embedding"], np.float32)
@@ -170,24 +189,6 @@ class Predictor:
         for _, group in itertools.groupby(order, key=lambda index: choices[index]):
             alike = list(group)
             yield from (alike[start:start + batch_size] for start in range(0, len(alike), batch_size))
-
-    def _row(self, text: Any, number: int) -> Row:
-        """Returns a text in any of its forms as a row of inputs; raises ValueError for other forms."""
-        if isinstance(text, str):
-            text = (text,)
-        if isinstance(text, (tuple, list)):
-            if len(text) != len(self.inputs):
-                raise ValueError(f"row {number}: expected {' and '.join(self.inputs)}, got {len(text)} value{'s' * (len(text) > 1)}")
-            text = dict(zip(self.inputs, text))
-        if not isinstance(text, Mapping):
-            raise ValueError(f"row {number}: expected {' and '.join(self.inputs)}, got {text!r:.60}")
-        for name in self.inputs:
-            value = text.get(name)
-            if name == "choices" and isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
-                continue
-            if name == "choices" or not isinstance(value, str):
-                raise ValueError(f"row {number}: {name}: expected {'texts' if name == 'choices' else 'a text'}, got {value!r:.60}")
-        return text
 
 
 def warn_of_empty(reasons: Sequence[str], count: int) -> None:
@@ -233,6 +234,14 @@ def _exported_config(folder: str) -> Config | None:
     """Returns the configuration of an exported model; None if it was exported by other code."""
     try:
         return RunFolder(os.path.join(folder, "assets")).recorded_config()
+    except ValueError:
+        return None
+
+
+def _exported_task(folder: str) -> TaskBase | None:
+    """Returns the task of an exported model; None if it is not known here."""
+    try:
+        return load_task(RunFolder(assets := os.path.join(folder, "assets")).recorded_config(), assets)
     except ValueError:
         return None
 

@@ -24,6 +24,7 @@ class ComparableAnswers:
     gold: Sequence[str]
     answers: Sequence[str]
     measure: Callable[[np.ndarray], Mapping[str, float]]  # numbers of rows, which may repeat -> metrics
+    probabilities: Sequence[Mapping[str, float]] = ()  # of each row, by label; none for other answers
     right: np.ndarray | None = None  # whether each answer is right, bool [N]; None if answers are more or less right
 
 

@@ -5,12 +5,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow_serving.apis import predict_pb2
 
-from official_bert.server.client import AsyncGrpcClient, AsyncRestClient, GrpcClient, RestClient, ServingError
+from official_bert.server.client import AsyncGrpcClient, AsyncRestClient, GrpcClient, RestClient, ServingError, texts
 
 
 @pytest.fixture(scope="module", params=["rest", "grpc"])
@@ -36,6 +37,8 @@ def test_several_inputs_other_signatures_and_versions(connect):
         rows = [{"text": "a", "text_pair": "bb"}, {"text": "c", "text_pair": "c"}]
         assert client.predict(rows, "pair") == [{"joined": "a|bb", "equal": False, "vector": [1.0, 2.0]},
                                                 {"joined": "c|c", "equal": True, "vector": [1.0, 1.0]}]
+        tuples = [tuple(row.values()) for row in rows]
+        assert client.predict(tuples, "pair") == client.predict(rows, "pair") == [client.predict(row, "pair") for row in tuples]
         assert client.predict(["x"])[0]["version"] == 1
     with connect("labelled", label="canary") as client:
         assert client.predict(["x"])[0]["version"] == 2
@@ -51,9 +54,9 @@ def test_binary_data_numbers_and_single_outputs(connect):
 
 
 def test_long_lists_are_sent_in_batches_and_come_back_in_order(connect):
-    texts = ["x" * (index % 50) + str(index) for index in range(203)]
+    sent = ["x" * (index % 50) + str(index) for index in range(203)]
     with connect(batch_size=7, concurrency=3) as client:
-        assert [row["upper"] for row in client.predict(texts)] == [text.upper() for text in texts]
+        assert [row["upper"] for row in client.predict(sent)] == [text.upper() for text in sent]
 
 
 def test_signatures_and_versions_are_told(connect):
@@ -165,9 +168,31 @@ def test_numbers_beyond_the_range_of_an_input_are_refused_and_not_wrapped_around
 
 
 @pytest.mark.parametrize("row", ["abc", b"abc", {"text": "abc"}])
-def test_a_single_row_is_not_taken_for_a_list_of_its_letters_or_names(connect, row):
-    with connect() as client, pytest.raises(ValueError, match="rows: expected a list of rows, got a single one"):
-        client.predict(row)
+def test_a_single_row_is_answered_itself_and_not_taken_for_a_list_of_its_letters_or_names(connect, row):
+    with connect() as client:
+        assert client.predict(row) == client.predict([row])[0]
+
+
+def test_tuples_and_frames_are_rows_of_the_inputs_in_the_order_of_predictor():
+    pairs = [("who", "ada"), ("where", "brno")]
+    wanted = [{"question": "who", "context": "ada"}, {"question": "where", "context": "brno"}]
+    inputs = ["context", "question"]
+    assert texts.as_mappings(pairs, inputs) == wanted and texts.as_mappings(pairs[0], inputs) == wanted[0]
+    assert texts.as_mappings([pairs[0], wanted[1]], inputs) == wanted and texts.as_mappings(tuple(pairs), inputs) == wanted
+    frame = pandas.DataFrame(wanted).assign(other=1)
+    assert texts.as_mappings(frame, inputs) == wanted and texts.asks_for_names(frame) and texts.asks_for_names(pairs)
+    assert texts.as_mappings([(1, 2)], ["x"]) == [(1, 2)] and not texts.asks_for_names(["a", {"text": "b"}])
+    assert not texts.asks_for_names(frame["question"])  # a series is iterated
+    with pytest.raises(ValueError, match="rows: row 2: expected question and context, got 3 values"):
+        texts.as_mappings([pairs[0], ("a", "b", "c")], inputs)
+    with pytest.raises(ValueError, match="rows: expected columns 'text', 'text_pair', 'text' is missing; rename them"):
+        texts.as_mappings(frame, ["text_pair", "text"])
+
+
+def test_a_frame_is_answered_row_by_row(connect):
+    with connect() as client:
+        rows = ["abc", "a b"]
+        assert client.predict(pandas.DataFrame({"id": [1, 2], "text": rows})) == client.predict(rows) == client.predict(pandas.Series(rows))
 
 
 def test_a_closed_client_says_so_and_may_be_closed_twice(server):

@@ -5,11 +5,12 @@ import asyncio
 import json
 import ssl
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
 
+from official_bert.server.client import texts
 from official_bert.server.client.attempts import Patience, ServingError, persist, read_retry_after
 from official_bert.server.client.messages import (
     Signatures,
@@ -52,14 +53,17 @@ class AsyncModelClient(abc.ABC):
         self.known_signatures: Signatures | None = None
         self._places = asyncio.Semaphore(concurrency)
 
-    async def predict(self, rows: Iterable[Any], signature: str = "") -> list[dict[str, Any]]:
-        """Returns the outputs of each row by name, in the order of the rows.
+    async def predict(self, rows: Any, signature: str = "") -> Any:
+        """Returns the outputs of each row by name, in the order of the rows; of a single row, its outputs.
 
-        A row is a mapping of inputs, or the value itself if the signature has one input; bytes are binary data. Raises
-        ServingError with the server's status if a batch fails for good, ValueError for a single row that is in no list.
+        A row is a mapping of inputs, or the value itself if the signature has one input; with several inputs of texts also a tuple of
+        them, as `Predictor` takes it: `("Who wrote it?", "It was written by Ada.")`. Bytes are binary data. Rows are a list, or a pandas
+        frame or series. Raises ServingError with the server's status if a batch fails for good, ValueError for rows in another form.
         """
+        if texts.asks_for_names(rows):
+            rows = texts.as_mappings(rows, list(await self._names("inputs", signature)))
         if isinstance(rows, (str, bytes, Mapping)):
-            raise ValueError(f"rows: expected a list of rows, got a single one: {rows!r:.60}")
+            return (await self.predict([rows], signature))[0]
         rows = list(rows)
         batches = [rows[start:start + self.batch_size] for start in range(0, len(rows), self.batch_size)]
         waiting = [asyncio.ensure_future(self._predict_in_turn(batch, signature)) for batch in batches]

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from typing import Any
 
 from official_bert.server.client.asynchronous import AsyncGrpcClient, AsyncModelClient, AsyncRestClient
@@ -46,11 +46,10 @@ class ModelClient:
         self._loop = _EventLoop()
         self._end = weakref.finalize(self, lambda loop: loop.end(client.close()), self._loop)
 
-    def predict(self, rows: Iterable[Any], signature: str = "") -> list[dict[str, Any]]:
-        """Returns the outputs of each row by name, in the order of the rows.
+    def predict(self, rows: Any, signature: str = "") -> Any:
+        """Returns the outputs of each row by name, in the order of the rows; of a single row, its outputs.
 
-        A row is a mapping of inputs, or the value itself if the signature has one input; bytes are binary data. Raises
-        ServingError with the server's status if a batch fails for good.
+        Rows and errors are those of `AsyncModelClient.predict`.
         """
         return self._run(self.client.predict(rows, signature))
 

@@ -58,9 +58,11 @@ def comparable(task: Any, answer: TextSet, rows: Sequence[int] | np.ndarray, log
     def measure(numbers: np.ndarray) -> dict[str, float]:
         measured = task.measure(targets[numbers], logits[numbers])
         return {name: measured[name] for name in task.metrics}  # not the thresholds, which may be tuned on these rows
+    names = labels or [str(number) for number in range(logits.shape[-1])]
+    shares = [dict(zip(names, row["probabilities"])) for row in given] if head != "regression" else []
     right = None if head == "regression" else np.array([answer == other for answer, other in zip(answers, gold)])
     return ComparableAnswers(questions=[" | ".join(_texts(answer.data, row)) for row in rows], gold=gold, answers=answers, measure=measure,
-                             right=right)
+                             right=right, probabilities=shares)
 
 
 def _several(labels: Sequence[str]) -> str:
