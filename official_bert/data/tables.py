@@ -129,7 +129,7 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     if isinstance(path, Rows):
         _fill_from_objects(table, enumerate(path.values), optional)
     elif not is_file(path):
-        raise ValueError(f"{path}: no such file" + _neighbours(path))
+        raise ValueError(f"{path}: " + ("expected a file, got a folder" if is_folder(path) else f"no such file{_neighbours(path)}"))
     elif (kind := format_of(path, wanted, delimiter, encoding, bool(names) or not header) if form == "auto" else form) in OBJECTS:
         source, objects = _objects(path, kind, encoding)
         table = dataclasses.replace(table, path=source)
@@ -156,12 +156,12 @@ def format_of(path: str, wanted: Sequence[str], delimiter: str = "", encoding: s
     """
     suffix = suffix_of(path)
     known, content = SUFFIXES.get(suffix), kind_by_content(path, encoding)
-    if known in OBJECTS or content == "parquet" or (content == "xlsx" and suffix == ".xlsx"):
+    if known in OBJECTS or content == "parquet" or (content == "xlsx" and (known or suffix == ".xlsx")):
         return known if known in OBJECTS else content  # type: ignore[return-value]
     if known is None:
         if content == "json":
             return "jsonl"
-        raise ValueError(f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, or the format to be given")
+        raise ValueError(f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, .xlsx, or the format to be given")
     if headless and content != "json":
         return known
     line = next(text_lines(path, encoding), "").rstrip("\r\n")
@@ -218,7 +218,7 @@ def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], op
     check_names_once(table.path, [name for name in header if name in table.columns or name in optional])
     for name in table.columns:
         if name not in header:
-            hint = HEADLESS if may_be_headless and header else ""
+            hint = _alike(name, header) or (HEADLESS if may_be_headless and header else "")
             raise ValueError(f"{table.path}: expected a column {name!r}, found {shown(header)}{hint}{table.without_column(name)}")
     table.columns.update({name: [] for name in optional if name in header})
     columns = [(values, header.index(name)) for name, values in table.columns.items()]
@@ -245,6 +245,16 @@ def _fill_from_objects(table: Table, objects: Iterable[tuple[int, Mapping]], opt
                                  f"{table.without_column(name)}")
             column.append(_at_key(values, name))
         table.lines.append(line)
+
+
+def _alike(name: str, header: Sequence[str]) -> str:
+    """A hint at a column whose name differs by case or spaces, or at the separator of a line that was not divided; "" for none."""
+    if near := next((other for other in header if str(other).strip().casefold() == name.strip().casefold()), ""):
+        return f" ({near!r} differs by case or spaces only)"
+    for written, mark in (("','", ","), ("';'", ";"), (r"'\t'", "\t"), ("'|'", "|")):
+        if len(header) == 1 and name in map(str.strip, header[0].split(mark)):
+            return f" (options.delimiter={written} divides it)"
+    return ""
 
 
 def has_key(values: Any, name: str) -> bool:
@@ -332,7 +342,8 @@ def _lines(path: str, kind: Format, delimiter: str, encoding: str = "") -> Itera
             yield begins, cells
             begins = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path}:{begins}: not valid CSV: {error}") from None
+        told = "a carriage return alone ends no line; expected line feeds" if "new-line character" in str(error) else error
+        raise ValueError(f"{path}:{begins}: not valid CSV: {told}") from None
 
 
 def _objects(path: str, form: Format, encoding: str = "") -> tuple[Source, Iterator[tuple[int, dict]]]:

@@ -61,7 +61,7 @@ def write_answers(path: str, form: str, rows: Sequence[Mapping[str, Any]], answe
     `originals` are the rows of a file in the same form of entities, whose other parts are kept; `encoding` is that of its texts.
     """
     if answers and "entities" in answers[0]:
-        _write_entities(path, form, rows, answers, originals, encoding)
+        _write_entities(path, form, rows, answers, config, originals, encoding)
     else:
         _write_table(path, form, [_labelled(row, answer, config, form) for row, answer in zip(rows, answers)])
 
@@ -80,10 +80,12 @@ def _labelled(row: Mapping[str, Any], answer: Mapping[str, Any], config: Config 
 
 
 def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]],
-                    originals: Sequence[Any], encoding: str) -> None:
+                    config: Config | None, originals: Sequence[Any], encoding: str) -> None:
     """Writes texts with their entities."""
     records = [(row["text"], [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])])
                for row, answer in zip(rows, answers)]
+    if config and config.options.get("places") == "utf16" and form in span_forms.BY_NAME:
+        records = [(text, span_forms.in_utf16(text, spans)) for text, spans in records]
     if form == BRAT:
         found = [[(span.start, span.end, span.kind) for span in spans] for _, spans in records]
         brat.write_documents(path, brat.answered_documents(rows, found, os.path.basename(path), encoding))

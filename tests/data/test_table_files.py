@@ -109,6 +109,19 @@ def test_a_key_may_be_within_another(tmp_path):
         read_table(path, ["labels.binary"])
 
 
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.csv", "Text,label\na,1\n", r"expected a column 'text', found 'Text', 'label' \('Text' differs by case or spaces only\)"),
+    ("a.csv", "text ,label\na,1\n", r"'text ' differs by case"), ("a.csv", "text;label\na;1\n", r"options\.delimiter=';' divides it"),
+    ("a.tsv", "text,label\na,1\n", r"options\.delimiter=',' divides it"),
+    ("a.csv", "text\tlabel\na\t1\n", r"options\.delimiter='\\t' divides it"),
+    ("a.csv", "text,label\ra,1\r", "a carriage return alone ends no line"), ("a.csv", b"PK\x03\x04x", r"a\.csv: not a readable workbook")])
+def test_the_name_or_the_separator_that_is_meant_is_named(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        read_table(write(tmp_path, name, content), ["text", "label"])
+    with pytest.raises(ValueError, match="expected a file, got a folder"):
+        read_table(str(tmp_path), ["text", "label"])
+
+
 def test_damaged_packed_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"a\.csv\.gz:\d+: the compressed file is damaged or cut off here"):
         read_table(write(tmp_path, "a.csv.gz", gzip.compress(CSV.encode() * 99)[:-20]), ["text"])

@@ -88,7 +88,7 @@ def test_errors_of_a_file_point_to_the_tool_that_shows_it(tmp_path, task, name):
     named = "mrpc" if task == "glue" else task
     more = {"reranking": {"negative_columns": ["n"]}, "retrieval": {"group_size": 2}, "splade": {"group_size": 2}}
     with pytest.raises(ValueError, match=rf"{name}.*; (python tools/inspect_data\.py {path} --task={named} shows what is read"
-                                         r"|.*tools/inspect_data\.py shows it\))$"):
+                                         r"|.*tools/inspect_data\.py shows it\))"):
         task = load_task(made_finetuning.make_config(task, options=more.get(task, {})))
         task.resolve(made_finetuning.data_files(train_file=path), Steps(evaluate=False))
     with pytest.raises(ValueError) as told:

@@ -49,6 +49,11 @@ def read_rows(path: str, names: Sequence[str], encoding: str = "") -> Rows:
     return Rows(names[0] if len(names) == 1 else path, rows, lines if len(names) == 1 else ())
 
 
+def is_row(row: Any) -> bool:
+    """Whether a row is one of `read_rows`."""
+    return isinstance(row, Mapping) and FILE in row and START in row
+
+
 def read_document_text(name: str, encoding: str = "") -> str:
     """Returns the text that a file of annotations is about."""
     return "".join(text_lines(text_of(name), encoding, "text beside the annotations"))
@@ -78,7 +83,7 @@ def _entity(line: str, where: str) -> Iterator[Places]:
 def answered_documents(rows: Sequence[Mapping[str, Any]], entities: Sequence[Sequence[Places]], name: str, encoding: str = ""
                        ) -> list[Document]:
     """Returns the documents of rows with entities: those that the rows come from, or one, `name`, with a line for each text."""
-    if not all(FILE in row and START in row for row in rows):
+    if not all(map(is_row, rows)):
         text, moved = "", []
         for row, found in zip(rows, entities):
             moved += [(start + len(text), end + len(text), kind) for start, end, kind in found]

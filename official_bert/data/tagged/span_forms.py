@@ -4,6 +4,7 @@ Places count code points of the text from 0, the end exclusive (CLUENER: inclusi
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from official_bert.files import is_file, is_folder
 from official_bert.text.tokenization import BasicTokenizer
 
 Overlaps = Literal["refuse", "longest"]
+Unit = Literal["characters", "utf16"]  # of places: code points, or the units of JavaScript's texts
 OF_FORMS = ("text", "data", "answer", "label")  # keys that have a meaning in forms
 
 
@@ -26,6 +28,7 @@ class Span:
     start: int
     end: int
     kind: str
+    words: str = dataclasses.field(default="", compare=False)  # as the file has them, if it does
 
 
 Record = tuple[str, list[Span]]  # a text with its entities
@@ -87,13 +90,18 @@ def _as_objects(spans: Iterable[Span], start: str, end: str, kind: str) -> list[
     return [{start: span.start, end: span.end, kind: span.kind} for span in spans]
 
 
+def _labelled(values: Iterable[Mapping[str, Any]]) -> list[Span]:
+    """Reads entities of Label Studio, each of which may have several types."""
+    return [Span(value["start"], value["end"], label, str(value.get("text") or "")) for value in values for label in value["labels"]]
+
+
 def _read_label_studio(task: Mapping[str, Any]) -> Record | None:
     given = [one for one in task.get("annotations") or task.get("completions") or [] if not one.get("was_cancelled")]
     if (task.get("annotations") or task.get("completions")) and not given:
         return None  # a person skipped it
     results = (given or task.get("predictions") or [{}])[0].get("result", [])
     values = [result["value"] for result in results if result.get("type", "labels") == "labels"]
-    return _label_studio_text(task), [Span(value["start"], value["end"], label) for value in values for label in value["labels"]]
+    return _label_studio_text(task), _labelled(values)
 
 
 def _label_studio_text(task: Mapping[str, Any]) -> str:
@@ -105,7 +113,7 @@ def _write_label_studio(task: Mapping[str, Any], text: str, spans: Sequence[Span
     data = given if isinstance(given := task.get("data"), Mapping) and given else {"text": text}
     key = "text" if "text" in data else next(key for key, value in data.items() if isinstance(value, str))
     results = [{"id": f"e{number}", "from_name": "label", "to_name": key, "type": "labels", "value": {
-        "start": span.start, "end": span.end, "text": text[span.start:span.end], "labels": [span.kind]}}
+        "start": span.start, "end": span.end, "text": span.words or text[span.start:span.end], "labels": [span.kind]}}
         for number, span in enumerate(spans)]
     kept = {key: value for key, value in task.items() if key not in ("annotations", "completions", "predictions")}
     return kept | {"data": data, "predictions": [{"result": results}]}
@@ -116,7 +124,7 @@ def _min_key(row: Mapping[str, Any]) -> str:
 
 
 def _write_min(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
-    return {**row, "text": text, _min_key(row): [{"start": span.start, "end": span.end, "text": text[span.start:span.end],
+    return {**row, "text": text, _min_key(row): [{"start": span.start, "end": span.end, "text": span.words or text[span.start:span.end],
                                                   "labels": [span.kind]} for span in spans]}
 
 
@@ -175,7 +183,7 @@ def _read_cluener(row: Mapping[str, Any]) -> Record:
 def _write_cluener(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
     label: dict[str, dict[str, list[list[int]]]] = {}
     for span in spans:
-        label.setdefault(span.kind, {}).setdefault(text[span.start:span.end], []).append([span.start, span.end - 1])
+        label.setdefault(span.kind, {}).setdefault(span.words or text[span.start:span.end], []).append([span.start, span.end - 1])
     return {**row, "text": text, "label": label}
 
 
@@ -218,8 +226,7 @@ FORMS: Sequence[Form] = (
              {"id": number, **one} for number, one in enumerate(_as_objects(spans, "start_offset", "end_offset", "label"))]}),
     Form("label_studio_min", "Label Studio's JSON_MIN", lambda row: _is_text_row(row) and any(
         _are_objects(value, "start", "end", "labels") for value in row.values()),
-         lambda row: (row["text"], [Span(value["start"], value["end"], label) for value in row[_min_key(row)]
-                                    for label in value["labels"]]), _write_min),
+         lambda row: (row["text"], _labelled(row[_min_key(row)])), _write_min),
     Form("flair", "flair", lambda row: isinstance(row, Mapping) and isinstance(row.get("data"), str) and _are_triples(row.get("label")),
          lambda row: (row["data"], _triples(row["label"])), lambda row, text, spans: {**row, "data": text, "label": _listed(spans)}),
 )
@@ -266,12 +273,15 @@ class Reading:
 
     overlaps: Overlaps = "refuse"
     widened: list[str] = dataclasses.field(default_factory=list)  # the places of spans that cut a word
+    differing: list[str] = dataclasses.field(default_factory=list)  # of those whose words in the file are others
     dropped: list[str] = dataclasses.field(default_factory=list)  # of those that a longer one overlaps
     rejected: int = 0  # rows
 
     def notes(self, source: Source) -> list[str]:
         """Lines for the user about what was counted."""
-        told = [(self.widened, "cut a word and were widened to it"), (self.dropped, "overlapped a longer one and were left out")]
+        hint = "have other words in the file than stand at their places (options.places: utf16 reads those of JavaScript)"
+        told = [(self.differing, hint), (self.widened, "cut a word and were widened to it"),
+                (self.dropped, "overlapped a longer one and were left out")]
         lines = [f"{source}: {len(places)} spans {what}, the first in {places[0]}" for places, what in told if places]
         return lines + ([f"{source}: {self.rejected} rows that people rejected or skipped left out"] if self.rejected else [])
 
@@ -312,8 +322,11 @@ def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> 
         if not all(type(value) is int for value in (span.start, span.end)) or not isinstance(span.kind, str) or not span.kind:
             raise ValueError(f"{where}: expected start, end and type of an entity, got {[span.start, span.end, span.kind]}")
         if not 0 <= span.start < span.end <= len(text):
+            hint = "; options.places: utf16 reads places that count some characters twice, as JavaScript does" if wide(text) else ""
             raise ValueError(f"{where}: expected places from 0 to {len(text)}, the length of the text, got {span.start} to {span.end} "
-                             f"({span.kind})")
+                             f"({span.kind}){hint}")
+        if span.words and span.words.split() != text[span.start:span.end].split():
+            reading.differing.append(where)
         inside = [number for number, (start, end) in enumerate(words) if start < span.end and span.start < end]
         if not inside:
             raise ValueError(f"{where}: expected words from {span.start} to {span.end} ({span.kind}), got {text[span.start:span.end]!r}")
@@ -335,6 +348,34 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
         else:
             kept.append(chunk)
     return sorted(kept, key=lambda one: one.start)
+
+
+def wide(text: str) -> bool:
+    """Whether a text has characters that are two units of UTF-16, such as emojis."""
+    return any(character > "\uffff" for character in text)
+
+
+def _units(text: str) -> list[int]:
+    """The place in UTF-16 units of each character of a text, and of its end."""
+    return list(itertools.accumulate((1 + (character > "\uffff") for character in text), initial=0))
+
+
+def of_utf16(text: str, spans: Sequence[Span], where: str) -> list[Span]:
+    """Returns entities whose places count UTF-16 units with places that count characters. Raises ValueError for others."""
+    units = _units(text)
+    places = {unit: place for place, unit in enumerate(units)}
+    for wrong in spans:
+        if all(type(place) is int and place in places for place in (wrong.start, wrong.end)):
+            continue
+        raise ValueError(f"{where}: expected places between characters, from 0 to {units[-1]} units of UTF-16, got {wrong.start} to "
+                         f"{wrong.end} ({wrong.kind})")
+    return [dataclasses.replace(span, start=places[span.start], end=places[span.end]) for span in spans]
+
+
+def in_utf16(text: str, spans: Iterable[Span]) -> list[Span]:
+    """Returns entities with places that count UTF-16 units."""
+    units = _units(text)
+    return [Span(units[span.start], units[span.end], span.kind, text[span.start:span.end]) for span in spans]
 
 
 def split_words(text: str) -> list[tuple[int, int]]:

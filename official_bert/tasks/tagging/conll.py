@@ -12,6 +12,7 @@ from official_bert.data.labelled_texts import SAME_SHARE, EmptyText
 from official_bert.data.table_files import suffix_of
 from official_bert.data.tables import Rows, Source, place, spelled
 from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tagged import brat
 from official_bert.data.tagged.chunk_tags import (
     HINT,
     NOT_LABELLED,
@@ -21,7 +22,7 @@ from official_bert.data.tagged.chunk_tags import (
     of_scheme,
     with_types,
 )
-from official_bert.data.tagged.span_forms import Overlaps, Reading, records, span_rows, tags_of
+from official_bert.data.tagged.span_forms import Overlaps, Reading, Unit, of_utf16, records, span_rows, tags_of
 from official_bert.files import written_whole
 
 FILE = "file of words and tags"
@@ -46,6 +47,7 @@ class Columns:
     empty: EmptyText = "refuse"  # sentences without words, and blank words
     overlaps: Overlaps = "refuse"  # of entities in rows of texts
     encoding: str = ""  # UTF-8
+    places: Unit = "characters"  # of entities in rows of texts
 
     def split(self, line: str) -> list[str]:
         """Splits a line, without its end, into columns."""
@@ -109,11 +111,14 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
 def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], notes: list[str]) -> list[Sentence]:
     """Converts texts with entities as character spans to sentences, each text one."""
     reading, sentences = Reading(columns.overlaps), []
+    if columns.places == "utf16" and any(map(brat.is_row, rows.values)):
+        raise ValueError(f"{rows}: config.options.places: utf16: expected none beside files of brat, which count characters")
     for number, record in records(rows):
         if record is None:
             reading.rejected += 1
             continue
         where, (text, spans) = place(rows, number), record
+        spans = of_utf16(text, spans, where) if columns.places == "utf16" else spans
         words, tags = tags_of(text, spans if with_tags else (), where, reading)
         if not words:
             if columns.empty == "refuse":

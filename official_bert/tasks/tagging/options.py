@@ -8,7 +8,7 @@ from official_bert.data.label_weights import Weights, check_smoothing, check_wei
 from official_bert.data.labelled_texts import EmptyText
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tagged.chunk_tags import Scheme
-from official_bert.data.tagged.span_forms import Overlaps
+from official_bert.data.tagged.span_forms import Overlaps, Unit
 from official_bert.model_config import check_rate
 from official_bert.tasks.tagging.conll import Columns
 
@@ -27,6 +27,7 @@ class Options(SplitOptions):
     separator: str = ""  # between columns; "": any run of spaces and tabs
     empty_text: EmptyText = "refuse"  # sentences without words, and blank words
     encoding: str = ""  # of text; "": UTF-8
+    places: Unit = "characters"  # in which the places of entities are counted
     overlaps: Overlaps = "refuse"  # of entities given as character spans: each word has one tag
     scheme: Scheme = "iob2"  # of the model; files may have any, and labels that are given decide
     labels: tuple[str, ...] = ()  # in the order of the logits; none: all tags of the types in the training data
@@ -64,4 +65,4 @@ class Options(SplitOptions):
     def columns(self) -> Columns:
         """How files are read."""
         return Columns(self.word_column, self.tag_column, self.separator, self.scheme == "plain", self.labels, self.empty_text,
-                       self.overlaps, self.encoding)
+                       self.overlaps, self.encoding, self.places)

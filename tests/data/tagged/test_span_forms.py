@@ -8,6 +8,7 @@ from official_bert.data.tables import Rows
 from official_bert.data.tagged import brat, span_forms
 from official_bert.data.tagged.chunk_tags import Chunk
 from official_bert.data.tagged.span_forms import Reading, Span
+from official_bert.tasks.tagging import conll
 
 TEXT = "Ada Lovelace lived in London."
 SPANS = [Span(0, 12, "PER"), Span(22, 28, "LOC")]
@@ -126,6 +127,31 @@ def test_overlapping_spans_are_refused_or_the_longest_is_kept():
 def test_spans_out_of_range_or_without_words_are_refused_with_their_row(span, message):
     with pytest.raises(ValueError, match=message):
         span_forms.to_words("a  bc", [span], "f:2", Reading())
+
+
+def test_places_in_units_of_utf_16_are_read_written_and_noticed(tmp_path):
+    text = "😀 Ada 😀 Byron"
+    value = {"start": 3, "end": 6, "text": "Ada", "labels": ["PER"]}  # as JavaScript counts
+    row = {"data": {"text": text}, "annotations": [{"result": [{"type": "labels", "value": value},
+                                                               {"type": "labels", "value": {"start": 10, "end": 15, "labels": ["PER"]}}]}]}
+    rows, notes = Rows("f", [row]), []
+    (sentence,) = conll.read_sentences(rows, conll.Columns(places="utf16"), notes=notes)
+    assert sentence.tags == ("O", "B-PER", "O", "B-PER") and not notes
+    spans = span_forms.of_utf16(text, span_forms.BY_NAME["label_studio"].read(row)[1], "f")
+    assert [text[span.start:span.end] for span in spans] == ["Ada", "Byron"]
+    written = span_forms.BY_NAME["label_studio_min"].write({}, text, span_forms.in_utf16(text, spans))
+    assert written["label"][0] == value and (written["label"][1]["start"], written["label"][1]["text"]) == (10, "Byron")
+    with pytest.raises(ValueError, match=r"from 0 to 13, .* got 10 to 15 \(PER\); options\.places: utf16 reads places that count some"):
+        conll.read_sentences(rows)
+    with pytest.raises(ValueError, match=r"f\[row 0\]: expected places between characters, from 0 to 15 units of UTF-16, got 1 to 2 \(X\)"):
+        conll.read_sentences(Rows("f", [{"text": text, "label": [[1, 2, "X"]]}]), conll.Columns(places="utf16"))
+    row["annotations"][0]["result"].pop()
+    conll.read_sentences(rows, notes=notes)
+    assert notes[0].startswith("f: 1 spans have other words in the file than stand at their places (options.places: utf16 ")
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "a.ann").write_text("T1\tPER 2 5\tAda\n")
+    with pytest.raises(ValueError, match="places: utf16: expected none beside files of brat"):
+        conll.read_sentences(str(tmp_path / "a.ann"), conll.Columns(places="utf16"))
 
 
 def test_brats_files_are_read_line_by_line(tmp_path):
