@@ -351,7 +351,7 @@ def check_length(length: int, model: ModelConfig, where: str = "config.options.m
     most = model.longest_row
     if not least <= length <= most:
         wanted = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
-        key = "model.max_position_embeddings" + (" - model.first_position" if model.first_position else "")
+        key = " - ".join(f"model.{name}" for name in model.limited_by)
         raise ValueError(f"{where}: expected {wanted}{', ' if least else ''}{key}), got {length}")
 
 

@@ -40,6 +40,10 @@ class ModelConfig:
     # Distances instead of a table of positions (DeBERTa): single ones up to B/2, then ranges that grow by a factor up to the span.
     position_buckets: int = 0  # B; 0: a table of positions
     position_span: int = 512
+    distance_projections: bool = False  # distances have products of their own, instead of those of queries and keys
+    convolution: int = 0  # tokens of a convolution over the embeddings, whose result is added after the first layer (DeBERTa v2); 0: none
+    convolution_act: Activation = "tanh"
+    row_limit: int = 0  # tokens of a row, if fewer than there are positions (BigBird, whose attention is another for more); 0: all
     pooler_act: Activation = "tanh"
     pooler_norm: bool = False  # a layer norm follows, and rows pass the pooler before a head for words, tags or answers, too
     pooling: Literal["first", "mean"] = "first"  # what the pooler reads: [CLS] (left to right, the last row), or the rows' mean
@@ -58,7 +62,7 @@ class ModelConfig:
             if getattr(self, key) < 1:
                 raise ValueError(f"model.{key}: expected at least 1, got {getattr(self, key)}")
         for key in ("type_vocab_size", "embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "relative_buckets",
-                    "position_buckets", "rotary", "window", "window_rotary"):
+                    "position_buckets", "rotary", "window", "window_rotary", "convolution", "row_limit"):
             if getattr(self, key) < 0:
                 raise ValueError(f"model.{key}: expected at least 0, got {getattr(self, key)}")
         for key in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
@@ -100,6 +104,12 @@ class ModelConfig:
             raise ValueError(f"model.global_every: expected at least 2, so that some layers have the window, got {self.global_every}")
         if self.window_rotary and not (self.window and self.rotary):
             raise ValueError(f"model.window_rotary: expected window and rotary beside it, got {self.window_rotary} without")
+        if self.convolution and (self.convolution % 2 == 0 or self.num_hidden_layers < 2 or self.norm == "pre"
+                                 or self.attention == "left_to_right"):
+            raise ValueError("model.convolution: expected 0, or an odd number of tokens beside at least 2 layers with norm post and "
+                             f"bidirectional attention, got {self.convolution}")
+        if self.distance_projections and not self.position_buckets:
+            raise ValueError("model.distance_projections: expected position_buckets beside it, got True without")
         if self.pooler_norm and self.embedding_size:
             raise ValueError(f"model.pooler_norm: expected False beside embedding_size ({self.embedding_size}): its rows are compared with "
                              "the word table")
@@ -113,7 +123,15 @@ class ModelConfig:
     @property
     def longest_row(self) -> int:
         """The tokens for which there are positions."""
-        return self.max_position_embeddings - self.first_position
+        longest = self.max_position_embeddings - self.first_position
+        return min(self.row_limit, longest) if self.row_limit else longest
+
+    @property
+    def limited_by(self) -> tuple[str, ...]:
+        """The fields whose difference, or value, `longest_row` is."""
+        if self.row_limit and self.row_limit == self.longest_row:
+            return ("row_limit",)
+        return ("max_position_embeddings", *(("first_position",) if self.first_position else ()))
 
     @property
     def table_width(self) -> int:
@@ -139,5 +157,6 @@ OF_2018 = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_head
            "initializer_range")  # keys of bert_config.json
 OF_RELATIVES = ("embedding_size", "first_position", "task_type_vocab_size", "layer_groups", "layers_in_group", "relative_buckets",
                 "position_buckets", "position_span", "pooler_act", "masked_lm_act", "pooler_norm", "pooling", "norm", "feed_forward",
-                "biases", "rotary", "window", "global_every", "window_rotary")
+                "biases", "rotary", "window", "global_every", "window_rotary", "distance_projections", "convolution", "convolution_act",
+                "row_limit")
 BERT_BASE = ModelConfig()  # the default sizes of layers and models

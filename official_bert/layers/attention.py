@@ -64,19 +64,20 @@ class SelfAttention(keras.layers.Layer):
 
     def __init__(self, num_heads=BERT_BASE.num_attention_heads, hidden_size=BERT_BASE.hidden_size,
                  dropout=BERT_BASE.attention_probs_dropout_prob, initializer_range=BERT_BASE.initializer_range, recompute=False,
-                 score_terms=1, biases=True, **kwargs):
+                 score_terms=1, biases=True, distance_projections=False, **kwargs):
         super().__init__(**kwargs)
         if hidden_size % num_heads:
             raise ValueError(f"hidden_size: expected a multiple of {num_heads} heads, got {hidden_size}")
         self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "dropout": dropout,
                          "initializer_range": initializer_range, "recompute": recompute, "score_terms": score_terms,
-                         "biases": biases}
+                         "biases": biases, "distance_projections": distance_projections}
         head_size = hidden_size // num_heads
         self.scale = (score_terms * head_size) ** -0.5
-        self.query, self.key, self.value = (
+        self.query, self.key, self.value, *of_distances = (
             Projection("bsd,dnh->bsnh", (None, num_heads, head_size), bias_axes="nh" if biases else None, name=name,
                                      kernel_initializer=truncated_normal(initializer_range), dtype=self.dtype_policy)
-            for name in ("query", "key", "value"))
+            for name in ("query", "key", "value", *(("distance_query", "distance_key") if distance_projections else ())))
+        self.distance_query, self.distance_key = of_distances or (None, None)
         self.merge_heads = Projection("bqnh,nhd->bqd", (None, hidden_size), bias_axes="d" if biases else None, name="output",
                                                     kernel_initializer=truncated_normal(initializer_range),
                                                     dtype=self.dtype_policy)
@@ -85,8 +86,9 @@ class SelfAttention(keras.layers.Layer):
 
     def build(self, input_shape, *_):
         """Makes the weights of the four products."""
-        for projection in (self.query, self.key, self.value):
-            projection.build(input_shape)
+        for projection in (self.query, self.key, self.value, self.distance_query, self.distance_key):
+            if projection is not None:
+                projection.build(input_shape)
         self.merge_heads.build((None, None, *self.value.compute_output_shape(input_shape)[2:]))
         self.built = True
 
@@ -132,7 +134,9 @@ class SelfAttention(keras.layers.Layer):
 
         q [B,N,Q,H], scaled, k [B,N,S,H], distances [R,D], rows [B or 1,Q,S]: R products a row, not S, then a choice among them.
         """
-        of_queries, of_keys = self._queries_and_keys(ops.expand_dims(distances, 0), None)                 # [1,N,R,H]
+        distances = ops.expand_dims(distances, 0)
+        query, key = (self.query, self.key) if self.distance_query is None else (self.distance_query, self.distance_key)
+        of_queries, of_keys = self._by_head(query(distances) * self.scale), self._by_head(key(distances))  # [1,N,R,H]
         rows = ops.broadcast_to(ops.expand_dims(rows, 1), (*ops.shape(q)[:3], ops.shape(k)[2]))           # [B,N,Q,S]
         to_distance = ops.take_along_axis(self._products(q, of_keys), rows, axis=3)
         from_distance = ops.take_along_axis(self._products(k, of_queries), ops.transpose(rows, (0, 1, 3, 2)), axis=3)  # [B,N,S,Q]

@@ -48,13 +48,15 @@ class TransformerLayer(keras.layers.Layer):
                  intermediate_size=BERT_BASE.intermediate_size, hidden_act=BERT_BASE.hidden_act,
                  dropout=BERT_BASE.hidden_dropout_prob, attention_dropout=BERT_BASE.attention_probs_dropout_prob,
                  initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon,
-                 recompute_attention=False, score_terms=1, norm="post", feed_forward="dense", biases=True, first=False, **kwargs):
+                 recompute_attention=False, score_terms=1, norm="post", feed_forward="dense", biases=True, first=False,
+                 distance_projections=False, **kwargs):
         super().__init__(**kwargs)
         self.settings = {"num_heads": num_heads, "hidden_size": hidden_size, "intermediate_size": intermediate_size,
                          "hidden_act": hidden_act, "dropout": dropout, "attention_dropout": attention_dropout,
                          "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,
                          "recompute_attention": recompute_attention, "score_terms": score_terms, "norm": norm,
-                         "feed_forward": feed_forward, "biases": biases, "first": first}
+                         "feed_forward": feed_forward, "biases": biases, "first": first,
+                         "distance_projections": distance_projections}
         policy = self.dtype_policy
 
         def dense(units, name):
@@ -66,7 +68,7 @@ class TransformerLayer(keras.layers.Layer):
 
         get_activation(hidden_act)  # refuses an unknown name
         self.attention = SelfAttention(num_heads, hidden_size, attention_dropout, initializer_range, recompute_attention,
-                                       score_terms, biases, name="attention", dtype=policy)
+                                       score_terms, biases, distance_projections, name="attention", dtype=policy)
         self.attention_dropout = fused.Dropout(dropout, dtype=policy)
         self.attention_layer_norm = None if first else layer_norm("attention_LayerNorm")
         self.intermediate = dense(intermediate_size * (2 if feed_forward == "gated" else 1), "intermediate")

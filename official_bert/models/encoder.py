@@ -8,6 +8,7 @@ from keras import ops
 
 from official_bert.layers.attention import make_attention_mask, truncated_normal
 from official_bert.layers.bilstm import last_states, make_bilstm, run_bilstm
+from official_bert.layers.convolution import Convolution
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.pooler import NormalizedPooler
@@ -18,7 +19,7 @@ from official_bert.layers.visibility import LONG, Visibility
 from official_bert.model_config import ModelConfig
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_positions/", "final_LayerNorm/")  # of its weights' names
+ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_positions/", "final_LayerNorm/", "convolution/")
 
 
 def gather_rows(x, positions):
@@ -48,7 +49,7 @@ class BertEncoder(keras.Model):
     others; with `pooling="mean"` the mean of the text's rows. With `bilstm_layers`, `sequence_output` is that of the last BiLSTM,
     `layer_outputs` are those of the transformer, and the pooler reads the last state of each direction.
 
-    Raises ValueError for a sequence longer than the position table, and for packed rows under a BiLSTM.
+    Raises ValueError for a sequence longer than the position table or `row_limit`, and for packed rows under a BiLSTM.
     """
 
     def __init__(self, return_layers=False, recompute=False, **settings):
@@ -75,9 +76,12 @@ class BertEncoder(keras.Model):
                              config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.initializer_range,
                              config.layer_norm_epsilon, recompute == "attention", 3 if config.position_buckets else 1, config.norm,
                              config.feed_forward, config.biases, config.norm == "pre" and index == 0 and not config.layer_groups,
-                             name=f"layer_{index}", dtype=policy) for index in range(config.own_layers)]
+                             config.distance_projections, name=f"layer_{index}", dtype=policy) for index in range(config.own_layers)]
         self.final_layer_norm = LayerNormalization(epsilon=config.layer_norm_epsilon, center=config.biases, name="final_LayerNorm",
                                                    dtype=policy) if config.norm == "pre" else None
+        self.convolution = Convolution(
+            config.convolution, config.hidden_size, config.convolution_act, config.hidden_dropout_prob, config.initializer_range,
+            config.layer_norm_epsilon, config.biases, name="convolution", dtype=policy) if config.convolution else None
         self.bilstms = [make_bilstm(config.hidden_size, f"bilstm_{index}", policy) for index in range(config.bilstm_layers)]
         pooler = {"units": config.hidden_size, "activation": get_activation(config.pooler_act), "use_bias": config.biases,
                   "kernel_initializer": truncated_normal(config.initializer_range), "name": "pooler", "dtype": policy}
@@ -89,12 +93,15 @@ class BertEncoder(keras.Model):
         self.embeddings.build(None)
         if self.relative_positions is not None:
             self.relative_positions.build()
-        for layer in (*self.transformer_layers, *self.bilstms, *([self.final_layer_norm] if self.final_layer_norm else ())):
-            layer.build((None, None, width))
+        for layer in (*self.transformer_layers, *self.bilstms, self.convolution, self.final_layer_norm):
+            if layer is not None:
+                layer.build((None, None, width))
         self.pooler.build((None, width))
         self.built = True
 
     def call(self, inputs, training=None):
+        if (most := self.config.row_limit) and (length := inputs["input_ids"].shape[1] or 0) > most:
+            raise ValueError(f"sequence of {length} tokens is longer than the model's {most} (row_limit)")
         knows_places = self.config.window or self.config.rotary or self.config.longest_row > LONG
         mask = (Visibility if knows_places else make_attention_mask)(
             inputs["input_mask"], inputs.get("instance_ids"), self.settings["attention"] == "left_to_right")
@@ -116,6 +123,8 @@ class BertEncoder(keras.Model):
                 x = self._last_rows(layer, x, mask, ops.concatenate([pooled_places, ops.cast(positions, "int32")], axis=1), training)
             else:
                 x = self._run(layer, x, mask, distances, training)                      # [B,S,D]
+            if index == 0 and self.convolution is not None:
+                x = self.convolution(x, embedded, inputs["input_mask"], inputs.get("instance_ids"), training=training)
             if index == count - 1 and self.final_layer_norm is not None:
                 x = self.final_layer_norm(x)
             layer_outputs.append(x)

@@ -20,8 +20,8 @@ def part_of(name: str) -> str:
     first = name.partition("/")[0]
     if first == "relative_positions":
         return "embeddings"
-    if first == "final_LayerNorm":
-        return "pooler"
+    if first in ("final_LayerNorm", "convolution"):
+        return "pooler" if first == "final_LayerNorm" else "layer_0"
     return first if first in PARTS or LAYER.match(name) else "head"
 
 

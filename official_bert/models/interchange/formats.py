@@ -215,7 +215,8 @@ def make_model(model: StoredModel, **options) -> keras.Model:
             "choice": lambda: ChoiceClassifier(encoder),
             "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
             "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
-            "span": lambda: SpanPredictor(encoder), "replaced": lambda: ReplacedTokenDetector(encoder)}[model.head]()
+            "span": lambda: SpanPredictor(encoder), "replaced": lambda: ReplacedTokenDetector(
+                encoder, "replaced_LayerNorm/gamma" in classes)}[model.head]()
     makers.build()
     variables = weights_by_name(makers)
     _check_whole(model, variables)

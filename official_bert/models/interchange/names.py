@@ -54,7 +54,7 @@ def as_matrix(name: str, weight: np.ndarray) -> np.ndarray:
 
 def matrix_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of `as_matrix`: [D,N,H] and [N,H,D] are [D,D], [N,H] is [D]."""
-    if len(shape) == 3:
+    if len(shape) == 3 and "/attention/" in name:
         return (shape[0], shape[1] * shape[2]) if "/attention/output/" not in name else (shape[0] * shape[1], shape[2])
     if len(shape) == 2 and name.endswith("/bias"):
         return (shape[0] * shape[1],)

@@ -6,6 +6,7 @@ from typing import Any
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.albert import ALBERT
 from official_bert.models.interchange.members.bert import BERT, ERNIE
+from official_bert.models.interchange.members.big_bird import BIG_BIRD
 from official_bert.models.interchange.members.deberta import DEBERTA
 from official_bert.models.interchange.members.distilbert import DISTILBERT
 from official_bert.models.interchange.members.electra import ELECTRA
@@ -14,7 +15,7 @@ from official_bert.models.interchange.members.modernbert import MODERNBERT
 from official_bert.models.interchange.members.mpnet import MPNET
 from official_bert.models.interchange.members.roberta import ROBERTA
 
-FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MODERNBERT)
+FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MODERNBERT, BIG_BIRD)
 
 
 def member_of(values: Mapping[str, Any], path: str) -> tuple[Member, str]:

@@ -15,7 +15,7 @@ Rows = Iterable[tuple[str, str]]
 ACTS = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu",
         "relu": "relu", "tanh": "tanh", "linear": "linear"}
 OUR_ACTS = {"gelu_erf": "gelu", "gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
-ACT_FIELDS = ("hidden_act", "pooler_act", "masked_lm_act")
+ACT_FIELDS = ("hidden_act", "pooler_act", "masked_lm_act", "convolution_act")
 # The keys of `config.json` that most members share, by our fields.
 SIZES = {name: name for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
                                  "max_position_embeddings", "type_vocab_size", "initializer_range")}

@@ -1,14 +1,17 @@
 """What changes the computation and is not computed is refused by name; a configuration that no member has stays with us."""
 
+import dataclasses
 import json
+import math
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 from made_checkpoints import stored_small
 from safetensors.numpy import load_file, save_file
 
-from official_bert.config import ModelConfig
+from official_bert.config import ModelConfig, check_length
 from official_bert.model_config import OF_RELATIVES
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.members.family import FAMILY, member_for
@@ -17,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[4]
 FIXTURES = ROOT / "tests" / "golden" / "family"
 
 
-MODERN = "modernbert/ModernBertForMaskedLM"
+MODERN, BIG_BIRD = "modernbert/ModernBertForMaskedLM", "big_bird_full/BigBirdForMaskedLM"
 
 
 @pytest.mark.parametrize(("model", "changes", "message"), [
@@ -31,7 +34,12 @@ MODERN = "modernbert/ModernBertForMaskedLM"
     ("electra_generator/ElectraForMaskedLM", {"summary_type": "mean"}, "summary_type: 'mean' is not computed here; expected 'first'"),
     ("electra_generator/ElectraForMaskedLM", {"quantization_config": {"bits": 4}}, "quantization_config: .* is not computed here"),
     ("albert/AlbertForPreTraining", {"num_hidden_groups": 4}, "model.layers_in_group: expected num_hidden_layers .3. to be"),
-    ("deberta_v3/DebertaV2ForMaskedLM", {"conv_kernel_size": 3}, "conv_kernel_size: 3 is not computed here"),
+    ("deberta_v3/DebertaV2ForMaskedLM", {"conv_kernel_size": 4}, "conv_kernel_size: expected 0 or an odd number, with conv_groups 1"),
+    ("deberta_v2_conv/DebertaV2ForMaskedLM", {"conv_groups": 2}, "conv_kernel_size: expected .* got 3 and 2"),
+    ("bert/BertForPreTraining", {"conv_kernel_size": 3}, "conv_kernel_size: 3 is not computed here in a model of this type"),
+    (BIG_BIRD, {"attention_type": "block_sparse", "block_size": 16}, "attention_type: block_sparse is not computed here with .*16, 3"),
+    (BIG_BIRD, {"attention_type": "windows"}, "attention_type: expected original_full or block_sparse, got 'windows'"),
+    (BIG_BIRD, {"rescale_embeddings": True}, "rescale_embeddings: True is not computed here"),
     ("deberta_v3/DebertaV2ForMaskedLM", {"pos_att_type": "c2p"}, "pos_att_type: expected p2c and c2p, got 'c2p'"),
     ("deberta_v3/DebertaV2ForMaskedLM", {"position_buckets": -1}, "position_buckets: expected a number of buckets, got -1"),
     (MODERN, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling: .* is not computed here"),
@@ -66,7 +74,7 @@ def test_keys_that_change_the_computation_are_refused(model, changes, message, t
         formats.read(str(folder))
 
 
-@pytest.mark.parametrize("kind", ["t5", "xlnet", "funnel", "gpt2", "bart", "big_bird", "longformer", "deberta"])
+@pytest.mark.parametrize("kind", ["t5", "xlnet", "funnel", "gpt2", "bart", "longformer", "deberta"])
 def test_other_types_are_refused_with_the_list_of_those_that_are_computed(kind, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "architectures": ["Other"]}))
     with pytest.raises(ValueError, match=f"model_type bert, roberta, .*albert.*, got model_type '{kind}'"):
@@ -92,6 +100,9 @@ def test_a_combination_that_no_member_has_is_kept_by_our_format_alone(tmp_path):
     ({"window": 64, "relative_buckets": 32}, "window: expected 0 beside relative_buckets, got 64"),
     ({"window": 64, "global_every": 1}, "global_every: expected at least 2, so that some layers have the window, got 1"),
     ({"window_rotary": 1e4}, "window_rotary: expected window and rotary beside it"),
+    ({"convolution": 2}, "convolution: expected 0, or an odd number of tokens beside at least 2 layers"),
+    ({"convolution": 3, "norm": "pre"}, "convolution: expected 0, or an odd number of tokens beside .* norm post"),
+    ({"distance_projections": True}, "distance_projections: expected position_buckets beside it"),
     ({"window": -1}, "window: expected at least 0, got -1"),
     ({"pooler_norm": True, "embedding_size": 8}, "pooler_norm: expected False beside embedding_size"),
     ({"pooling": "mean", "bilstm_layers": 1}, "pooling: expected first beside bilstm_layers"),
@@ -139,6 +150,51 @@ def test_the_older_keys_of_a_modernbert_say_the_same(tmp_path):
     assert formats.read(str(folder)).config == newer.config
     path.write_text(json.dumps(values | older | {"local_rope_theta": None}))
     assert formats.read(str(folder)).config.window_rotary == 160000.0
+
+
+def test_a_big_bird_of_sparse_attention_takes_rows_up_to_those_of_which_full_attention_is_computed(tmp_path):
+    stored = formats.read(str(FIXTURES / BIG_BIRD))
+    rows = np.zeros((1024, 32), np.float32)
+    large = dataclasses.replace(stored, config=dataclasses.replace(stored.config, max_position_embeddings=1024, row_limit=704),
+                                weights={**stored.weights, "embeddings/position_embeddings": rows})
+    formats.write(large, "hugging_face", str(tmp_path / "written"))
+    values = json.loads((tmp_path / "written" / "config.json").read_text())
+    assert (values["attention_type"], values["max_position_embeddings"]) == ("block_sparse", 1024)
+    again = formats.read(str(tmp_path / "written"))
+    assert again.config == large.config and again.config.longest_row == 704
+    with pytest.raises(ValueError, match="max_seq_length: expected at most the model's 704 positions .model.row_limit., got 705"):
+        check_length(705, again.config)
+    ids = np.ones((1, 705), np.int32)
+    with pytest.raises(ValueError, match="sequence of 705 tokens is longer than the model's 704 .row_limit."):
+        formats.make_model(again).encoder({"input_ids": ids, "input_mask": ids, "segment_ids": ids})
+
+
+def test_published_files_of_deberta_v3_hold_the_head_of_the_discriminator(tmp_path):
+    folder, rng = shutil.copytree(FIXTURES / "deberta_v3/DebertaV2ForMaskedLM", tmp_path / "copy"), np.random.default_rng(0)
+    tensors = {name.replace("cls.predictions.", "lm_predictions.lm_head."): tensor
+               for name, tensor in load_file(folder / "model.safetensors").items()}
+    shapes = {"dense.weight": (32, 32), "dense.bias": (32,), "LayerNorm.weight": (32,), "LayerNorm.bias": (32,),
+              "classifer.weight": (1, 32), "classifer.bias": (1,)}
+    head = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    save_file(tensors | {f"mask_predictions.{name}": tensor for name, tensor in head.items()}, folder / "model.safetensors")
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in values.items() if key != "architectures"}))
+    stored = formats.read(str(folder))
+    assert stored.head == "replaced" and not stored.unknown
+    model, ids = formats.make_model(stored), rng.integers(1, 90, (2, 9))
+    inputs = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    rows = np.asarray(model.encoder(inputs)["sequence_output"], np.float64)
+    sums = rows[:, :1] + rows
+    normal = (sums - sums.mean(-1, keepdims=True)) / np.sqrt(sums.var(-1, keepdims=True) + 1e-7)
+    hidden = (normal * head["LayerNorm.weight"] + head["LayerNorm.bias"]) @ head["dense.weight"].T + head["dense.bias"]
+    hidden = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
+    wanted = hidden @ head["classifer.weight"][0] + head["classifer.bias"]
+    np.testing.assert_allclose(model(inputs)["logits"], wanted, atol=1e-5 * np.abs(wanted).max())
+    some = model({**inputs, "output_positions": np.array([[3, 1], [0, 8]])})["logits"]
+    np.testing.assert_allclose(some, np.take_along_axis(wanted, np.array([[3, 1], [0, 8]]), axis=1), atol=1e-5 * np.abs(wanted).max())
+    formats.write(stored, "hugging_face", str(tmp_path / "written"))
+    again = formats.read(str(tmp_path / "written"))
+    assert again.head == "replaced" and set(again.weights) == set(stored.weights)
 
 
 def test_the_page_has_a_row_for_every_member():
