@@ -176,8 +176,15 @@ def test_layer_norm_of_equal_numbers_is_its_bias():
     np.testing.assert_array_equal(ops.convert_to_numpy(layer(np.full((2, D), 3.25, "float32"))), [np.arange(D)] * 2)
 
 
+def test_layer_norm_without_center_has_no_bias():
+    layer = LayerNormalization(center=False, epsilon=1e-5)
+    wanted = (X - X.mean(-1, keepdims=True)) / np.sqrt(X.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(X)), wanted, atol=1e-5)
+    assert [weight.name for weight in layer.weights] == ["gamma"]
+
+
 @pytest.mark.filterwarnings("ignore:You passed `rms_scaling=True`")
-@pytest.mark.parametrize("option", [{"axis": 1}, {"axis": [-1, -2]}, {"center": False}, {"scale": False}, {"rms_scaling": True}])
+@pytest.mark.parametrize("option", [{"axis": 1}, {"axis": [-1, -2]}, {"scale": False}, {"rms_scaling": True}])
 def test_layer_norm_refuses_what_it_does_not_compute(option):
     with pytest.raises(ValueError, match="expected axis=-1"):
         LayerNormalization(**option)
