@@ -10,6 +10,7 @@ training, or plain lines: JSON objects with the model's inputs, or columns separ
 from official_bert.command_line import run_main
 
 import contextlib
+import dataclasses
 import json
 import sys
 from typing import Any
@@ -18,7 +19,7 @@ from absl import flags, logging
 from tqdm import tqdm
 
 from official_bert import command_line
-from official_bert.files import written_whole
+from official_bert.files import shard_names, written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default what the "
@@ -39,6 +40,7 @@ flags.DEFINE_string("output_format", "", "The form of --output_file, if training
 flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
 flags.DEFINE_integer("top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
                      "own.", lower_bound=1)
+flags.DEFINE_bool("discard", False, "Answer anew what a stopped or finished command has answered into the files of --output_file.")
 command_line.define_no_answer()
 
 TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
@@ -48,19 +50,22 @@ def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
     from official_bert.data.long_work import preflight
     from official_bert.data.tabular.companions import files_read
-    from official_bert.interface import output_files
+    from official_bert.interface import many_answers, output_files
     from official_bert.interface.input_files import read_entity_texts, read_file, read_rows
     from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
     from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training.distribution import check_backend
     check_backend()
-    if FLAGS.output_file and FLAGS.input_file:
+    sharded = many_answers.is_many(FLAGS.input_file, FLAGS.output_file)
+    if FLAGS.output_file and FLAGS.input_file and not sharded:
         outputs = output_files.files_of(FLAGS.output_file, FLAGS.output_format, FLAGS.input_file)
         preflight.check_outputs(outputs, files_read(FLAGS.input_file))
-    if FLAGS.output_format and not (FLAGS.output_file and FLAGS.output_format in output_files.OUTPUT_FORMATS):
-        raise ValueError(f"--output_format={FLAGS.output_format}: expected --output_file beside it, and one of "
-                         f"{', '.join(output_files.OUTPUT_FORMATS)}")
+    formats = (*output_files.OUTPUT_FORMATS, "npy")
+    if FLAGS.output_format and not (FLAGS.output_file and FLAGS.output_format in formats):
+        raise ValueError(f"--output_format={FLAGS.output_format}: expected --output_file beside it, and one of {', '.join(formats)}")
+    if sharded and not FLAGS.output_file:
+        raise ValueError(f"--input_file={FLAGS.input_file}: expected --output_file beside several files, as in --output_file=answers@8")
     task = "glue" if dataset_name(FLAGS.task) else FLAGS.task
     task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
     head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
@@ -75,9 +80,21 @@ def main(arguments: list[str]) -> None:
     _check_dataset(predictor.config, FLAGS.task, FLAGS.model)
     if FLAGS.input_file and arguments[1:]:
         raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
+    overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]
+    one_of_two = bool(published and pairs is None and class_that_gives(predictor.outputs, served_classes("classification")))
+    if wrong := sorted(set(FLAGS.keep_columns) & {*predictor.inputs, *predictor.outputs}):
+        raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
+    if sharded or many_answers.are_vectors(FLAGS.output_format, predictor.outputs):
+        many_answers.ManyAnswers(
+            predictor=predictor, input_file=FLAGS.input_file, outputs=shard_names(FLAGS.output_file),
+            form=many_answers.form_of(FLAGS.output_format, predictor.outputs, FLAGS.keep_columns), keep=tuple(FLAGS.keep_columns),
+            overrides=tuple(overrides), may_be_pairs=one_of_two, batch_size=FLAGS.batch_size, discard=FLAGS.discard,
+            options=dataclasses.asdict(options) | {"batch_size": FLAGS.batch_size}).write()
+        return
+    if FLAGS.discard:
+        raise ValueError("--discard: expected several files to answer, or an --output_file as in answers@8")
     if FLAGS.output_format:
         output_files.check_format(FLAGS.output_format, predictor.outputs)
-    one_of_two = bool(published and pairs is None and class_that_gives(predictor.outputs, served_classes("classification")))
     with_entities = FLAGS.input_file not in ("", "-") and "entities" in predictor.outputs and not FLAGS.keep_columns
     encoding = FLAGS.encoding or (predictor.config.options.get("encoding", "") if predictor.config else "")
     in_form = FLAGS.output_format not in ("", output_files.ALL_OUTPUTS)
@@ -88,15 +105,12 @@ def main(arguments: list[str]) -> None:
         if texts.left_out:
             logging.warning("%s: %d rows that people rejected or skipped are left out", FLAGS.input_file, texts.left_out)
     elif FLAGS.input_file not in ("", "-"):
-        overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]
         rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, overrides, FLAGS.keep_columns,
                          tagger="entities" in predictor.outputs, may_be_pairs=one_of_two)
     elif FLAGS.keep_columns or FLAGS.set:
         raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")
     else:
         rows = list(read_rows(arguments[1:], "-", predictor.inputs, sys.stdin, may_be_pairs=one_of_two))
-    if wrong := sorted(set(FLAGS.keep_columns) & {*predictor.inputs, *predictor.outputs}):
-        raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
     if not rows:
         raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
     if form:

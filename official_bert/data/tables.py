@@ -131,7 +131,7 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     elif not is_file(path):
         raise ValueError(f"{path}: " + ("expected a file, got a folder" if is_folder(path) else f"no such file{_neighbours(path)}"))
     elif (kind := format_of(path, wanted, delimiter, encoding, bool(names) or not header) if form == "auto" else form) in OBJECTS:
-        source, objects = _objects(path, kind, encoding)
+        source, objects = objects_in(path, kind, encoding)
         table = dataclasses.replace(table, path=source)
         _fill_from_objects(table, objects, optional)
     else:
@@ -142,10 +142,35 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     return table
 
 
+def read_table_parts(path: str, wanted: Sequence[str], at_once: int | None, form: Format = "auto", delimiter: str = "", header: bool = True,
+                     encoding: str = "", options: Mapping[str, Any] = types.MappingProxyType({})) -> Iterator[Table]:
+    """Yields the rows of a file as tables of at most `at_once` rows (None: one table), as `read_table` reads them; none of a file
+    without rows.
+
+    Only one part is in memory at a time, unless the file is one JSON document.
+    """
+    kind = format_of(path, wanted, delimiter, encoding, not header) if form == "auto" else form
+    source: Source = path
+    if kind in OBJECTS:
+        source, objects = objects_in(path, kind, encoding)
+    else:
+        cells = _cells(path, kind, delimiter, (), header, encoding, wanted)
+        head = list(itertools.islice(cells, 1))
+    while True:
+        table = Table(source, {name: [] for name in wanted}, [], [], options)
+        if kind in OBJECTS:
+            _fill_from_objects(table, itertools.islice(objects, at_once), ())
+        else:
+            _fill_from_cells(table, itertools.chain(head, itertools.islice(cells, at_once)), (), False, header and kind in ("tsv", "csv"))
+        if not table.lines:
+            return
+        yield table
+
+
 def column_names(path: str, form: Format, delimiter: str = "", header: bool = True, encoding: str = "") -> list[str]:
     """Returns the cells of a file's first line, or the keys of its first object; none of an empty file."""
     if form in OBJECTS:
-        return list(next(_objects(path, form, encoding)[1], (0, {}))[1])
+        return list(next(objects_in(path, form, encoding)[1], (0, {}))[1])
     return list(next(_cells(path, form, delimiter, (), header, encoding), (0, ()))[1])
 
 
@@ -204,7 +229,7 @@ def rows_of(source: Source, encoding: str = "", always: bool = False) -> Source:
     """
     if isinstance(source, Rows) or not (form := form_of_objects(source, encoding) or ("jsonl" if always else None)):
         return source
-    named, objects = _objects(source, form, encoding)
+    named, objects = objects_in(source, form, encoding)
     found = list(objects)
     if not found:
         raise ValueError(f"{source}: no row in this file")
@@ -346,7 +371,7 @@ def _lines(path: str, kind: Format, delimiter: str, encoding: str = "") -> Itera
         raise ValueError(f"{path}:{begins}: not valid CSV: {told}") from None
 
 
-def _objects(path: str, form: Format, encoding: str = "") -> tuple[Source, Iterator[tuple[int, dict]]]:
+def objects_in(path: str, form: Format, encoding: str = "") -> tuple[Source, Iterator[tuple[int, dict]]]:
     """Returns (line, object) of each row of a file, and how messages name the file: `Rows` for a list, whose numbers count from 0."""
     if form == "parquet":
         return path, parquet_objects(path)

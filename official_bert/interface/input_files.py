@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,9 +21,10 @@ from official_bert.data.tables import (
     Table,
     column_names,
     format_of,
+    objects_in,
     place,
     read_table,
-    rows_of,
+    read_table_parts,
     shown,
 )
 from official_bert.data.tabular.companions import ANNOTATIONS, annotations_of
@@ -46,7 +48,13 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one, which is no
 
 def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides: Sequence[str] = (),
               keep: Sequence[str] = (), tagger: bool = False, may_be_pairs: bool = False) -> list[dict[str, Any]]:
-    """Reads the rows of a file: the columns `keep`, then the `inputs` of a model by name.
+    """Reads the rows of a file, as `read_parts` does, at once."""
+    return [row for part in read_parts(path, None, inputs, config, overrides, keep, tagger, may_be_pairs) for row in part]
+
+
+def read_parts(path: str, at_once: int | None, inputs: Sequence[str], config: Config | None, overrides: Sequence[str] = (),
+               keep: Sequence[str] = (), tagger: bool = False, may_be_pairs: bool = False) -> Iterator[list[dict[str, Any]]]:
+    """Yields the rows of a file, at most `at_once` in a part: the columns `keep`, then the `inputs` of a model by name.
 
     The columns, the form and the delimiter are those of the options that the model was trained with, and of `overrides`
     (`options.text_column=review`); columns with the names of the inputs will do too. TSV and .txt files without names of columns may
@@ -78,21 +86,28 @@ def read_file(path: str, inputs: Sequence[str], config: Config | None, overrides
     objects = form == "auto" and kind == "jsonl" and chosen == same and not keep  # they may hold more, which is copied
     plain = form == "auto" and not chosen and (not kind or (kind == "tsv" and _plain(present, inputs, suffix == ".txt" and not columns)))
     if not (objects or plain):
-        table = read_table(path, [*_names(chosen or choices), *keep], form=kind or form, delimiter=delimiter, header=header,
-                           encoding=encoding, options=options)
         nulls: list[str] = []
-        rows = [_row(table, number, chosen or choices, keep, nulls) for number in range(len(table))]
+        count = 0
+        names = [*_names(chosen or choices), *keep]
+        for table in read_table_parts(path, names, at_once, kind or form, delimiter, header, encoding, options):
+            yield [_row(table, number, chosen or choices, keep, nulls) for number in range(len(table))]
+            count += len(table)
+        if not count:
+            raise ValueError(f"{path}: no row in this file")
         _warn_of_nulls(nulls)
-        return rows
+        return
     if keep:
         raise ValueError(f"--keep_columns={','.join(keep)}: {path} has no names of columns {', '.join(_names(choices))}")
     if objects:
-        source = rows_of(path, encoding)
-        assert isinstance(source, Rows)
-        return list(_checked(((place(source, number), row) for number, row in enumerate(source.values)), inputs, may_be_pairs))
-    lines = list(text_lines(path, encoding))
-    _check_no_table(path, lines, (choices, same), has_format="file_format" in options)
-    return list(read_rows((), path, inputs, lines, may_be_pairs))
+        source, found = objects_in(path, "jsonl", encoding)
+        rows = _checked(((place(source, line), row) for line, row in found), inputs, may_be_pairs)
+    else:
+        lines = text_lines(path, encoding)
+        head = list(itertools.islice(lines, 1))
+        _check_no_table(path, head, (choices, same), has_format="file_format" in options)
+        rows = read_rows((), path, inputs, itertools.chain(head, lines), may_be_pairs)
+    while part := list(itertools.islice(rows, at_once)):
+        yield part
 
 
 @dataclasses.dataclass(frozen=True)

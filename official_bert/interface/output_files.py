@@ -63,10 +63,10 @@ def write_answers(path: str, form: str, rows: Sequence[Mapping[str, Any]], answe
     if answers and "entities" in answers[0]:
         _write_entities(path, form, rows, answers, config, originals, encoding)
     else:
-        _write_table(path, form, [_labelled(row, answer, config, form) for row, answer in zip(rows, answers)])
+        _write_table(path, form, [labelled(row, answer, config, form) for row, answer in zip(rows, answers)])
 
 
-def _labelled(row: Mapping[str, Any], answer: Mapping[str, Any], config: Config | None, form: str) -> dict[str, Any]:
+def labelled(row: Mapping[str, Any], answer: Mapping[str, Any], config: Config | None, form: str) -> dict[str, Any]:
     """Returns a row with the columns of training."""
     options = load_task(config).options if config else None
     columns = load_task(config).input_columns() if config else {}

@@ -20,6 +20,7 @@ from official_bert import files
 
 SUFFIX = ".work"
 JOURNAL = ".journal"  # ends the names of files of results (see `journal`)
+BUSY = "another run is working here"
 LOCK, MADE_OF = "lock", "made_of.json"
 
 
@@ -71,7 +72,7 @@ class WorkFolder:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._file.close()
-                raise ValueError(f"{self.path}: another run is working here; wait for its end or give another name") from None
+                raise ValueError(f"{self.path}: {BUSY}; wait for its end or give another name") from None
             except OSError:  # a file system without locks
                 return
             if os.path.exists(path) and os.path.samestat(os.fstat(self._file.fileno()), os.stat(path)):
