@@ -13,7 +13,7 @@ from typing import Any
 
 from official_bert.archives import opened_zip
 from official_bert.data.tabular.encodings import head_of, text_lines
-from official_bert.files import open_bytes
+from official_bert.files import folder_of, is_folder, list_names, open_bytes
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
@@ -136,3 +136,17 @@ def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
                     yield number, row
     except (pyarrow.lib.ArrowException, OSError) as error:
         raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
+
+
+def neighbours(path: str) -> str:
+    """The files beside a missing file, for its error message."""
+    folder = folder_of(path) or "."
+    if not is_folder(folder):
+        return f" (there is no folder {folder} either)"
+    return f" (the folder holds {shown(list_names(folder))})"
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first dozen names for a message, long ones cut."""
+    short = [repr(name[:40]) for name in map(str, names[:12])]
+    return ", ".join(short) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"

@@ -18,15 +18,19 @@ from official_bert.data.table_files import (
     column_numbers,
     fasttext_rows,
     kind_by_content,
+    neighbours,
     parquet_objects,
     sheet_cells,
     suffix_of,
     texts_and_labels,
 )
+from official_bert.data.table_files import (
+    shown as shown,
+)
 from official_bert.data.tabular.companions import files_read, labels_beside
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.json_text import JSON_ROWS, begun, checked_object, parsed, parsed_whole
-from official_bert.files import folder_of, is_file, is_folder, list_names
+from official_bert.files import is_file, is_folder
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
@@ -129,7 +133,7 @@ def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = ()
     if isinstance(path, Rows):
         _fill_from_objects(table, enumerate(path.values), optional)
     elif not is_file(path):
-        raise ValueError(f"{path}: " + ("expected a file, got a folder" if is_folder(path) else f"no such file{_neighbours(path)}"))
+        raise ValueError(f"{path}: " + ("expected a file, got a folder" if is_folder(path) else f"no such file{neighbours(path)}"))
     elif (kind := format_of(path, wanted, delimiter, encoding, bool(names) or not header) if form == "auto" else form) in OBJECTS:
         source, objects = objects_in(path, kind, encoding)
         table = dataclasses.replace(table, path=source)
@@ -295,20 +299,6 @@ def _at_key(values: Mapping[str, Any], name: str) -> Any:
         return values[name]
     first, _, rest = name.partition(".")
     return _at_key(values[first], rest)
-
-
-def _neighbours(path: str) -> str:
-    """The files beside a missing file, for its error message."""
-    folder = folder_of(path) or "."
-    if not is_folder(folder):
-        return f" (there is no folder {folder} either)"
-    return f" (the folder holds {shown(list_names(folder))})"
-
-
-def shown(names: Sequence[str]) -> str:
-    """The first dozen names for a message, long ones cut."""
-    short = [repr(name[:40]) for name in map(str, names[:12])]
-    return ", ".join(short) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"
 
 
 def spelled(separator: str) -> str:
