@@ -7,7 +7,18 @@ import types
 
 import keras
 
-from official_bert.layers import attention, crf, embeddings, heads, layer_mixing, layer_norm, relative_positions, transformer
+from official_bert.layers import (
+    attention,
+    convolution,
+    crf,
+    embeddings,
+    heads,
+    layer_mixing,
+    layer_norm,
+    pooler,
+    relative_positions,
+    transformer,
+)
 from official_bert.models import (
     bi_encoder,
     classifier,
@@ -21,8 +32,8 @@ from official_bert.models import (
 from official_bert.tasks.tagging import word_tagger
 
 MODULES: tuple[types.ModuleType, ...] = (
-    attention, bi_encoder, classifier, crf, embeddings, encoder, heads, layer_mixing, layer_norm, pretrainer, relative_positions,
-    replaced_tokens, span_predictor, sparse_encoder, tagger, transformer, word_tagger)
+    attention, bi_encoder, classifier, convolution, crf, embeddings, encoder, heads, layer_mixing, layer_norm, pooler, pretrainer,
+    relative_positions, replaced_tokens, span_predictor, sparse_encoder, tagger, transformer, word_tagger)
 if keras.backend.backend() == "tensorflow":
     from official_bert.training import optimization
 
