@@ -5,7 +5,7 @@ when its oldest task has waited `batch_timeout_micros` and a thread is free; so 
 `batch_queue` chooses its tasks.
 
 Unlike TF Serving: tasks of other inner shapes form batches of their own (there they are refused unless padding is on);
-padding is with 0 and "" (there with the first value); a batch that fails runs again in halves, so that only the guilty
+padding is with 0 along the last axis of numbers (there along all axes, with the first value); a batch that fails runs again in halves, so that only the guilty
 request gets the error; a batch is also bounded by its elements, not by rows alone.
 """
 
@@ -86,8 +86,8 @@ class Batcher:
 
     async def _enqueue(self, key: Hashable, inputs: Arrays, size: int, run: Run, deadline: float | None,
                        parameters: BatchingParameters, trim: Trim | None = None) -> tuple[dict[str, np.ndarray], int]:
-        inner = () if parameters.pad_variable_length_inputs else tuple(
-            (name, array.shape[1:]) for name, array in sorted(inputs.items()))
+        inner = tuple((name, _unpadded_shape(array) if parameters.pad_variable_length_inputs else array.shape[1:])
+                      for name, array in sorted(inputs.items()))
         queue = self._queues.get((key, inner))
         if queue is None:
             queue = self._queues[key, inner] = BatchQueue(parameters, self.limits, self.run_cost)
@@ -239,6 +239,14 @@ def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Batc
     ends = np.cumsum(sizes)
     answers = [{name: array[end - size:end] for name, array in outputs.items()} for size, end in zip(sizes, ends)]
     return [task.trim(task.inputs, answer) if task.trim else answer for task, answer in zip(tasks, answers)]
+
+
+def _unpadded_shape(array: np.ndarray) -> tuple[int, ...]:
+    """Returns the axes within a row that are not padded: all but the last of numbers, and all of strings.
+
+    A 0 behind the ids of a text is masked; a choice of 0 or "" among a text's choices would get a share of their probability.
+    """
+    return array.shape[1:] if array.dtype == object else array.shape[1:-1]
 
 
 def join(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -75,6 +75,15 @@ def decoded(text, odds=0.0, best=None, probability=0.5):
     return Decoded(text, (Answer(text, probability, 0.0, 0.0),), odds, text if best is None else best)
 
 
+def test_the_length_of_an_answer_without_spaces_is_that_of_its_basic_split():
+    texts = {"chinese": "布尔诺市", "mixed": "1984年", "english": "Brno"}
+    articles = [{"paragraphs": [{"context": "", "qas": [
+        {"id": key, "question": "?", "answers": [{"text": text, "answer_start": 0}]} for key, text in texts.items()]}]}]
+    found = by_name(questions.examine(articles, {key: decoded(text) for key, text in texts.items()}, version_2=False))
+    assert {name: row["questions"] for name, row in found["answer_length"].values.items()} == {
+        "1 word": 1, "2 words": 1, "3 to 5 words": 1}
+
+
 def test_questions():
     def question(key, *answers):
         return {"id": key, "question": f"{key}?", "answers": [{"text": text, "answer_start": 0} for text in answers]}

@@ -197,6 +197,22 @@ def test_other_inner_shapes_get_batches_of_their_own_or_are_padded():
     assert answers[0]["y"].tolist() == [[2, 2, 2, 0, 0]] * 2 and answers[1]["y"].tolist() == [[2] * 5]
 
 
+@pytest.mark.parametrize("shapes", [[(2, 2, 3), (1, 3, 5), (1, 2, 7)], [(2, 2), (1, 3), (1, 2)]])
+def test_choices_are_not_padded_because_each_gets_a_share_of_the_probability(shapes):
+    """A model of choices [B,C,S], or of texts [B,C]: each choice is as likely as the others, whatever it says."""
+    class Choices(Model):
+        def __call__(self, inputs, deadline):
+            rows, choices = inputs["x"].shape[:2]
+            self.sizes.append(rows)
+            return {"y": np.full((rows, choices), 1 / choices)}
+    requests = [np.ones(shape, int) if len(shape) == 3 else np.full(shape, b"a", object) for shape in shapes]
+    model = Choices()
+    answers = serve({"batch_timeout_micros": 50_000, "pad_variable_length_inputs": True}, requests, model)
+    for (rows, choices, *_), answer in zip(shapes, answers):
+        np.testing.assert_array_equal(answer["y"], np.full((rows, choices), 1 / choices))
+    assert sorted(model.sizes) == [1, 3]  # those of two choices share a batch
+
+
 def test_outputs_that_have_no_rows_are_run_one_by_one():
     answers = serve({"batch_timeout_micros": 50_000}, [np.arange(2), np.arange(3)],
                     type("Sum", (Model,), {"__call__": lambda self, inputs, deadline: {"y": inputs["x"].sum()}})())
