@@ -5,8 +5,9 @@ when its oldest task has waited `batch_timeout_micros` and a thread is free; so 
 `batch_queue` chooses its tasks.
 
 Unlike TF Serving: tasks of other inner shapes form batches of their own (there they are refused unless padding is on);
-padding is with 0 along the last axis of numbers (there along all axes, with the first value); a batch that fails runs again in halves, so that only the guilty
-request gets the error; a batch is also bounded by its elements, not by rows alone.
+padding is with 0 along the last axis of numbers (there along all axes, also of strings, with the first value); a batch that
+fails runs again in halves, so that only the guilty request gets the error; a batch is also bounded by its elements, not by
+rows alone.
 """
 
 import asyncio
