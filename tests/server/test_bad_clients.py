@@ -265,7 +265,7 @@ def test_a_silent_connection_is_closed(impatient, sent):
         began = time.monotonic()
         while connection.recv(1000):
             pass
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9  # a second or two; 15 by default
 
 
 def test_half_sent_bodies_take_no_places_and_end(impatient):
@@ -346,11 +346,11 @@ def test_it_stops_in_time_whatever_clients_do(demo_root):
         with made_serving.embedded(options_for(demo_root, drain_seconds=1.0)) as running:
             for sent in (b"", header(10)[:-3], header(100) + b"{"):
                 stack.enter_context(connect(running)).sendall(sent)
-            work = json.dumps({"signature_name": "work", "instances": [{"steps": 10_000_000}]}).encode()
+            work = json.dumps({"signature_name": "work", "instances": [{"steps": 200_000_000}]}).encode()
             stack.enter_context(connect(running)).sendall(header(len(work)) + work)
             made_serving.wait_for(lambda: running.server.handler.in_flight == 1)
             began = time.monotonic()
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 10  # the model has work for minutes
 
 
 def test_grpc_connections_are_counted_and_must_say_something(impatient):
@@ -365,7 +365,7 @@ def test_grpc_connections_are_counted_and_must_say_something(impatient):
                 while data := connection.recv(1000):
                     received += data
             refused_at_once += not received
-        assert refused_at_once == 4 and time.monotonic() - began < 5
+        assert refused_at_once == 4 and time.monotonic() - began < 9
     with grpc.insecure_channel(impatient.target) as channel:
         request = predict_pb2.PredictRequest(inputs={"text": tf.make_tensor_proto(["abc"])})
         request.model_spec.name = "demo"

@@ -182,17 +182,22 @@ def test_enough_work_does_not_wait_for_the_timeout_and_its_neighbours_leave_the_
         batches.append([len(text) for text in inputs["text"]])
         return {"y": np.arange(len(inputs["text"]))}
 
+    async def until(condition):
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0)
+
     async def main():
         batcher = Batcher(BatchingParameters(batch_timeout_micros=20_000_000, num_batch_threads=1), Metrics(), run_cost=RUN_COST)
         await asyncio.wait_for(asyncio.gather(*(batcher.answer("key", texts(length), model) for length in [40] * 4)), 10)
         gate.clear()
         first = [asyncio.ensure_future(batcher.answer("key", texts(length), model)) for length in [40] * 4]
-        await asyncio.sleep(0.02)
+        await until(batcher._free_threads.locked)
         gone, *others = [asyncio.ensure_future(batcher.answer("key", texts(length), model)) for length in (5, 40, 6, 39, 40, 41)]
-        await asyncio.sleep(0.02)
-        gone.cancel()
-        await asyncio.sleep(0.02)
+        await until(lambda: sum(queue.rows for queue in batcher._queues.values()) == 6)
         (queue,) = batcher._queues.values()
+        gone.cancel()
+        await until(lambda: queue.rows == 5)
         assert queue.rows == 5 and queue.work == 40 + 6 + 39 + 40 + 40
         gate.set()
         await asyncio.gather(*first, *others[:1], *others[2:])

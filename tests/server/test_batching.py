@@ -107,9 +107,10 @@ def test_a_deadline_that_passes_in_the_queue_or_in_the_model_has_its_own_status_
 
     async def main():
         batcher = Batcher(BatchingParameters(num_batch_threads=1), Metrics())
-        soon = asyncio.get_running_loop().time() + 0.05
+        soon = asyncio.get_running_loop().time() + 0.3
         first = asyncio.ensure_future(batcher.answer("key", {"x": np.arange(1)}, model, soon))
-        await asyncio.sleep(0.01)
+        while not batcher._free_threads.locked():  # until it runs
+            await asyncio.sleep(0)
         second = asyncio.ensure_future(batcher.answer("key", {"x": np.arange(2)}, model, soon))
         answers = await asyncio.gather(first, second, return_exceptions=True)
         model.gate.set()
@@ -175,9 +176,10 @@ def test_tasks_of_clients_that_went_away_do_not_run():
     model = Model()
 
     async def main():
-        batcher = Batcher(BatchingParameters(batch_timeout_micros=50_000), Metrics())
+        batcher = Batcher(BatchingParameters(batch_timeout_micros=200_000), Metrics())
         gone = asyncio.ensure_future(batcher.answer("key", {"x": np.arange(5)}, model))
-        await asyncio.sleep(0.005)
+        while not batcher._queues:
+            await asyncio.sleep(0)
         gone.cancel()
         check([np.arange(2)], [await batcher.answer("key", {"x": np.arange(2)}, model)])
         batcher.close()

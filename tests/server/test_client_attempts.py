@@ -150,9 +150,9 @@ def drip(handler):
 def test_one_deadline_holds_over_all_attempts_and_for_an_answer_that_drips(scripted):
     scripted.script = lambda handler: handler.answer(503, b'{"error": "full"}') if len(scripted.times) < 3 else drip(handler)
     started = time.perf_counter()
-    with RestClient(scripted.url, "m", timeout=1.0) as client, pytest.raises(ServingError, match="DEADLINE_EXCEEDED: .* 1 s"):
+    with RestClient(scripted.url, "m", timeout=1.5) as client, pytest.raises(ServingError, match=r"DEADLINE_EXCEEDED: .* 1\.5 s"):
         client.predict([{"x": 1}])
-    assert 0.9 < time.perf_counter() - started < 2 and len(scripted.times) == 3
+    assert 1.4 < time.perf_counter() - started < 8 and len(scripted.times) == 3
 
 
 @pytest.mark.parametrize("make", [lambda: {"repeat_lost": False}, lambda: {"repeat_lost": True}])
@@ -172,12 +172,13 @@ def test_retry_after_is_obeyed_within_the_deadline(scripted):
                                        handler.answer(503, b'{"error": "full"}', Retry_After="1"))
     with RestClient(scripted.url, "m") as client:
         assert client.predict([{"x": 1}]) == [{"y": 1}]
-    assert 1 <= scripted.times[1] - scripted.times[0] < 3
+    assert 1 <= scripted.times[1] - scripted.times[0] < 10
     scripted.times.clear()
+    scripted.script = lambda handler: handler.answer(503, b'{"error": "full"}', Retry_After="30")
     started = time.perf_counter()
-    with RestClient(scripted.url, "m", timeout=0.9) as client, pytest.raises(ServingError, match="UNAVAILABLE: full") as caught:
+    with RestClient(scripted.url, "m", timeout=20) as client, pytest.raises(ServingError, match="UNAVAILABLE: full") as caught:
         client.predict([{"x": 1}])  # the next attempt could not begin in time: no use in waiting
-    assert caught.value.retry_after == 1 and len(scripted.times) == 1 and time.perf_counter() - started < 0.8
+    assert caught.value.retry_after == 30 and len(scripted.times) == 1 and time.perf_counter() - started < 10
 
 
 def test_retry_after_may_be_a_date():

@@ -40,7 +40,7 @@ def test_a_stopped_run_leaves_nothing_and_can_be_repeated(root, tmp_path, number
         process.send_signal(number)
         begin = time.monotonic()
         errors = process.communicate(timeout=60)[1]
-        assert time.monotonic() - begin < 3 and process.returncode and "Traceback" not in errors
+        assert time.monotonic() - begin < 6 and process.returncode and "Traceback" not in errors
         assert not list((tmp_path / "out").iterdir())
     subprocess.run(command, check=True, capture_output=True)
     assert (tmp_path / "out/vocab.txt").read_bytes() == whole

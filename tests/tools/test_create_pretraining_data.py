@@ -222,7 +222,7 @@ def test_a_stopped_run_leaves_its_work_folder_and_goes_on_from_it(create, tmp_pa
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1 and "stopped by" in errors and "Traceback" not in errors
-    assert time.monotonic() - begin < 3  # two seconds, and one for a busy machine
+    assert time.monotonic() - begin < 6  # two seconds, and more for a busy machine
     assert [path.name for path in tmp_path.iterdir()] == ["out.work"]
     with pytest.raises(ValueError, match=r"out\.work: holds the finished work of a stopped run with another --dupe_factor"):
         create(*small(tmp_path))

@@ -116,7 +116,7 @@ def test_a_stopped_run_leaves_its_work_folder_at_most_and_goes_on(root, tmp_path
     begin = time.monotonic()
     running.send_signal(signal.SIGTERM)
     _, errors = running.communicate(timeout=60)
-    assert time.monotonic() - begin < 3  # two seconds, and one for a busy machine
+    assert time.monotonic() - begin < 6  # two seconds, and more for a busy machine
     assert running.returncode == 1 and "error: stopped by SIGTERM; no output was written" in errors and "Traceback" not in errors
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["c.txt.work"]
     long_source.write_text("\n".join(corpus_rows(20)))

@@ -206,7 +206,10 @@ def library_settings(definition: Definition) -> dict[str, Any]:
     files, where = definition.files, definition.where
     if tokenizer_files.JSON_FILE in files:
         settings = json.loads(files[tokenizer_files.JSON_FILE])
-        _check_settings(settings, definition)
+        try:
+            _check_settings(settings, definition)
+        except (TypeError, AttributeError, LookupError) as error:  # a number for a section, and the like
+            raise ValueError(f"{where}: {tokenizer_files.JSON_FILE}: expected the settings of a tokenizer: {error}") from None
         return settings | {"added_tokens": settings.get("added_tokens") or []}
     if not {tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE} <= set(files):
         raise ValueError(f"{where}: expected {tokenizer_files.JSON_FILE}, or {tokenizer_files.VOCAB_JSON} with "

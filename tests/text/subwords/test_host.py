@@ -174,6 +174,15 @@ def test_a_tokenizer_json_with_another_step_is_refused(tmp_path):
         loading.load(folder)
 
 
+@pytest.mark.parametrize("changes", [{"normalizer": True}, {"pre_tokenizer": True}, {"pre_tokenizer": 5}, {"model": "BPE"}])
+def test_a_tokenizer_json_whose_sections_are_none_is_refused(tmp_path, changes):
+    folder = made_tokenizers.write(tmp_path, "roberta")
+    values = json.loads((tmp_path / "tokenizer.json").read_text()) | changes
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="tokenizer.json"):
+        loading.load(folder)
+
+
 def test_more_rows_than_tokens_are_legal_and_fewer_are_refused(tmp_path, tokenizer):
     loading.check_rows(tokenizer.vocab_file, tokenizer.size + 35)
     with pytest.raises(ValueError, match=f"vocab_size = {tokenizer.size - 1} entries, got {tokenizer.size}"):
