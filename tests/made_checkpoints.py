@@ -27,7 +27,7 @@ HEADS = {"": make_encoder, "pretraining": Pretrainer.make, "classifier": lambda 
 
 FAMILY = pathlib.Path(__file__).parent / "golden" / "family"
 CLASSES = {"roberta": "RobertaForMaskedLM", "xlm_roberta": "XLMRobertaForMaskedLM", "mpnet": "MPNetForMaskedLM",
-           "albert": "AlbertForPreTraining"}
+           "albert": "AlbertForPreTraining", "modernbert": "ModernBertForMaskedLM"}
 
 
 def write_relative(folder: pathlib.Path, kind: str, rows: int = 1300, positions: int = 130) -> str:

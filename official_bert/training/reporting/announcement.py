@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures
+from official_bert.layers.visibility import LONG
 from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
@@ -147,15 +148,21 @@ def activation_bytes(config: Config, rows: int, length: int) -> int:
     Of each token and layer: queries, keys, values, what attention and feed-forward network read and give before and after
     dropout and LayerNorm (11 times the hidden size), the inner values before and after the activation, and for each head a row of
     attention weights before and after dropout. With `recompute=True` a layer keeps its input only, and one layer is there as a whole; with
-    "attention" it keeps everything but the attention weights.
+    "attention" it keeps everything but the attention weights. With a window, a row of weights is of three windows; those of long rows that
+    are computed by blocks are not kept.
     """
     model, training = config.model, config.training
     width = FLOAT32 if training.precision == "float32" else 2
     tokens = rows * length
-    weights = tokens * 2 * model.num_attention_heads * length * width
-    layer = tokens * (11 * model.hidden_size + 2 * model.intermediate_size) * width + weights
-    again = {False: 0, True: layer, "attention": weights}[training.recompute]  # of a layer, in the backward pass
-    kept = model.num_hidden_layers * (tokens * model.hidden_size * width if training.recompute is True else layer - again)
+    in_blocks = length > LONG and not (model.relative_buckets or model.position_buckets)
+    windows = [model.window_of_layer(index) for index in range(model.num_hidden_layers)]
+    keys = [min(3 * window, length) if window else 0 if in_blocks else length for window in windows]
+    weights = [tokens * 2 * model.num_attention_heads * count * width for count in keys]
+    inner = (3 if model.feed_forward == "gated" else 2) * model.intermediate_size
+    layer = tokens * (11 * model.hidden_size + inner) * width
+    again = {False: 0, True: layer + max(weights), "attention": max(weights)}[training.recompute]  # of a layer, in the backward pass
+    kept = sum(tokens * model.hidden_size * width if training.recompute is True else layer + (0 if training.recompute else count)
+               for count in weights)
     predictions = length if config.options.get("objective") == "next_token" else int(config.options.get("max_predictions_per_seq", 0))
     heads = rows * predictions * model.vocab_size * 2 * FLOAT32
     return int(kept + again + heads)
