@@ -185,7 +185,7 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
                          "expected ours or hugging_face")
     with written_folder(folder) as temporary:
         # HDF5 ends the whole process if the disk is full.
-        check_disk({temporary: sum(weight.nbytes for weight in model.weights.values())}, f"the checkpoint {folder}")
+        check_disk({os.path.dirname(temporary): sum(weight.nbytes for weight in model.weights.values())}, "the checkpoint")
         return module_of(name).write(model, temporary)
 
 

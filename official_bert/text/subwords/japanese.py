@@ -32,6 +32,8 @@ class JapaneseTokenizer(WordPieceTokenizer):
             if (value := definition.config.get(key, "basic" if key == "word_tokenizer_type" else None)) not in computed:
                 raise ValueError(f"{vocab_file}: {key}: {value!r} is not computed here; expected {computed[0]!r}")
         options = definition.config.get("mecab_kwargs") or {}
+        if not isinstance(options, dict) or options.get("mecab_option"):  # which may name files for MeCab to load
+            raise ValueError(f"{vocab_file}: mecab_kwargs: expected no mecab_option, got {str(options)[:80]}")
         self._characters = definition.config.get("subword_tokenizer_type") == "character"
         self._normalizes, self._lower = bool(options.get("normalize_text", True)), self.do_lower_case or bool(options.get("do_lower_case"))
 
@@ -90,4 +92,4 @@ def _tagger(options: dict[str, Any], where: str) -> Any:
     if name not in DICTIONARIES:
         raise ValueError(f"{where}: mecab_kwargs.mecab_dic: expected one of {', '.join(DICTIONARIES)}, got {name!r}")
     folder = importlib.import_module(name).DICDIR
-    return fugashi.GenericTagger(f'-d "{folder}" -r "{os.path.join(folder, "mecabrc")}" {options.get("mecab_option") or ""}')
+    return fugashi.GenericTagger(f'-d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')

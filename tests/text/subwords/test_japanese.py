@@ -47,7 +47,9 @@ def test_a_mark_belongs_to_the_character_that_it_changes(tmp_path):
 def test_it_is_not_exported_and_other_words_than_mecabs_are_refused(tmp_path):
     with pytest.raises(ValueError, match="MeCab's words have no form in TensorFlow"):
         load_graph(write(tmp_path))
-    for change, told in (({"word_tokenizer_type": "sudachi"}, "word_tokenizer_type: 'sudachi' is not computed here; expected 'mecab'"),
+    for change, told in (({"mecab_kwargs": {"mecab_option": "-u /tmp/theirs.dic"}}, "mecab_kwargs: expected no mecab_option, got"),
+                         ({"mecab_kwargs": ["a"]}, "mecab_kwargs: expected no mecab_option, got"),
+                         ({"word_tokenizer_type": "sudachi"}, "word_tokenizer_type: 'sudachi' is not computed here; expected 'mecab'"),
                          ({"subword_tokenizer_type": "sentencepiece"}, "subword_tokenizer_type: 'sentencepiece' is not computed here")):
         with pytest.raises(ValueError, match=told):
             loading.load(write(tmp_path, **change))
