@@ -94,7 +94,7 @@ def run_ours(seed: int) -> dict:
             marks.setdefault(line.split(" ")[0].strip(":\n"), time.monotonic())
             name, equals, value = line.strip().partition(" = ")
             if equals:
-                found[name] = float(value)
+                found[name] = float(value.removesuffix(" %")) / (100.0 if value.endswith(" %") else 1.0)
     if process.returncode:
         sys.exit(f"error: run_finetuning ended with status {process.returncode}")
     shutil.rmtree(folder)

@@ -31,6 +31,16 @@ from absl import logging as absl_logging
 
 ROOT = pathlib.Path(__file__).parent.parent
 SECONDS = 300  # that a process may take
+
+
+def printed_metrics(text: str) -> dict[str, float]:
+    """Returns the metrics among printed lines, shares from 0 to 1: `accuracy = 89.20 %`."""
+    found = {}
+    for name, _, value in (line.partition(" = ") for line in text.splitlines() if " = " in line):
+        found[name] = float(value.removesuffix(" %")) / (100 if value.endswith(" %") else 1)
+    return found
+
+
 # Progress, on standard error. Every other line there is a surprise, unless a story names it.
 PROGRESS = (
     r"",

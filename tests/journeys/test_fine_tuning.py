@@ -160,7 +160,7 @@ def test_a_search_predicts_evaluates_and_exports_with_its_best_run(tuner):
 
     evaluated = tuner.types(f"{tune} --task=classification --nodo_train --eval_file=dev.csv --predict_file=new.csv --output_dir=search")
     accuracy = records["runs"][records["best"]]["metrics"]["accuracy"]
-    assert f"accuracy = {accuracy:.5f}" in evaluated.out and (tuner.folder / best / "predictions.tsv").read_text() == written
+    assert f"accuracy = {100 * accuracy:.2f} %" in evaluated.out and (tuner.folder / best / "predictions.tsv").read_text() == written
     answer = tuner.types(f"{PREDICT} --task=classification --model=search 'the ferry in three'").out
     assert answer.splitlines()[1].split()[0] in ("boat", "music")
     tuner.types("python -m official_bert.run_export --checkpoint=search --output=exported --warmup_batch_sizes=1")

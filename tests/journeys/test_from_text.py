@@ -69,7 +69,7 @@ def test_from_a_csv_to_predictions_to_an_export(pretrained, person):
                         f"--predict_file=new.csv --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/sounds "
                         "--cache_dir=cache --set=options.text_column=heard --set=options.label_column=place "
                         "--set=options.max_seq_length=48 --set=training.eval_epochs=5 --learning_rate=3e-3 --num_train_epochs=20")
-    assert "accuracy = 1.00000" in done.out
+    assert "accuracy = 100.00 %" in done.out
     with open(person.folder / "runs/sounds/predictions.tsv", encoding="utf-8", newline="") as file:
         by_training = list(csv.DictReader(file, delimiter="\t"))
     assert [row["prediction"] for row in by_training] == ["wild" if wild else "farm" for _, wild in new]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import yaml
-from commands import SERVE, ask
+from commands import SERVE, ask, printed_metrics
 from made_finetuning import make_config
 
 import official_bert
@@ -41,7 +41,7 @@ def write_files(folder):
 
 def metrics_of(done):
     """Reads the metrics that an evaluation prints."""
-    return {name: float(value) for name, _, value in (line.partition(" = ") for line in done.out.splitlines()) if value}
+    return printed_metrics(done.out)
 
 
 @pytest.mark.slow

@@ -48,12 +48,12 @@ def test_a_task_of_ones_own_goes_through_every_command(project):
     said = command(project, "run_finetuning", "--task=my_project.questions", "--data_dir=lines", "--bert_config_file=bert_config.json",
                    "--vocab_file=vocab.txt", "--output_dir=run", "--max_seq_length=16", "--train_batch_size=16", "--learning_rate=1e-2",
                    "--num_train_epochs=6", "--cache_dir=", "--predict_file=new.txt")
-    assert "accuracy = 1.00000" in said
+    assert "accuracy = 100.00 %" in said
     assert (project / "run" / "answers.txt").read_text() == "statement\nquestion\n"
     assert "task: my_project.questions\n" in (project / "run" / "config.yaml").read_text()
     again = command(project, "run_finetuning", "--task=my_project.questions", "--do_train=false", "--data_dir=lines", "--output_dir=run",
                     "--cache_dir=")
-    assert "accuracy = 1.00000" in again
+    assert "accuracy = 100.00 %" in again
     asked = command(project, "run_predict", "--task=my_project.questions", "--model=run", "was her neighbour", "that her neighbour")
     assert [line.split()[0] for line in asked.splitlines()[1::2]] == ["question", "statement"]
     command(project, "run_export", "--task=my_project.questions", "--checkpoint=run", "--output=exported")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
-from commands import run_here
+from commands import printed_metrics, run_here
 from made_finetuning import make_config, resolve
 
 from official_bert.config import to_dict
@@ -116,8 +116,7 @@ def test_a_sparse_model_is_trained_exported_and_asked_by_commands(tmp_path, monk
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(to_dict(config)))
     done = run_here("-m", "official_bert.run_finetuning", "--config=run.yaml", "--data_dir=.", "--output_dir=run", "--cache_dir=")
     assert done.returncode == 0, done.stderr
-    measured = {name: float(value) for name, value in (line.split(" = ") for line in done.stdout.splitlines() if " = " in line)}
-    assert measured["mrr_at_10"] > 0.7, done.stdout  # chance: 0.26
+    assert printed_metrics(done.stdout)["mrr_at_10"] > 0.7, done.stdout  # chance: 0.26
     assert run_here("-m", "official_bert.run_export", "--checkpoint=run", "--output=models/sparse", "--top_k=64").returncode == 0
     answer = Predictor("models/sparse")("the river")
     assert len(answer["ids"]) == len(answer["weights"]) > 0 and answer["weights"] == sorted(answer["weights"], reverse=True)
