@@ -48,8 +48,19 @@ def test_the_form_of_the_input_is_that_of_the_output_if_their_names_end_alike(tm
     source = str(tmp_path / "in.ann")
     assert files_of("b.ann", "", source) == files_of("b.txt", "brat", "") == ["b.txt", "b.ann"]
     assert files_of("b.jsonl", "", source) == files_of("b.jsonl", "outputs", source) == ["b.jsonl"]
+    with pytest.raises(ValueError, match="--output_file=b.jsonl: expected NAME.ann for a document of brat"):
+        files_of("b.jsonl", "brat", source)
     with pytest.raises(ValueError, match="--output_file=.*: expected a new or empty folder"):
         files_of(str(tmp_path), "brat", source)
+
+
+def test_lists_in_lines_are_written_as_lines(tmp_path):
+    originals = [[text, {"entities": [], "cats": {"a": 1}}] for text in TEXTS]
+    for name, count in (("a.jsonl", 3), ("a.json", 1)):
+        write_answers(str(tmp_path / name), "spacy", [{"text": text} for text in TEXTS], ENTITIES, None, originals)
+        text = (tmp_path / name).read_text()
+        rows = [json.loads(line) for line in text.splitlines()] if count == 3 else json.loads(text)
+        assert rows[0] == [TEXTS[0], {"entities": [[0, 3, "PER"], [13, 17, "LOC"]], "cats": {"a": 1}}] and len(rows) == 3
 
 
 def test_forms_that_cannot_hold_the_answers_are_refused():

@@ -11,6 +11,7 @@ from typing import Any
 
 from official_bert.config import Config
 from official_bert.data.table_files import suffix_of
+from official_bert.data.tables import SUFFIXES
 from official_bert.data.tabular.companions import annotations_of
 from official_bert.data.tagged import brat, span_forms
 from official_bert.data.tagged.span_forms import Reading, Span
@@ -49,6 +50,8 @@ def files_of(path: str, form: str, source: str) -> list[str]:
     """
     if form != BRAT and (form or not annotations_of(source) or not ends_alike(source, path)):
         return [path]
+    if suffix_of(path) in (*SUFFIXES, ".conll", ".xlsx") and not brat.files_written(path):
+        raise ValueError(f"--output_file={path}: expected NAME.ann for a document of brat, or a new folder for several")
     if not (files := brat.files_written(path)):
         require_new_folder(path, "--output_file")
     return files
@@ -96,7 +99,7 @@ def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], ans
         written = [kind.write(row, *record) for row, record in zip(originals, records)] if originals else [
             kind.convert(row, *record) for row, record in zip(kept, records)]
         with written_whole(path) as file:
-            if form in span_forms.LISTS:
+            if form in span_forms.LISTS and not (originals and suffix_of(path) == ".jsonl"):  # which was read as lines
                 file.write(json.dumps(written, ensure_ascii=False, indent=1) + "\n")
             else:
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in written)

@@ -239,7 +239,8 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
     if absent:
         raise ValueError(f"{model.origin}: missing: {theirs(absent)}")
     if model.unknown or extra:
-        raise ValueError(f"{model.origin}: left over, with no place in a BERT model: {theirs([*extra, *model.unknown])}")
+        raise ValueError(f"{model.origin}: left over, with no place in a BERT model: {theirs([*extra, *model.unknown])}; "
+                         "tools/convert_checkpoint.py --drop=NAMES (a regular expression) leaves them out")
     if wrong := misfits(model, variables):
         raise ValueError(f"{model.origin}: {_some([misfit.describe() for misfit in wrong], '; ')}")
 
