@@ -129,6 +129,23 @@ def attend_in_turn(q, k, v, mask_of, dropout: Dropout, training):
     is done: otherwise TensorFlow would run the same product of all blocks first. The backward pass makes the weights again.
     """
     edges = _edges(q, k)
+    if isinstance(edges[-1], int) or training:
+        return _attend_between(edges, q, k, v, mask_of, dropout, training)
+    # In exported graphs each block has a row, because XNNPACK takes no empty tensors: the last blocks begin before the end of those before.
+    count = edges[-1]
+    rows = (count + 7) // 8
+    starts = [ops.minimum(number * rows, count - rows) for number in range(8)]
+    parts: list = []
+    for start in starts:
+        with tf.control_dependencies(parts[-1:]) if USED else contextlib.nullcontext():
+            parts.append(_attend_between([0, rows], q[:, :, start:start + rows], k, v,
+                                         lambda first, last, start=start: mask_of(start, start + rows), dropout, False))
+    number = ops.arange(count) // rows
+    return ops.take(ops.concatenate(parts, axis=2), number * rows + ops.arange(count) - ops.minimum(number * rows, count - rows), axis=2)
+
+
+def _attend_between(edges, q, k, v, mask_of, dropout, training):
+    """`attend_in_turn` for blocks of queries between neighbouring edges."""
     seeds = [dropout.seed_generator.next() for _ in edges[1:]] if training and dropout.rate and USED else [None] * (len(edges) - 1)
 
     def weights(q, k, number):
@@ -154,18 +171,18 @@ def attend_in_turn(q, k, v, mask_of, dropout: Dropout, training):
     @tf.custom_gradient
     def attended(q, k, v):
         def gradient(upstream):
-            of_q, of_k, of_v = [], tf.zeros_like(k), tf.zeros_like(v)
+            of_q, of_k, of_v = [], tf.zeros_like(k, tf.float32), tf.zeros_like(v, tf.float32)  # sums over all blocks
             for number, _ in enumerate(seeds):
                 with tf.control_dependencies([*of_q[-1:], of_k, of_v]):
                     part = slice(edges[number], edges[number + 1])
                     shares, mask, kept, used = weights(q, k, number)
-                    of_v += tf.matmul(used, upstream[:, :, part], transpose_a=True)
+                    of_v += _float(tf.matmul(used, upstream[:, :, part], transpose_a=True))
                     of_weights = tf.matmul(upstream[:, :, part], v, transpose_b=True)
                     run = _run if pays(shares) else lambda function, *tensors, **options: function(*tensors, **options)
                     of_scores = run(_softmax_gradient, of_weights, shares, mask, *kept, rate=dropout.rate, dtype=q.dtype)
-                    of_k += tf.matmul(of_scores, q[:, :, part], transpose_a=True)
+                    of_k += _float(tf.matmul(of_scores, q[:, :, part], transpose_a=True))
                     of_q.append(tf.matmul(of_scores, k))
-            return tf.concat(of_q, 2), of_k, of_v
+            return tf.concat(of_q, 2), tf.cast(of_k, k.dtype), tf.cast(of_v, v.dtype)
         return forward(q, k, v), gradient
     return attended(q, k, v)
 
@@ -174,6 +191,8 @@ def _edges(q, k) -> list:
     """The first query of each block, and the end; blocks of rows of unknown length are eighths of them."""
     batch, heads, count, _ = q.shape
     length = k.shape[2]
+    if count is not None and count <= 64:
+        return [0, count]
     if None in (count, length):
         count = ops.shape(q)[2]
         return [0, *((count * number + 7) // 8 for number in range(1, 8)), count]

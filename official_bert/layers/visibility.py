@@ -59,7 +59,8 @@ class Visibility:
 def windows_of(x, window):
     """Cuts rows x [B,S,...] into windows, the last one filled up: [B*K,W,...]."""
     length, rest = ops.shape(x)[1], ops.shape(x)[2:]
-    return ops.reshape(_padded(x, 0, -length % window), (-1, window, *rest))
+    count = (length + window - 1) // window * window  # no remainder of a negative number, which ONNX has of another sign
+    return ops.reshape(_padded(x, 0, count - length), (-1, window, *rest))
 
 
 def windows_around(x, window):
@@ -74,5 +75,5 @@ def windows_around(x, window):
 def _padded(x, before, behind):
     """Rows x [B,S,...] with zeros before and behind them."""
     shape = ops.shape(x)
-    sides = [ops.zeros((shape[0], count, *shape[2:]), x.dtype) for count in (before, behind)]
-    return ops.concatenate([sides[0], x, sides[1]], axis=1)
+    parts = [ops.zeros((shape[0], before, *shape[2:]), x.dtype)] if before else []
+    return ops.concatenate([*parts, x, ops.zeros((shape[0], behind, *shape[2:]), x.dtype)], axis=1)
