@@ -21,6 +21,7 @@ from official_bert.data.sources import BatchSource, ExampleSource
 from official_bert.data.tables import Rows, Source, digest
 from official_bert.files import exists, folder_of, is_file, real
 from official_bert.models import parts
+from official_bert.models.encoder import INPUTS
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
@@ -331,6 +332,20 @@ class TaskBase(abc.ABC):
     def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """The weights of the `losses` of a training batch, from the batch alone; by default the number of real rows."""
         return {name: tf.reduce_sum(batch["example_weights"]) for name in self.loss_names}
+
+    def make_batches(self, examples: Sequence[Mapping[str, np.ndarray]], training: bool = False, **more: Any) -> ExampleSource:
+        """Batches examples in memory; evaluation puts rows of similar length together, unless it evaluates only the first few.
+
+        `more` are arguments of `ExampleSource`.
+        """
+        settings = self.config.training
+        return ExampleSource(examples, settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
+                             self.buckets, by_length=not settings.eval_steps, **more)
+
+    def _row_spec(self, batch_size: int, *shape: int) -> dict[str, tf.TensorSpec]:
+        """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` has what lies between."""
+        return {name: tf.TensorSpec((batch_size, *shape, self.options.max_seq_length), tf.int32) for name in INPUTS} | {
+            "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Names, static shapes and types of a batch at its full length, as a TPU gets it."""

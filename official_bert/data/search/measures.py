@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from official_bert.reports.sections import Mistake, Section, mistakes_section
+
 DEPTH = 100  # of the rankings that are measured
 RECALLS = (1, 5, 10, 100)
 FIRST = 10  # places that nDCG and MRR look at
@@ -35,3 +37,10 @@ def measure(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, i
 def means(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns the mean of each measure over the queries."""
     return {name: float(np.mean([row[name] for row in measured])) for name in measured[0]}
+
+
+def worst_queries(queries: Sequence[str], measured: Sequence[dict[str, float]], answers: Sequence[str], first: Sequence[str]) -> Section:
+    """The queries with the lowest nDCG@10: the answer that was wanted, and the text that stands first."""
+    mistakes = [Mistake([query], answer, nearest, 1.0 - row["ndcg_at_10"])
+                for query, row, answer, nearest in zip(queries, measured, answers, first) if row["ndcg_at_10"] < 1.0]
+    return mistakes_section(mistakes, "1 - nDCG@10", name="worst_queries", title="The queries that fare worst")

@@ -26,8 +26,7 @@ from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_
 from official_bert.files import written_whole
 from official_bert.model_config import check_rate
 from official_bert.models.classifier import ChoiceClassifier
-from official_bert.models.encoder import INPUTS
-from official_bert.reports.sections import Mistake, Section, mistakes_section
+from official_bert.reports.sections import Section
 from official_bert.tasks.reranking.served import ServedReranker
 from official_bert.training import ranking_losses
 from official_bert.training.task import INSPECTOR, DataFiles, Predictions, Resolved, TaskBase
@@ -111,9 +110,7 @@ class Task(TaskBase):
     def batch_spec(self, batch_size):
         """Rows at their full length, with a negative for each column of them."""
         passages = 1 + (self.options.most_negatives or max(len(self.options.negative_columns), 1))
-        rows = {name: tf.TensorSpec((batch_size, passages, self.options.max_seq_length), tf.int32) for name in INPUTS}
-        return rows | {"labels": tf.TensorSpec((batch_size, passages), tf.float32),
-                       "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        return self._row_spec(batch_size, passages) | {"labels": tf.TensorSpec((batch_size, passages), tf.float32)}
 
     def best_metric(self):
         """nDCG@10."""
@@ -202,12 +199,9 @@ class Task(TaskBase):
 
     def _make_source(self, rows: Sequence[tuple[str, Sequence[str]]], extra: dict[str, np.ndarray], files: DataFiles,
                      training: bool = False) -> ExampleSource:
-        settings = self.config.training
         arrays = make_features([query for query, passages in rows for _ in passages], [text for _, passages in rows for text in passages],
                                self.tokenizer, self.options.max_seq_length, files.cache_dir)
-        return ExampleSource(ChoiceFeatures(TextFeatures(arrays), [len(passages) for _, passages in rows], extra),
-                             settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
-                             self.options.buckets, by_length=not settings.eval_steps)
+        return self.make_batches(ChoiceFeatures(TextFeatures(arrays), [len(passages) for _, passages in rows], extra), training)
 
     def served(self, model, options):
         return ServedReranker.make(self, model, options)
@@ -233,10 +227,10 @@ class Ranked:
     def examine(self, predictions: Predictions) -> list[Section]:
         """Returns the queries that fare worst."""
         rankings = self._rankings(predictions)
-        found = [Mistake([one.query], one.passages[max(one.grades, key=lambda place: one.grades[place])] if one.grades else "(not found)",
-                         one.passages[ranking[0]], 1.0 - row["ndcg_at_10"])
-                 for one, ranking, row in zip(self.candidates, rankings, self._measured(rankings)) if row["ndcg_at_10"] < 1.0]
-        return [mistakes_section(found, "1 - nDCG@10", name="worst_queries", title="The queries that fare worst")]
+        answers = [each.passages[max(each.grades, key=lambda place: each.grades[place])] if each.grades else "(not found)"
+                   for each in self.candidates]
+        first = [each.passages[ranking[0]] for each, ranking in zip(self.candidates, rankings)]
+        return [measures.worst_queries([each.query for each in self.candidates], self._measured(rankings), answers, first)]
 
     def _measured(self, rankings: Sequence[Sequence[int]]) -> list[dict[str, float]]:
         """Answers that are no candidates count as not found: they have negative numbers."""

@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,11 +12,9 @@ from official_bert.data.search import measures, neighbours
 from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
 from official_bert.files import written_whole
-from official_bert.reports.sections import Mistake, Section, mistakes_section
+from official_bert.reports.sections import Section
 from official_bert.tasks.retrieval import metrics
 from official_bert.training.task import Predictions
-
-BY = "1 - nDCG@10"
 
 
 def number_texts(rows: Sequence[Sequence[str]], missing: int = -1) -> np.ndarray:
@@ -26,13 +24,6 @@ def number_texts(rows: Sequence[Sequence[str]], missing: int = -1) -> np.ndarray
     for target, texts in zip(numbered, rows):
         target[:len(texts)] = [numbers.setdefault(text, len(numbers)) for text in texts]
     return numbered
-
-
-def worst_queries(queries: Sequence[str], measured: Sequence[dict[str, float]], answers: Sequence[str], first: Sequence[str]) -> Section:
-    """The queries with the lowest nDCG@10: the answer that was wanted, and the text that stands first."""
-    found = [Mistake([query], answer, nearest, 1.0 - row["ndcg_at_10"])
-             for query, row, answer, nearest in zip(queries, measured, answers, first) if row["ndcg_at_10"] < 1.0]
-    return mistakes_section(found, BY, name="worst_queries", title="The queries that fare worst")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +49,7 @@ class Pairs:
         numbers = self._numbers(rows)
         queries, nearest = metrics.nearest_rows(vectors, numbers)
         assert self.data.text_pair is not None
-        return [worst_queries([self.data.text[rows[row]] for row in queries], metrics.measured(vectors, numbers),
+        return [measures.worst_queries([self.data.text[rows[row]] for row in queries], metrics.measured(vectors, numbers),
                               [self.data.text_pair[rows[row]] for row in queries], [self.data.text_pair[rows[row]] for row in nearest])]
 
     def _numbers(self, rows: np.ndarray) -> np.ndarray:
@@ -98,13 +89,19 @@ class HeldOutCollection:
         """Returns the queries that fare worst."""
         rankings, passages = self._rankings(predictions), self.collection.passages
         best = [max(grades, key=lambda number: (grades[number], -number)) for grades in self.collection.relevant]
-        return [worst_queries(self.collection.queries, measures.measure(rankings, self.collection.relevant),
+        return [measures.worst_queries(self.collection.queries, measures.measure(rankings, self.collection.relevant),
                               [passages[number] for number in best], [passages[ranking[0]] for ranking in rankings])]
 
     def _rankings(self, predictions: Predictions) -> list[list[int]]:
+        """The numbers of the nearest passages of each query."""
+        return self._search(self._rows(predictions))
+
+    def _rows(self, predictions: Predictions) -> list[Mapping[str, np.ndarray]]:
         rows = self.source.in_order(predictions)
         if any(row is None for row in rows):
             raise ValueError(f"config.training.eval_steps: expected 0, because all passages of {self.collection.path} are searched")
-        vectors = np.stack([row["embedding"][0] for row in rows])  # type: ignore[index]
-        count = len(self.collection.queries)
+        return rows  # type: ignore[return-value]
+
+    def _search(self, rows: Sequence[Mapping[str, np.ndarray]]) -> list[list[int]]:
+        vectors, count = np.stack([row["embedding"][0] for row in rows]), len(self.collection.queries)
         return neighbours.nearest(vectors[:count], vectors[count:], measures.DEPTH)[1].tolist()

@@ -5,6 +5,7 @@ The loss of retrieval, on products, and a penalty that keeps weights few: the sq
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy.sparse
@@ -16,10 +17,9 @@ from official_bert.data.search import measures
 from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
 from official_bert.models.sparse_encoder import SparseEncoder
-from official_bert.reports.sections import Section
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
-from official_bert.tasks.retrieval.held_out import worst_queries
+from official_bert.tasks.retrieval.held_out import HeldOutCollection
 from official_bert.tasks.retrieval.served import ServedSparse
 from official_bert.training.task import DataFiles, Predictions
 
@@ -148,38 +148,26 @@ class Task(retrieval.Task):
 
 
 @dataclasses.dataclass(frozen=True)
-class Searched:
+class Searched(HeldOutCollection):
     """Queries that search all passages of a collection by products of sparse vectors."""
 
-    collection: Collection
-    source: ExampleSource
-
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes nDCG@10, MRR, recall and MAP, and the mean number of words of a passage. Raises ValueError unless every text has a
-        vector.
-        """
-        rankings, words = self._rankings(predictions)
-        return measures.means(measures.measure(rankings, self.collection.relevant)) | {"words": words}
+        """Also computes the mean number of words of a passage."""
+        passages = self._vectors(self._rows(predictions))[len(self.collection.queries):]
+        return super().evaluate(predictions) | {"words": passages.nnz / passages.shape[0]}
 
-    def examine(self, predictions: Predictions) -> list[Section]:
-        """Returns the queries that fare worst."""
-        rankings, passages = self._rankings(predictions)[0], self.collection.passages
-        best = [max(grades, key=lambda number: (grades[number], -number)) for grades in self.collection.relevant]
-        return [worst_queries(self.collection.queries, measures.measure(rankings, self.collection.relevant),
-                              [passages[number] for number in best], [passages[ranking[0]] for ranking in rankings])]
-
-    def _rankings(self, predictions: Predictions) -> tuple[list[list[int]], float]:
-        found = self.source.in_order(predictions)
-        if any(row is None for row in found):
-            raise ValueError(f"config.training.eval_steps: expected 0, because all passages of {self.collection.path} are searched")
-        ids, weights = (np.stack([row[name][0] for row in found]) for name in ("ids", "weights"))  # type: ignore[index]
-        rows = np.repeat(np.arange(len(ids)), ids.shape[1])
-        matrix = scipy.sparse.csr_array((weights.ravel(), (rows, ids.ravel())))
+    def _vectors(self, rows: Sequence[Mapping[str, np.ndarray]]) -> scipy.sparse.csr_array:
+        """The vectors of queries and passages, [texts,words]."""
+        ids, weights = (np.stack([row[name][0] for row in rows]) for name in ("ids", "weights"))
+        texts = np.repeat(np.arange(len(ids)), ids.shape[1])
+        matrix = scipy.sparse.csr_array((weights.ravel(), (texts, ids.ravel())))
         matrix.eliminate_zeros()
-        count = len(self.collection.queries)
-        queries, passages = matrix[:count], matrix[count:]
-        rankings = []
+        return matrix
+
+    def _search(self, rows: Sequence[Mapping[str, np.ndarray]]) -> list[list[int]]:
+        matrix, count, rankings = self._vectors(rows), len(self.collection.queries), []
+        queries, passages = matrix[:count], matrix[count:].T
         for start in range(0, count, QUERIES_AT_ONCE):
-            products = (queries[start:start + QUERIES_AT_ONCE] @ passages.T).toarray()
+            products = (queries[start:start + QUERIES_AT_ONCE] @ passages).toarray()
             rankings += np.argsort(-products, axis=1, kind="stable")[:, :measures.DEPTH].tolist()
-        return rankings, passages.nnz / passages.shape[0]
+        return rankings

@@ -22,7 +22,6 @@ from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Source
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.models.bi_encoder import BiEncoder
-from official_bert.models.encoder import INPUTS
 from official_bert.serving.served_model import ServedEmbeddings, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_GROUPS, TWO_COLUMNS, Options
@@ -97,13 +96,12 @@ class Task(TaskBase):
         """Rows at their full length, with a negative for each column of them."""
         options = self.options
         texts = TEXTS + (options.most_negatives or len(options.negative_columns))
-        rows = {name: tf.TensorSpec((batch_size, texts, options.max_seq_length), tf.int32) for name in INPUTS}
         target = {"text_numbers": tf.TensorSpec((batch_size, texts), tf.int32)}
         if options.train_on == "scores":
             target = {"scores": tf.TensorSpec((batch_size,), tf.float32)}
         elif options.teacher_columns:
             target = {"teacher": tf.TensorSpec((batch_size, texts - 1), tf.float32)}
-        return rows | target | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        return self._row_spec(batch_size, texts) | target
 
     def best_metric(self):
         """The correlation with the scores, or the mean reciprocal rank."""
@@ -247,11 +245,8 @@ class Task(TaskBase):
 
     def _source_of(self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles,
                    training: bool = False) -> ExampleSource:
-        settings = self.config.training
         arrays = make_features([text for row in rows for text in row], None, self.tokenizer, self.options.max_seq_length, files.cache_dir)
-        return ExampleSource(ChoiceFeatures(TextFeatures(arrays), [len(row) for row in rows], extra),
-                             settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
-                             self.options.buckets, by_length=not settings.eval_steps)
+        return self.make_batches(ChoiceFeatures(TextFeatures(arrays), [len(row) for row in rows], extra), training)
 
     def _cosines(self, scores: np.ndarray) -> np.ndarray:
         """Scales scores to 0 to 1, float32 [N]; without `score_range`, which only their correlation can do, by those that are there."""

@@ -93,10 +93,7 @@ class Task(TaskBase):
 
     def batch_spec(self, batch_size):
         """Rows of full length with their answers."""
-        rows = {name: tf.TensorSpec((batch_size, self.options.max_seq_length), tf.int32)
-                for name in ("input_ids", "input_mask", "segment_ids")}
-        answers = {name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")}
-        return rows | answers | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        return self._row_spec(batch_size) | {name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")}
 
     def check(self, steps):
         """Also refuses to train with a threshold for no answer where every question is answered."""
@@ -180,8 +177,7 @@ class Task(TaskBase):
         self._warn_of_cut(file, int(arrays["cut_questions"]))
         said = LabelCounts(*map(int, arrays["labels"])).line(self.options.answer_alignment)
         answers = {name: arrays[name] for name in ("start_positions", "end_positions")}
-        source = ExampleSource(TextFeatures(arrays, answers), self.config.training.batch_size, self.config.seed,
-                               buckets=self.options.buckets, rows=len(file.examples))
+        source = self.make_batches(TextFeatures(arrays, answers), training=True, rows=len(file.examples))
         return source, (f"{file.source}: {said}",) if said else ()
 
     def _train_arrays(self, file: SquadFile) -> dict[str, np.ndarray]:
@@ -190,12 +186,10 @@ class Task(TaskBase):
         return arrays | {"labels": np.array(dataclasses.astuple(maker.labels)), "cut_questions": np.array(maker.cut_questions)}
 
     def _questions(self, file: SquadFile) -> "Questions":
-        maker, settings = self._feature_maker(), self.config.training
+        maker = self._feature_maker()
         features = maker.make(file.examples)
         self._warn_of_cut(file, maker.cut_questions)
-        source = ExampleSource(TextFeatures(as_arrays(features)), settings.eval_batch_size, shuffle=False,
-                               by_length=not settings.eval_steps, buckets=self.options.buckets)
-        return Questions(self, file, features, source)
+        return Questions(self, file, features, self.make_batches(TextFeatures(as_arrays(features))))
 
     def predictions(self, outputs, batch):
         """The logits; `evaluate` drops those of padding."""

@@ -250,9 +250,7 @@ class Task(TaskBase):
             counts = np.bincount([number for number in np.concatenate(tags) if number >= 0], minlength=len(self.options.labels))
             weights = class_weights(self.options.class_weights, self.options.labels, counts, "config.options.class_weights")
             rows = [WeightedRow(row, weights) for row in rows]
-        settings = self.config.training
-        source = ExampleSource(rows, settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
-                               self.options.buckets, "tags", tuple(rows[0]), by_length=not settings.eval_steps, made_of=made_of)
+        source = self.make_batches(rows, training, length_key="tags", sequence_keys=tuple(rows[0]), made_of=made_of)
         sizes = [[len(sentence.words) for sentence in group] for group in groups]
         return TaggedFile(self, sentences, texts, sizes, features, source, weights)
 

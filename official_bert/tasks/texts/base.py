@@ -30,8 +30,6 @@ from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel,
 from official_bert.training import losses
 from official_bert.training.task import INSPECTOR, Batch, DataFiles, Predictions, Resolved, Steps, TaskBase
 
-ROWS = ("input_ids", "input_mask", "segment_ids")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextOptions(SplitOptions):
@@ -139,12 +137,11 @@ class TextClassification(TaskBase):
 
     def batch_spec(self, batch_size):
         """Rows at their full length."""
-        rows = {name: tf.TensorSpec((batch_size, self.options.max_seq_length), tf.int32) for name in ROWS}
         target = {"classifier": tf.TensorSpec((batch_size,), tf.int32), "regression": tf.TensorSpec((batch_size,), tf.float32),
                   "multi_label": tf.TensorSpec((batch_size, self.num_outputs), tf.float32)}[self.head]
-        weights = tf.TensorSpec((batch_size,), tf.float32)
-        weighted = {"loss_weights": target if self.head == "multi_label" else weights} if self._weights_given else {}
-        return rows | weighted | {self._target_key: target, "example_weights": weights}
+        rows = self._row_spec(batch_size)
+        weighted = {"loss_weights": target if self.head == "multi_label" else rows["example_weights"]} if self._weights_given else {}
+        return rows | weighted | {self._target_key: target}
 
     @property
     def _target_key(self) -> str:
@@ -197,19 +194,17 @@ class TextClassification(TaskBase):
         return TextSets(self, sets, self.make_source(labelled_texts.joined(sets), files))
 
     def make_source(self, data: LabelledTexts, files: DataFiles, training: bool = False) -> ExampleSource:
-        """Makes batches of rows; evaluation also batches rows of similar length, unless it evaluates only the first few."""
-        settings = self.config.training
+        """Makes batches of rows."""
         targets = {} if data.targets is None else {self._target_key: data.targets}
         features = self.make_features(data, targets, files.cache_dir)
         if training and self._weights_given:
             features.extra["loss_weights"] = self._weigh(features.extra[self._target_key])
-        return ExampleSource(features, settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
-                             self.options.buckets, by_length=not settings.eval_steps)
+        return self.make_batches(features, training)
 
     @property
     def _weights_given(self) -> bool:
         """Whether rows or labels have weights in the loss of training."""
-        return bool(getattr(self.options, "class_weights", "") or getattr(self.options, "positive_weights", ""))
+        return bool(self._option("class_weights", "") or self._option("positive_weights", ""))
 
     def _weights(self, targets: np.ndarray) -> np.ndarray:
         """The weight of each label, or of its positive rows, float32 [K]; `targets` [N] or [N,K] has all rows, each window of a text."""

@@ -19,7 +19,7 @@ from official_bert.data.tables import Source, Table, TableOptions
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.files import written_whole
 from official_bert.models.classifier import ChoiceClassifier
-from official_bert.tasks.texts.base import ROWS, TextClassification, TextOptions
+from official_bert.tasks.texts.base import TextClassification, TextOptions
 from official_bert.tasks.texts.served import ServedChoice
 from official_bert.training.task import DataFiles
 
@@ -147,9 +147,7 @@ class Task(TextClassification):
 
     def batch_spec(self, batch_size):
         """Rows at their full length."""
-        rows = {name: tf.TensorSpec((batch_size, self.num_outputs, self.options.max_seq_length), tf.int32) for name in ROWS}
-        return rows | {"label_ids": tf.TensorSpec((batch_size,), tf.int32),
-                       "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        return self._row_spec(batch_size, self.num_outputs) | {"label_ids": tf.TensorSpec((batch_size,), tf.int32)}
 
     def served(self, model, options):
         return ServedChoice.make(self, model, options)
