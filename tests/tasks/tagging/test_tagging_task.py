@@ -235,7 +235,7 @@ def test_an_evaluation_without_one_whole_text_names_the_option(golden, tmp_path)
     path.write_text("".join("\n".join(f"{word}\tO" for word in OTHERS * 10) + "\n\n" for _ in range(2)))
     part = resolve(golden, {"eval_file": path}, Steps(train=False), training={"eval_steps": 1}, labels=["O", "B-X", "I-X"]).held_out
     rows = [{"logits": np.zeros((32, 3))}] * len(part.features)
-    assert part.evaluate(rows[:-1])["tag_accuracy"] == 100.0
+    assert part.evaluate(rows[:-1])["tag_accuracy"] == 1.0
     with pytest.raises(ValueError, match=r"training\.eval_steps: expected enough batches .* got 3 of \d+ rows"):
         part.evaluate(rows[:3])
 

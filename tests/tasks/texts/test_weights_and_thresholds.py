@@ -134,8 +134,8 @@ def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_pa
     assert [",".join(answer["labels"]) for answer in answers] == written
     limits = np.broadcast_to(stored, 2)
     for answer in answers:
-        assert sorted(answer["labels"]) == [label for label, probability, limit in zip(("stone", "water"), answer["probabilities"], limits)
-                                            if probability >= limit]
+        assert sorted(answer["labels"]) == [label for label, probability, limit in zip(
+            ("stone", "water"), answer["probabilities"].values(), limits) if probability >= limit]
     chosen = Predictor(folder, ServingOptions(threshold=0.0))("paper green")
     assert len(chosen["labels"]) == 2
     # Each kept checkpoint answers with the thresholds of its own evaluation, an earlier one with none.
