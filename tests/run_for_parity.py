@@ -2,9 +2,12 @@
 
     run_for_parity.py RECORDS OUTPUT_FOLDER ARRANGEMENT...
 
-An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model, `-packed` for packed rows.
+An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model, `-packed` for packed rows, or the
+name of a relative of BERT (a folder of tests/golden/family).
 """
 
+import dataclasses
+import pathlib
 import sys
 
 import keras
@@ -13,11 +16,13 @@ import tensorflow as tf
 from made_pretraining import make_config, resolve
 
 from official_bert.models.first_weights import draw_first_weights
+from official_bert.models.interchange import formats
 from official_bert.training import distribution
 from official_bert.training.distribution import Placement
 from official_bert.training.step import fold_seeds
 from official_bert.training.trainer import Trainer
 
+FAMILY = pathlib.Path(__file__).parent / "golden" / "family"
 NO_DROPOUT = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -33,7 +38,8 @@ def train(records, strategy, accumulation, kind=""):
     """Returns the losses of 20 steps and the weights after them."""
     left_to_right = {"attention": "left_to_right"} if kind == "next_token" else {}
     options = {"objective": kind} if left_to_right else {"pack": kind == "packed"}
-    config = make_config(model=NO_DROPOUT | left_to_right, options=options, training={"accumulation_steps": accumulation})
+    relative = relative_of(kind) if kind and (FAMILY / kind).exists() else {}
+    config = make_config(model=relative | NO_DROPOUT | left_to_right, options=options, training={"accumulation_steps": accumulation})
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
         resolved = resolve(config, records)
@@ -43,6 +49,12 @@ def train(records, strategy, accumulation, kind=""):
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(10)).numpy() for _ in range(2)])
     weights = {variable.path.partition("/")[2]: variable.numpy() for variable in trainer.model.trainable_variables}
     return {"losses": rows[:, 0], "replicas": strategy.num_replicas_in_sync} | weights
+
+
+def relative_of(kind):
+    """Returns the model of a relative; it has two segments if it has any, because the records do."""
+    model = dataclasses.asdict(formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config)
+    return model | {"type_vocab_size": 2 * bool(model["type_vocab_size"]), "initializer_range": 0.1}
 
 
 def dropped_outputs(records, strategy):

@@ -1,7 +1,14 @@
+import dataclasses
+import pathlib
 import re
 import subprocess
 
 import pytest
+import yaml
+
+from official_bert.models.interchange import formats
+
+FAMILY = pathlib.Path(__file__).parents[1] / "golden" / "family"
 
 
 def lower(root, *arguments, config="pretrain/tiny.yaml"):
@@ -26,6 +33,17 @@ def test_the_whole_pretraining_step_lowers_to_tpu_hlo(root, tmp_path, overrides)
     # The step is whole: products of forward and backward, square roots of the update, random bits of dropout.
     assert hlo.count(" dot(") > 30 and " sqrt(" in hlo and ("rng-bit-generator(" in hlo or " shift-left(" in hlo)
     assert "parameter_replication" in hlo and "<=" not in hlo
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(path.name for path in FAMILY.iterdir() if path.is_dir()))
+def test_the_pretraining_step_of_every_relative_lowers_to_tpu_hlo(root, tmp_path, kind):
+    config = formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump({"base": f"{root}/configs/pretrain/tiny.yaml", "model": dataclasses.asdict(config),
+                                                         "options": {"max_seq_length": 32}}))
+    done = lower(root, f"--hlo_file={tmp_path}/step.hlo", f"--config={tmp_path}/model.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "pretraining evaluation step: " in done.stdout and (tmp_path / "step.hlo").read_text().count(" dot(") > 30
 
 
 @pytest.mark.slow

@@ -66,6 +66,16 @@ def test_other_objectives_and_packed_rows_train_the_same_on_replicas_and_with_ac
     check_same(found[f"2-2-{kind}"]["losses"], found[f"2-2-{kind}"], found[f"1-1-{kind}"])
 
 
+@pytest.mark.slow
+def test_every_relative_trains_the_same_on_replicas_and_with_accumulation(tmp_path):
+    records = write_records(tmp_path / "train.tfrecord", 200)
+    kinds = sorted(path.name for path in (SCRIPT.parent / "golden/family").iterdir() if path.is_dir())
+    found = train_on(tmp_path, records, *(f"{arrangement}-{kind}" for kind in kinds for arrangement in ("1-1", "2-2")))
+    assert len(kinds) >= 10
+    for kind in kinds:
+        check_same(found[f"2-2-{kind}"]["losses"], found[f"2-2-{kind}"], found[f"1-1-{kind}"])
+
+
 def test_replicas_and_accumulation_train_the_same(arrangements):
     found = arrangements["2-2"]
     assert int(found["replicas"]) == 2
