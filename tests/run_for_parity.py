@@ -2,8 +2,8 @@
 
     run_for_parity.py RECORDS OUTPUT_FOLDER ARRANGEMENT...
 
-An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model, `-packed` for packed rows, or the
-name of a relative of BERT (a folder of tests/golden/family).
+An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model, `-packed` for packed rows,
+or the name of a relative of BERT (a folder of tests/golden/family).
 """
 
 import dataclasses
