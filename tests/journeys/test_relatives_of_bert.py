@@ -31,9 +31,9 @@ def test_from_a_published_relative_to_a_served_tagger(family):
     texts = ["The ferryman Jones crosses the Rhine.", "小船过河三次。", ""]
     by_rest, by_grpc = [], []
     family.types(f"{SERVE} --model_base_path=models/ner/text --model_name=ner", **ask("ner", texts, by_rest, by_grpc), messages=(".*",))
-    answers = [json.loads(line) for line in family.types(
-        "python -m official_bert.run_predict --model=runs/ner --output_file=- " + " ".join(f"'{text}'" for text in texts[:2]),
-        messages=(".*",)).out.splitlines() if line.startswith("{")]
+    family.types("python -m official_bert.run_predict --model=runs/ner --output_file=answers.jsonl "
+                 + " ".join(f"'{text}'" for text in texts[:2]), messages=(".*",))
+    answers = [json.loads(line) for line in (family.folder / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(answers) == 2
     for served in (by_rest, by_grpc):
         for text, answer in zip(texts, served):

@@ -72,8 +72,9 @@ def assert_same_files(tmp_path, golden, config, shards, compress, options, vocab
     assert sorted(path.name for path in (tmp_path / "beam").iterdir()) == sorted(names)
     for name in names:
         assert (tmp_path / "beam" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+    least = 2 if vocab.endswith("vocab_uncased.txt") else 1  # few pieces continue a word; a tokenizer learned from a page has more
     continuing = store.count_within(VocabularyFacts.of_tokenizer(loading.load(vocab)).continues_word)
-    assert account["continuing"] == continuing and account["tokens"] == len(store.tokens) > 2 * continuing > 0
+    assert account["continuing"] == continuing and account["tokens"] == len(store.tokens) > least * continuing > 0
     assert account["documents"] > 20 and account["counts"].instances > 300
     assert account["counts"] == dataclasses.replace(counted, truncated_examples=[], unpaired_examples=[])
     assert poor == poor_shards(store, shards) and (len(poor) > 30) == (shards == 60)
