@@ -69,7 +69,10 @@ def close(found, wanted):
     for one, other in zip(found, wanted):
         assert one.keys() == other.keys()
         for key, value in other.items():
-            if np.asarray(value).dtype.kind == "f":
+            if isinstance(value, dict):  # probabilities by label
+                assert one[key].keys() == value.keys()
+                np.testing.assert_allclose([*one[key].values()], [*value.values()], atol=1e-4, rtol=1e-4, err_msg=key)
+            elif np.asarray(value).dtype.kind == "f":
                 np.testing.assert_allclose(one[key], value, atol=1e-4, rtol=1e-4, err_msg=key)
             else:
                 assert one[key] == value, key
