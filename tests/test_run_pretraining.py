@@ -80,6 +80,12 @@ def test_a_run_tells_what_it_does_and_leaves_what_is_needed(uninterrupted):
     names = {path.name for path in output.iterdir()}
     assert {"config.yaml", "log.jsonl", "tensorboard", f"ckpt-{STEPS}.index", "ckpt-28.index"} <= names
     assert "ckpt-24.index" not in names
+    card = (output / "README.md").read_text()
+    assert "| task | pretraining |" in card and "| begun with | random weights (seed 12345) |" in card
+    assert "| training data | train-\\*.tfrecord, 240 rows |" in card and "| evaluation data | held\\_out.tfrecord, 20 rows |" in card
+    measured = [row["eval/mlm_loss"] for line in (output / "log.jsonl").open() if "eval/mlm_loss" in (row := json.loads(line))]
+    assert f"| mlm\\_loss | {measured[-1]:.4f} |" in card
+    assert "tensorflow 2." in card and "run\\_pretraining" in card and "| options.objective |" not in card  # a default
     assert any(path.name.startswith("events") for path in (output / "tensorboard").iterdir())
 
 

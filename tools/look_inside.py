@@ -34,6 +34,7 @@ MOST_SENTENCES = 2000  # of the text that are read
 BLANKS_A_SENTENCE, SHOWN_BLANKS, GUESSES = 4, 12, 5
 WORDS_OF_SENTENCE = range(4, 41)  # in which words are hidden
 MOST_BLANKS = 1000
+RIGHT, SEPARATOR = "✓", "  |  "  # a token may be a comma, or a bar of its own, which its quotation marks tell apart
 SHORT_WORD = 3  # letters: mostly grammar
 SHOWN_WORDS, NEIGHBOURS = 15, 6
 MEASURED_SENTENCES, LONGEST = 100, 64  # of the averages of attention; tokens
@@ -75,10 +76,12 @@ def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping
     """Some filled blanks, and the shares of all that were right, beside the guess that needs no model."""
     guesses = [answer["tokens"][0] for answer in answers]
     chosen = range(0, len(blanks), max(1, len(blanks) // SHOWN_BLANKS))[:SHOWN_BLANKS]
-    rows = [(blanks[place][0], blanks[place][1], ", ".join(
-        f"{word} {share:.2f}" for word, share in zip(guesses[place], answers[place]["probabilities"][0]))) for place in chosen]
-    yield Section(name="blanks", title="Filled blanks", values=[list(row) for row in rows], header=("sentence", "hidden word", "guesses"),
-                  rows=rows)
+    rows = [(blanks[place][0], blanks[place][1], RIGHT if blanks[place][1] in guesses[place] else "", SEPARATOR.join(
+        f"{RIGHT * (word == blanks[place][1])}{_token(word)} {share:.2f}"
+        for word, share in zip(guesses[place], answers[place]["probabilities"][0]))) for place in chosen]
+    yield Section(name="blanks", title="Filled blanks", values=[list(row) for row in rows],
+                  header=("sentence", "hidden word", "right", "guesses"), rows=rows,
+                  note=f"{RIGHT} marks the guess that is the hidden word. Tokens stand in quotation marks; ## continues a word.")
     commonest = collections.Counter(hidden for _, hidden in blanks).most_common(1)[0][0]
     counted = []
     for name, chosen_words in ((f"up to {SHORT_WORD} letters", lambda word: len(word) <= SHORT_WORD),
@@ -91,6 +94,11 @@ def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping
     header = ("hidden words", "blanks", "first guess right", f"among {GUESSES}", f"always {commonest!r}")
     yield Section(name="blanks_counted", title="How many blanks are right", values=[dict(zip(header, row)) for row in counted],
                   header=header, rows=counted, on_screen=True)
+
+
+def _token(word: str) -> str:
+    """A token as the page shows it, told apart from the signs around it."""
+    return f"“{word}”"
 
 
 def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int], least_count: int) -> Section:
@@ -106,7 +114,7 @@ def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int]
     for place in range(0, len(words), max(1, len(words) // SHOWN_WORDS))[:SHOWN_WORDS]:
         likeness = unit @ unit[place]
         near = [other for other in np.argsort(-likeness, kind="stable") if other != place][:NEIGHBOURS]
-        rows.append((words[place], counts[words[place]], ", ".join(f"{words[other]} {likeness[other]:.2f}" for other in near)))
+        rows.append((words[place], counts[words[place]], SEPARATOR.join(f"{words[other]} {likeness[other]:.2f}" for other in near)))
     return Section(name="neighbours", title="Words that are alike", values=[list(row) for row in rows],
                    header=("word", "times in the text", "nearest words, cosine"), rows=rows,
                    note=f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the text.")

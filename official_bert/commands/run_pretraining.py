@@ -50,6 +50,7 @@ def main(_) -> None:
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation, loop, run_config
     from official_bert.training.distribution import Placement, is_first_worker
+    from official_bert.training.reporting import documents
     from official_bert.training.task import DataFiles
     placement = Placement(**command_line.placement_values(FLAGS))
     called_as_in_2018 = FLAGS.bert_config_file and not FLAGS.config
@@ -91,7 +92,10 @@ def main(_) -> None:
     elif evaluates:
         metrics = evaluation.evaluate(task, files, FLAGS.output_dir, placement, elsewhere, best=best)
     else:
-        metrics = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps).metrics
+        trained = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps)
+        metrics = trained.metrics
+        if is_first_worker(placement):
+            documents.write_card(run, trained.resolved, trained.predictions, files, metrics, print)
     for name in {"mlm_loss", "next_token_loss"} & set(metrics):
         metrics = {**metrics, name.replace("_loss", "_perplexity"): math.exp(min(metrics[name], 700.0))}
     print(metric_lines(metrics))

@@ -17,14 +17,16 @@ from official_bert.reports.sections import Cell, Picture, Section
 JSON_FILE, PAGE_FILE, MARKDOWN_FILE = "report.json", "report.html", "report.md"
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")  # controls, and halves of characters
 MOST_ON_SCREEN = 30  # rows of a table
+LONGEST_CELL, LONGEST_WORD = 24, 16  # characters of a narrow column's cells, and of their words
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; }
 div { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.9rem; }
 td, th { border-bottom: 1px solid #8888; padding: 0.2rem 0.6rem; text-align: left; vertical-align: top; }
-td:first-child { min-width: 12rem; }
-td { white-space: pre-wrap; overflow-wrap: anywhere; }
+td { max-width: 40rem; overflow-wrap: break-word; white-space: pre-wrap; }
+td.long { min-width: 9rem; overflow-wrap: anywhere; }
+@media (max-width: 30rem) { body { padding: 0.6rem; } td, th { padding: 0.2rem 0.3rem; } }
 img { background: white; height: auto; max-width: 100%; }
 """
 
@@ -102,13 +104,19 @@ def _body(title: str, sections: Sequence[Section], source: Callable[[str, Pictur
             yield f"<p>{_escaped(section.note)}</p>"
         if section.rows:
             heads = "".join(f"<th>{_escaped(head)}</th>" for head in section.header)
-            rows = "\n".join("<tr>" + "".join(f"<td dir=\"auto\">{_escaped(text)}</td>" for text in shown_row(section, row)) + "</tr>"
+            rows = "\n".join("<tr>" + "".join(map(_as_cell, shown_row(section, row))) + "</tr>"
                              for row in section.rows)
             yield f"<div><table>\n<tr>{heads}</tr>\n{rows}\n</table></div>"
         for number, picture in enumerate(section.pictures, 1):
             address = source(f"{section.name}_{number}.svg", picture)
             yield f"<p><img alt=\"{_escaped(picture.description)}\" src=\"{address}\"></p>"
         yield "</section>"
+
+
+def _as_cell(text: str) -> str:
+    """A cell of a table. Words are broken only if no telephone has room for them, such as addresses, and texts get some width."""
+    long = " class=\"long\"" if len(text) > LONGEST_CELL or any(len(word) > LONGEST_WORD for word in text.split()) else ""
+    return f"<td{long} dir=\"auto\">{_escaped(text)}</td>"
 
 
 def _escaped(text: str) -> str:

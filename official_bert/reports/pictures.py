@@ -6,6 +6,7 @@ Labels come from data: they are never read as formulas, and an image in a page r
 import contextlib
 import io
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,17 +23,23 @@ STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "official_bert", "text.par
 MOST_LABELS = 30  # of the classes of a picture
 MOST_POINTS = 1000  # of a line
 LONGEST_LABEL = 24  # characters
+LETTERS_AN_INCH = 10  # of a title
+IN_WORDS = {"mlm": "masked-LM", "nsp": "next-sentence", "sop": "sentence-order", "lm": "LM"}  # parts of metrics' names
+IN_NATS = ("mlm_loss", "nsp_loss", "sop_loss", "next_token_loss")
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @contextlib.contextmanager
-def _drawn(description: str, width: float = 6.0, height: float = 4.0) -> Iterator[tuple]:
-    """Gives axes and a list that gets the picture once they are drawn."""
+def _drawn(description: str, width: float = 6.0, height: float = 4.0, is_titled: bool = True) -> Iterator[tuple]:
+    """Gives axes, with the description as their title, and a list that gets the picture once they are drawn."""
     done: list[Picture] = []
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of glyphs that matplotlib's own font lacks: the page's reader has others
         figure = Figure(figsize=(width, height), layout="tight")
-        yield figure.add_subplot(), done
+        axes = figure.add_subplot()
+        if is_titled:
+            axes.set_title(textwrap.fill(description, int(LETTERS_AN_INCH * width)), fontsize=10)
+        yield axes, done
         file = io.StringIO()
         FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": None})
         done.append(Picture(file.getvalue(), description))
@@ -47,6 +54,12 @@ def label_of(text: str) -> str:
     """A label that fits on an axis, without characters that XML refuses."""
     text = NOT_XML.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))
     return text if len(text) <= LONGEST_LABEL else text[:LONGEST_LABEL - 1] + "…"
+
+
+def axis_label(metric: str, unit: bool = True) -> str:
+    """A metric's name in words for an axis or a title, a cross-entropy with its unit: `masked-LM loss, nats`."""
+    words = " ".join(IN_WORDS.get(word, word) for word in metric.split("_"))
+    return words + (", nats" if unit and metric in IN_NATS else "")
 
 
 def confusion_picture(matrix: np.ndarray, labels: Sequence[str]) -> Picture:
@@ -96,11 +109,15 @@ def roc_picture(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Picture:
 
 
 def lines_picture(curves: Mapping[str, Mapping[Any, float]], across: str, up: str, description: str, marker: str = "") -> Picture:
-    """Lines of points {x: y} by name."""
+    """Lines of points {x: y} by name; with a `marker`, the last point is a large one with its value."""
     with _drawn(description) as (axes, done):
         for name, points in curves.items():
-            axes.plot(_thinned(list(points)), _thinned(list(points.values())), label=label_of(name),
+            (line,) = axes.plot(_thinned(list(points)), _thinned(list(points.values())), label=label_of(name),
                       marker=marker if len(points) < 50 else "")
+            if marker and points:
+                step, value = list(points.items())[-1]
+                axes.plot([step], [value], marker=marker, markersize=9, color=line.get_color())
+                axes.annotate(f"{value:.4g}", (step, value), textcoords="offset points", xytext=(0, 8), ha="center", color=line.get_color())
         axes.set_xlabel(across)
         axes.set_ylabel(up)
         axes.legend()
@@ -126,7 +143,7 @@ def maps_picture(maps: Mapping[str, np.ndarray], tokens: Sequence[str], descript
     whole = np.concatenate([part for one in maps.values() for part in (one, gap)][:-1], axis=1)
     names = [label_of(token) for token in tokens]
     side = min(1.0 + 0.2 * size, 8.0)
-    with _drawn(description, side * len(maps) + 1.0, side + 1.0) as (axes, done):
+    with _drawn(description, side * len(maps) + 1.0, side + 1.0, is_titled=False) as (axes, done):
         axes.imshow(whole, cmap="Blues", vmin=0.0, vmax=1.0)
         axes.set_xticks([number * step + place for number in range(len(maps)) for place in range(size)], names * len(maps), rotation=90)
         axes.set_yticks(range(size), names)

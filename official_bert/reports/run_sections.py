@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from official_bert.files import read_log
 from official_bert.reports import metric_text
-from official_bert.reports.pictures import lines_picture
+from official_bert.reports.pictures import axis_label, lines_picture
 from official_bert.reports.sections import Section
 
 
@@ -37,9 +37,16 @@ def curves_section(log_file: str) -> Section | None:
         return None
     losses = {name: points for name, points in curves.items() if name.endswith("loss")}
     others = {name: points for name, points in curves.items() if name not in losses}
-    pictures = [lines_picture(group, "step", up, f"{up} by step", marker="o")
-                for up, group in (("loss", losses), ("metric", others)) if group]
+    pictures = [lines_picture({_in_words(name): points for name, points in group.items()}, "training step", up, f"{title} by training step",
+                              marker="o")
+                for title, up, group in (("Loss", "loss", losses), ("Held-out metrics", "share or score", others)) if group]
     return Section(name="curves", title="Loss and metrics during training", values=curves, pictures=pictures)
+
+
+def _in_words(name: str) -> str:
+    """The name of a curve in a log for a person: `held-out masked-LM loss`."""
+    kind, _, metric = name.partition("/")
+    return f"{'training' if kind == 'train' else 'held-out'} {axis_label(metric, unit=False)}"
 
 
 def cut_section(cut: Mapping[str, tuple[int, int]], limit: int, windows: bool = False) -> Section | None:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,20 +10,16 @@ from tensorflow.python.framework import ops
 
 from official_bert.config import differences, to_dict
 from official_bert.copies import original_paths
-from official_bert.data.sources import BatchSource, ExampleSource
+from official_bert.data.sources import BatchSource
 from official_bert.models.checkpoints import checkpoint_at, trained_weights
-from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of, tuned_for, write_tuned
-from official_bert.reports.comparison import ComparableAnswers
-from official_bert.reports.sections import Section
+from official_bert.models.run_folder import RunFolder, step_of, tuned_for, write_tuned
 from official_bert.training import evaluation, loop, run_config
 from official_bert.training.distribution import Placement, answering_scope, is_first_worker, set_precision
-from official_bert.training.reporting.announcement import cut_rows
+from official_bert.training.reporting import documents
 from official_bert.training.task import (
     TRAIN_AND_EVALUATE,
-    Comparable,
     ConstantAnswers,
     DataFiles,
-    Examined,
     Predictions,
     Resolved,
     Steps,
@@ -98,10 +93,11 @@ class FineTuning:
             if first and self.steps.predict:
                 self._predict(measured)
             if first and self.steps.train:
-                self._write_card(measured)
+                documents.write_card(self.run, *measured.examined[0], self.files, measured.metrics, self.report)
             if first and self.task.config.training.report and measured.metrics:
-                for resolved, predictions in measured.examined:
-                    self._write_report(resolved, predictions, measured.metrics, evaluation_name)
+                weights = trained_weights(self.run, self.init_checkpoint, self._best)
+                for pair in measured.examined:
+                    documents.write_page(self.run, *pair, self.files, measured.metrics, weights, evaluation_name, self.report)
         return measured.metrics
 
     @functools.cached_property
@@ -153,45 +149,6 @@ class FineTuning:
         predictions = predict(resolved, resolved.tests.source, weights, self.report)
         self.run.make()
         self.report(f"wrote {', '.join(resolved.tests.write(predictions, self.run.path))}")
-
-    def _write_card(self, measured: Measured) -> None:
-        """Writes the model card of a run that has ended."""
-        from official_bert.reports.model_card import make_card, write_card
-        resolved, predictions = measured.examined[0]
-        held_out, files, path = resolved.held_out, self.files, self.run.file(CARD_FILE)
-        answers: Mapping[str, ComparableAnswers] = {}
-        if measured.metrics and predictions and isinstance(held_out, Comparable):
-            answers = held_out.comparable(predictions)
-        evaluated = str(files.eval_file or files.data_dir or f"a part of {os.path.basename(str(files.train_file))}")
-        data = [("training", str(files.train_file or files.data_dir), _count(resolved.train)),
-                *([("evaluation", evaluated, _count(held_out.source))] if held_out else [])]
-        card = make_card(_title(self.run), resolved.task.config, str(self.run.origin.get("init_checkpoint", "")), data, measured.metrics,
-                         answers)
-        if write_card(path, card):
-            self.report(f"wrote {path}")
-
-    def _write_report(self, resolved: Resolved, predictions: Predictions, metrics: Mapping[str, float], evaluation_name: str) -> None:
-        """Writes the page about an evaluation and its JSON; reports the tables that the task wants on the screen."""
-        from official_bert.reports import page, run_sections  # matplotlib takes a second
-        config, held_out = resolved.task.config, resolved.held_out
-        cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0),
-                                       config.options.get("truncate") == "windows")
-        curves = run_sections.curves_section(self.run.file(LOG_FILE))
-        own: list[Section] = held_out.examine(predictions) if isinstance(held_out, Examined) else []
-        sections = [run_sections.metrics_section(metrics), *own, *filter(None, (curves, cut))]
-        for line in page.as_lines(sections):
-            self.report(line)
-        title = ": ".join(filter(None, (config.task, _title(self.run), evaluation_name)))
-        self.report(f"wrote {', '.join(page.write_report(title, sections, self.run.path, evaluation=evaluation_name))}")
-
-
-def _title(run: RunFolder) -> str:
-    return os.path.basename(run.path.rstrip("/"))
-
-
-def _count(source: BatchSource | None) -> int | None:
-    """The rows of a source, each window of a text one; None if they are not in memory."""
-    return len(source.examples) if isinstance(source, ExampleSource) else None
 
 
 def _write_constant(constant: ConstantAnswers, run: RunFolder, report: Callable[[str], None]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The page and the JSON file of a report: nothing of the data is taken for markup, formulas or numbers, whatever is in it."""
 
 import base64
+import datetime
 import html.parser
 import json
 import re
@@ -8,8 +9,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from made_finetuning import make_config
 
-from official_bert.reports import page, pictures, run_sections
+from official_bert.reports import facts, page, pictures, run_sections
 from official_bert.reports.sections import MOST_MISTAKES, Mistake, Section, mistakes_section
 
 HOSTILE = ["<script>alert(1)</script>", "\" onload=\"alert(1)", "</text></svg><script>x</script>", "$x^2", "$\\frac{", "a\x00b\x1b[31m",
@@ -104,3 +106,24 @@ def test_curves_come_from_the_log_and_later_lines_count(tmp_path):
     with open(log, "a") as file:  # evaluations on other data are no points of the same line
         file.write('{"step": 2, "changed_data": "another eval file"}\n{"step": 3, "eval/f1": 0.1}\n{"step": 3, "train/loss": 2.0}\n')
     assert run_sections.read_curves(str(log)) == {"train/loss": {1: 4.0, 2: 2.5, 3: 2.0}, "eval/f1": {3: 0.1}}
+
+
+def test_only_cells_that_no_telephone_can_hold_are_broken_within_words():
+    rows = [["good", "a text of more than twenty-four characters"], ["0.7567", "https://example.org/an/address"]]
+    text = page.as_page("t", [Section(name="a", title="A", values=None, header=("label", "text"), rows=rows)])
+    cells = re.findall(r"<td( class=\"long\")? dir=\"auto\">([^<]*)</td>", text)
+    assert [bool(long) for long, _ in cells] == [False, True, False, True]
+    assert re.findall(r"([^{}\n]*) \{[^{}]*overflow-wrap: (\w+)(?:-word)?;", page.STYLE) == [("td", "break"), ("td.long", "anywhere")]
+    assert re.search(r"td\.long \{ min-width: \d+rem", page.STYLE)
+
+
+def test_a_page_says_what_was_measured_with_which_settings_and_when():
+    config = make_config("classification", options={"text_column": "review", "max_seq_length": 32})
+    data = [("training", "data/a.csv,data/b.csv", 1200), ("evaluation", "dev.csv", None)]
+    about = dict(facts.about_section(config, "bert", data, "best/ckpt-4").rows)
+    assert about == about | {"task": "classification", "weights": "best/ckpt-4", "begun with": "bert", "evaluation data": "dev.csv",
+                             "training data": "a.csv, b.csv, 1,200 rows", "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")}
+    assert "begun with" not in dict(facts.about_section(config, None, data, "elsewhere").rows)
+    settings = dict(facts.settings_section(config, {"text_column": "", "max_seq_length": 32, "doc_stride": 64}).rows)
+    assert settings["options.text_column"] == "review" and "options.max_seq_length" not in settings
+    assert "optimizer.learning_rate" in settings and "options.doc_stride" not in settings

@@ -57,7 +57,8 @@ def test_blanks_are_counted(tool):
     blanks = [("a [MASK]", "the"), ("b [MASK]", "the"), ("c [MASK]", "copper")]
     answers = [{"tokens": [guesses], "probabilities": [[0.5, 0.25]]} for guesses in (["the", "of"], ["of", "the"], ["of", "tin"])]
     shown, counted = tool.blanks_sections(blanks, answers)
-    assert shown.rows[1] == ("b [MASK]", "the", "of 0.50, the 0.25")
+    assert shown.rows[1] == ("b [MASK]", "the", "✓", "“of” 0.50  |  ✓“the” 0.25")
+    assert shown.rows[2] == ("c [MASK]", "copper", "", "“of” 0.50  |  “tin” 0.25")
     assert [row[1:] for row in counted.rows] == [(2, 0.5, 1.0, 1.0), (1, 0.0, 0.0, 0.0), (3, pytest.approx(1 / 3), pytest.approx(2 / 3),
                                                                                          pytest.approx(2 / 3))]
 
@@ -77,8 +78,8 @@ def test_neighbours_are_the_nearest_by_cosine(tool, tmp_path):
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
     vectors = np.array([[9.0, 9.0]] * 5 + [[1.0, 0.0], [0.0, 3.0], [5.0, 1.0], [1.0, 0.0]])
     section = tool.neighbours_section(vectors, tokenizer, {"copper": 30, "atlas": 20, "rained": 10, "price": 3}, 10)
-    assert section.rows == [("copper", 30, "rained 0.98, atlas 0.00"), ("atlas", 20, "rained 0.20, copper 0.00"),
-                            ("rained", 10, "copper 0.98, atlas 0.20")]
+    assert section.rows == [("copper", 30, "rained 0.98  |  atlas 0.00"), ("atlas", 20, "rained 0.20  |  copper 0.00"),
+                            ("rained", 10, "copper 0.98  |  atlas 0.20")]
     assert not tool.neighbours_section(vectors, tokenizer, {"copper": 30}, 10).rows
 
 

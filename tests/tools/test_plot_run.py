@@ -12,7 +12,26 @@ def test_losses_of_a_log_are_drawn(root, tmp_path):
     done = plot(root, f"--run={tmp_path}", f"--output_file={tmp_path}/loss.svg", "--baseline=2.75", "--baseline_label=words")
     assert done.returncode == 0 and "loss over 20 steps" in done.stdout, done.stderr
     picture = (tmp_path / "loss.svg").read_text()
-    assert all(f"<!-- {label} -->" in picture for label in ("training", "held out", "words", "step", "loss"))
+    assert all(f"<!-- {label} -->" in picture for label in ("training", "held out", "words", "training step", "loss", "2.5",
+                                                            f"loss: {tmp_path.name}"))
+
+
+def test_several_runs_share_a_picture_and_losses_have_words_and_a_unit(root, tmp_path):
+    for folder, value in (("a/small", 3.0), ("b/small", 4.0), ("base", 2.5)):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "log.jsonl").write_text(f'{{"step": 10, "train/mlm_loss": {value}}}\n'
+                                                     f'{{"step": 10, "eval/mlm_loss": {value + 1}}}\n')
+    runs = f"--run={tmp_path}/a/small,{tmp_path}/b/small/,{tmp_path}/base"
+    done = plot(root, runs, f"--output_file={tmp_path}/loss.svg", "--name=mlm_loss", "--title=Two $ and one_")
+    assert done.returncode == 0 and "mlm_loss over 10 steps of 3 runs" in done.stdout, done.stderr
+    picture = (tmp_path / "loss.svg").read_text()
+    base = f"{tmp_path.name}/base"
+    assert all(f"<!-- {label} -->" in picture for label in (
+        "a/small, training", "b/small, held out", f"{base}, training", "masked-LM loss, nats", "Two $ and one_", "4", "5", "3.5"))
+    done = plot(root, f"--run={tmp_path}/base,{tmp_path}/base/", f"--output_file={tmp_path}/twice.svg")
+    assert done.returncode == 1 and "--run: expected different runs, got" in done.stderr and not (tmp_path / "twice.svg").exists()
+    done = plot(root, runs, f"--output_file={tmp_path}/none.svg", "--name=accuracy")
+    assert done.returncode == 1 and "holds no 'accuracy'; it has mlm_loss" in done.stderr and not (tmp_path / "none.svg").exists()
 
 
 def test_of_a_step_that_was_logged_twice_the_later_value_counts_and_a_broken_line_does_not(tmp_path):
