@@ -46,7 +46,7 @@ NAMES_OF_2018 = {"masked_lm_accuracy": "mlm_accuracy", "masked_lm_loss": "mlm_lo
 def main(_) -> None:
     """Trains, and prints the last evaluation."""
     from official_bert.models.checkpoints import trained_weights
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.models.run_folder import RunFolder, step_of
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation, loop, run_config
     from official_bert.training.distribution import Placement, is_first_worker
@@ -102,6 +102,8 @@ def main(_) -> None:
     if not FLAGS.output_dir:
         return
     if FLAGS.do_eval and is_first_worker(placement):
+        if not evaluates:  # an evaluation says its step itself, if the checkpoint has one
+            metrics = {"step": step_of(trained_weights(run, best=best)), **metrics}
         run.write_results(metrics | {theirs: metrics[ours] for theirs, ours in NAMES_OF_2018.items() if ours in metrics}
                           | ({"global_step": int(metrics["step"])} if "step" in metrics else {}))
     print(f"checkpoints, configuration and log: {os.path.join(FLAGS.output_dir, '')}")
