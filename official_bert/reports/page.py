@@ -25,7 +25,7 @@ div { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.9rem; }
 td, th { border-bottom: 1px solid #8888; padding: 0.2rem 0.6rem; text-align: left; vertical-align: top; }
 td { max-width: 40rem; overflow-wrap: break-word; white-space: pre-wrap; }
-td.long { min-width: 9rem; overflow-wrap: anywhere; }
+td.long { min-width: 7rem; overflow-wrap: anywhere; }
 @media (max-width: 30rem) { body { padding: 0.6rem; } td, th { padding: 0.2rem 0.3rem; } }
 img { background: white; height: auto; max-width: 100%; }
 """
