@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, str] = types.MappingProxyType({
     "run-ablations": "official_bert.tools.run_ablations",
     "report-ablations": "official_bert.tools.report_ablations",
     "make-ablation-text": "official_bert.tools.make_ablation_text",
+    "check-accelerator": "official_bert.tools.check_accelerator",
     "lower-for-tpu": "official_bert.tools.lower_for_tpu",
 })
 DISTRIBUTION = "official-bert"

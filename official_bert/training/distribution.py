@@ -6,7 +6,9 @@ import functools
 import json
 import os
 import queue
+import socket
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -19,7 +21,7 @@ from official_bert.data.sources import BatchSource, ExampleSource
 
 WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
                tf.errors.DeadlineExceededError)
-LOOKUP_SECONDS = 60.0  # for the cloud to say where a TPU is
+LOOKUP_SECONDS = 20.0  # for the cloud to say where a TPU is
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
@@ -107,6 +109,43 @@ def _is_first_in(text: str) -> bool:
     if not 0 <= index < addresses:
         raise ValueError(f"TF_CONFIG: expected task.index from 0 to {addresses - 1}, got {index}")
     return index == 0 and (kind == "chief" or not cluster.get("chief"))
+
+
+def wait_for_hosts(placement: Placement, seconds: float) -> None:
+    """Waits until every worker of the cluster has called this too. Raises ValueError, naming the first host that does not answer in time.
+
+    TensorFlow itself waits for a missing worker for an hour. Call it before `make_strategy`, which needs the port that this listens on.
+    """
+    if placement.worker_hosts:
+        hosts, own = placement.worker_hosts.split(","), placement.task_index
+    else:
+        _is_first_in(text := os.environ.get("TF_CONFIG", ""))
+        config = json.loads(text)
+        hosts = [host for kind in sorted(config["cluster"]) for host in config["cluster"][kind]]
+        own = hosts.index(config["cluster"][config["task"].get("type", "worker")][int(config["task"]["index"])])
+    deadline = time.monotonic() + seconds
+    with socket.create_server(("", _address(hosts[own])[1])):
+        for host in (host for number, host in enumerate(hosts) if number != own):
+            while not _answers(host):
+                if time.monotonic() > deadline:
+                    raise ValueError(f"--strategy=multi_worker: expected every worker to be started within {seconds:.0f} s, "
+                                     f"{host} does not answer")
+                time.sleep(0.2)
+
+
+def _address(host: str) -> tuple[str, int]:
+    name, _, port = host.rpartition(":")
+    if not name or not port.isdigit():
+        raise ValueError(f"--worker_hosts: expected host:port,host:port,..., got {host!r}")
+    return name, int(port)
+
+
+def _answers(host: str) -> bool:
+    try:
+        socket.create_connection(_address(host), timeout=2.0).close()
+    except OSError:  # no such host, nobody listens, no route
+        return False
+    return True
 
 
 @functools.cache  # to initialise it a second time would take the values of all variables on it

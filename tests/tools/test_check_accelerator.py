@@ -1,0 +1,66 @@
+import collections
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+# The tool with one head and nothing else, on devices whose activation is wrong in its third digit under an explicit strategy alone.
+WRONG_KERNEL = """
+import tensorflow as tf
+from official_bert.command_line import run_main
+from official_bert.layers import fused
+from tools import check_accelerator as tool
+tool.HEADS = tool.HEADS[:1]
+tool.kill_and_continue = lambda _: ("", 0)
+tool.check_resumed = tool.check_trainings = tool.check_export = tool.speeds = lambda *_: iter(())
+right = fused._gelu
+fused._gelu = lambda x: right(x) * (1.01 if tf.distribute.has_strategy() else 1.0)
+run_main(tool.main)
+"""
+
+
+def check(root, *arguments, code=None):
+    program = ["-c", code] if code else [str(root / "tools/check_accelerator.py")]
+    return subprocess.run([sys.executable, *program, *arguments], check=False, capture_output=True, text=True, timeout=1500,
+                          cwd=root)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_cpu_devices_agree_with_the_cpu(root, tmp_path, devices):
+    places = ["--strategy=mirrored", f"--num_cpu_devices={devices}"] if devices > 1 else []
+    done = check(root, *places, "--rows=4", "--seconds=0.5", f"--report={tmp_path}/report.json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["replicas"] == devices and all(row["agrees"] and row["error"] < row["tolerance"] for row in report["checks"])
+    counts = collections.Counter(row["check"] for row in report["checks"])
+    assert counts == {"killed and continued": 1, "head": 13 * (devices + 2), "training": 2, "export": 1}
+    assert [rate["precision"] for rate in report["speed"]] == ["float32", "bfloat16"] and report["speed"][0]["share_of_peak"] is None
+    assert "| killed and continued | 20 steps, killed after " in done.stdout and "agrees |" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_ends_the_command_with_the_first_tensor(root, tmp_path):
+    done = check(root, "--strategy=mirrored", "--num_cpu_devices=2", "--precision=float32", f"--report={tmp_path}/report.json",
+                 code=WRONG_KERNEL)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith(
+        "error: head: masked words and sentences, float32, replica 0 (CPU:0): output mlm_logits: expected an error of at most 0.001; "
+        "2 of 2 comparisons disagree; the largest error of this one is ")
+    assert [row["agrees"] for row in json.loads((tmp_path / "report.json").read_text())["checks"]] == [False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["--strategy=mirrored"], "--strategy=mirrored: no GPU found"),
+    (["--strategy=tpu", "--tpu_name=nowhere"], "no TPU could be reached with --tpu_name=nowhere"),
+    (["--strategy=multi_worker", "--worker_hosts=127.0.0.1:47301,host-that-is-not-there:1"], "host-that-is-not-there:1 does not answer"),
+    (["--precision=float64"], "--precision: expected some of float32, bfloat16, float16, got 'float64'")])
+def test_an_accelerator_or_a_host_that_is_not_there_is_told(root, tmp_path, arguments, told):
+    began = time.monotonic()
+    done = check(root, *arguments, f"--report={tmp_path}/report.json")
+    assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
+    assert time.monotonic() - began < 60 and not (tmp_path / "report.json").exists()

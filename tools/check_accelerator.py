@@ -1,0 +1,335 @@
+"""Checks that an accelerator computes what this machine's CPU computes, and how fast: one command, a table and a JSON report.
+
+    python tools/check_accelerator.py --strategy=mirrored --report=report.json
+    python tools/check_accelerator.py --strategy=tpu --tpu_name=local --model=base --rows=64 --report=report.json
+
+It needs no data. First a run of pre-training is killed and continued. Then outputs, losses and gradients of every head, in each precision,
+and trainings on all replicas, with and without accumulation, are compared with the CPU's in float32. Then an exported model answers, and
+speed is measured. If an error is beyond its tolerance, the exit status is 1 and the last line names the first such tensor.
+"""
+
+from official_bert.command_line import run_main
+
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from official_bert import command_line
+from official_bert.config import Config, build, load_config, merge, save_config
+from official_bert.data import records
+from official_bert.files import read_log, written_whole
+from official_bert.models.run_folder import LOG_FILE
+
+FLAGS = flags.FLAGS
+command_line.define_placement()
+flags.DEFINE_list("precision", ["float32", "bfloat16", "float16"], "Of the products of the heads that are compared.")
+flags.DEFINE_string("model", "tiny", "A file of configs/model: the model whose speed is measured.")
+flags.DEFINE_integer("rows", 64, "Rows of 128 tokens, for each replica, of the steps whose speed is measured.", lower_bound=1)
+flags.DEFINE_float("seconds", 3.0, "About how long each speed is measured.", lower_bound=0.1)
+flags.DEFINE_string("report", "accelerator_report.json", "Where to write the report.")
+
+# The largest error of a tensor, as `training/self_check` measures it, against the CPU's float32 values.
+TOLERANCES: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 0.2, "float16": 0.05}
+TRAINED = 1e-2  # of losses, and of weights in units of the learning rate, after a training in float32
+# Dense operations a second of one device, in 10^12, from the vendors' data sheets; float32 without TF32.
+PEAKS: Mapping[str, Mapping[str, float]] = {
+    "H200": {"float32": 67, "bfloat16": 989}, "H100": {"float32": 67, "bfloat16": 989}, "A100": {"float32": 19.5, "bfloat16": 312},
+    "L40S": {"float32": 91.6, "bfloat16": 362}, "L4": {"float32": 30.3, "bfloat16": 121}, "V100": {"float32": 15.7},
+    "T4": {"float32": 8.1}, "v2-": {"bfloat16": 22.5}, "v3-": {"bfloat16": 61.5}, "v4-": {"bfloat16": 137.5},
+    "v5litepod": {"bfloat16": 197}, "v5p": {"bfloat16": 229.5}, "v6e": {"bfloat16": 918}}  # of TPUs v2 to v5p: of a core, half a chip
+WAIT_SECONDS = 20.0  # for the other workers
+STEPS, KILLED_AFTER = 20, 7
+S, P, B, V = 32, 4, 8, 120
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5)))
+SIZES = {"vocab_size": V, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+         "max_position_embeddings": S, "initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+ONE_LAYER = {"num_hidden_layers": 1}  # of trainings: their parts between the layers are what the heads do not show
+# Every head: name, task, options, sizes.
+HEADS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
+    ("masked words and sentences", "pretraining", {}, {}),
+    ("masked words, packed rows", "pretraining", {"pack": True, "max_instances_per_row": 3}, {}),
+    ("next word", "pretraining", {"objective": "next_token"}, {"attention": "left_to_right"}),
+    ("classifier", "classification", {"labels": ["a", "b", "c"]}, {}),
+    ("several labels", "classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
+    ("regression", "glue", {"dataset": "stsb"}, {}),
+    ("choice", "swag", {}, {}),
+    ("question answering", "squad", {"max_query_length": 8, "doc_stride": 8}, {}),
+    ("tagger", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8}, {}),
+    ("tagger with CRF", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8, "crf": True}, {}),
+    ("embeddings", "retrieval", {"group_size": 4}, {}),
+    ("sparse vectors", "splade", {"group_size": 4}, {}),
+    ("reranker", "reranking", {}, {}))
+
+
+def head_config(task: str, options: dict[str, Any], sizes: dict[str, Any], folder: str, **training: Any) -> Config:
+    """Returns the configuration of a head, on a small model without dropout."""
+    lengths = {"max_seq_length": S} | ({"max_predictions_per_seq": P} if task == "pretraining" else {})
+    values = {"task": task, "model": SIZES | sizes, "options": lengths, "tokenizer": {"vocab_file": os.path.join(folder, "vocab.txt")},
+              "optimizer": {"learning_rate": 1e-4, "schedule": "constant", "warmup_steps": 0}, "training": {
+                  "batch_size": B, "eval_batch_size": B, "steps": STEPS, "log_every": 1, "save_every": 5, "steps_per_loop": 1} | training}
+    return build(Config, merge(values, {"options": options}))
+
+
+def write_records(path: str, count: int) -> None:
+    """Writes records of pre-training, in which each word is the one before it plus one."""
+    rng, features = np.random.default_rng(0), records.pretraining_features(S, P)
+    encoder = records.make_example_encoder(features)
+    rows = np.zeros((count, encoder.width), np.int32)
+    for row in rows:
+        length = int(rng.integers(S // 2, S + 1))
+        ids = (rng.integers(5, V) + np.arange(length) - 5) % (V - 5) + 5
+        positions = np.sort(rng.choice(np.arange(1, length), P, replace=False))
+        values = {"input_ids": ids.copy(), "input_mask": np.ones(length), "masked_lm_positions": positions, "masked_lm_ids": ids[positions],
+                  "segment_ids": np.arange(length) > length // 2, "masked_lm_weights": np.ones(P, np.float32).view(np.int32),
+                  "next_sentence_labels": rng.integers(0, 2, 1)}
+        values["input_ids"][positions] = WORDS.index("[MASK]")
+        for name, value in values.items():
+            first = encoder.columns[name].start
+            row[first:first + len(value)] = value
+    out = np.empty(count * encoder.most_bytes, np.uint8)
+    pathlib.Path(path).write_bytes(out[:encoder.encode(rows, out)].tobytes())
+
+
+class Runs:
+    """Runs of pre-training in processes of their own, since an accelerator may belong to one process at a time."""
+
+    def __init__(self, folder: str, placement: Mapping[str, Any]):
+        self.folder = folder
+        save_config(head_config("pretraining", {}, ONE_LAYER, folder, batch_size=32), os.path.join(folder, "run.yaml"))
+        self.flags = [f"--{name}={value}" for name, value in placement.items() if value]
+
+    def start(self, name: str) -> subprocess.Popen:
+        """Starts or continues a run."""
+        return subprocess.Popen([sys.executable, "-m", "official_bert.run_pretraining", f"--config={self.folder}/run.yaml", "--cache_dir=",
+                                 f"--input_file={self.folder}/train.tfrecord", f"--output_dir={self.folder}/{name}", *self.flags],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def finish(self, name: str) -> None:
+        """Runs to the last step. Raises ValueError with the last line of a run that fails."""
+        process = self.start(name)
+        errors = process.communicate()[1]
+        if process.returncode:
+            raise ValueError((errors.strip().splitlines() or [f"ended with status {process.returncode}"])[-1].removeprefix("error: "))
+
+    def kill_within(self, name: str) -> int:
+        """Kills a run after some steps; returns its last logged step, 0 if it had ended before."""
+        process = self.start(name)
+        try:
+            while process.poll() is None and self.last_step(name) < KILLED_AFTER:
+                time.sleep(0.002)
+            ended = process.poll() is not None
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        return 0 if ended else self.last_step(name)
+
+    def losses(self, name: str) -> dict[int, float]:
+        """The loss by step; of steps that were done twice, the second one."""
+        log = os.path.join(self.folder, name, LOG_FILE)
+        rows = read_log(log) if os.path.exists(log) else iter(())
+        return {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
+
+    def last_step(self, name: str) -> int:
+        """The last logged step."""
+        return max(self.losses(name), default=0)
+
+
+def weights_of(run: str) -> dict[str, np.ndarray]:
+    """Returns the weights of a run by `weight NAME`."""
+    from official_bert.tasks.loading import restore_for_inference
+    _, model = restore_for_inference(run)
+    return {f"weight {variable.path.partition('/')[2]}": variable.numpy() for variable in model.trainable_variables}
+
+
+def kill_and_continue(runs: Runs) -> tuple[str, int]:
+    """Does a whole run, and one that is killed and continued; returns the second one's name and the step after which it was killed."""
+    runs.finish("whole")
+    killed = next((step for number in range(3) if (step := runs.kill_within(name := f"killed-{number}"))), 0)
+    if not killed:
+        raise ValueError(f"killed and continued: three runs had done all {STEPS} steps before they could be killed")
+    runs.finish(name)
+    return name, killed
+
+
+def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
+    """Compares the run that was killed and continued with the whole one; it reads weights, so devices must be chosen before."""
+    from official_bert.training.self_check import compare
+    got, wanted = ({"loss of every step": np.array([losses[step] for step in sorted(losses)])} | weights_of(os.path.join(runs.folder, run))
+                   for run, losses in ((run, runs.losses(run)) for run in (name, "whole")))
+    yield compare("killed and continued", f"{STEPS} steps, killed after {killed}", got, wanted, TRAINED)
+
+
+def check_heads(folder: str, strategy: Any, precisions: list[str]) -> Iterator[Any]:
+    """Compares outputs, losses and gradients of each head with the CPU's: in float32 on each replica, else on the first device."""
+    import tensorflow as tf
+
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import self_check
+    from official_bert.training.distribution import set_precision
+    one_program = strategy.num_replicas_in_sync == 1 or isinstance(strategy, tf.distribute.TPUStrategy)  # which all cores of a TPU run
+    first = strategy if one_program else tf.distribute.OneDeviceStrategy(strategy.extended.worker_devices[0])
+    for name, kind, options, sizes in HEADS:
+        tasks = {precision: load_task(head_config(kind, options, sizes, folder, precision=precision))
+                 for precision in ("float32", *precisions)}
+        set_precision("float32", tf32=False)
+        weights = self_check.draw_weights(tasks["float32"])
+        batch = self_check.made_batch(tasks["float32"].batch_spec(B), V, max(2, len(tasks["float32"].labels)))
+        wanted = self_check.passes(tasks["float32"], weights, batch)["CPU"]
+        for precision in precisions:
+            set_precision(precision, tf32=False)
+            used = strategy if precision == "float32" else first
+            for place, got in self_check.passes(tasks[precision], weights, batch, used).items():
+                yield self_check.compare("head", f"{name}, {precision}, {place}", got, wanted, TOLERANCES[precision])
+
+
+def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
+    """Compares trainings on all replicas, with and without accumulation, with that of one replica on the CPU."""
+    import tensorflow as tf
+
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import self_check
+    from official_bert.training.distribution import set_precision
+    from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+    set_precision("float32", tf32=False)
+    replicas, files = strategy.num_replicas_in_sync, DataFiles(train_file=os.path.join(folder, "train.tfrecord"))
+
+    def trained(place: Any, accumulation: int) -> dict[str, np.ndarray]:
+        task = load_task(head_config("pretraining", {}, ONE_LAYER, folder, batch_size=4 * replicas, accumulation_steps=accumulation))
+        source = task.resolve(files, TRAIN_AND_EVALUATE).train
+        return self_check.in_rates(self_check.training(task, source, place, STEPS), task.config.optimizer.learning_rate)
+    wanted = trained(tf.distribute.OneDeviceStrategy("/cpu:0"), 1)
+    for accumulation in (1, 4):
+        case = f"{STEPS} steps, {replicas} replicas, {accumulation} micro-batches"
+        yield self_check.compare("training", case, trained(strategy, accumulation), wanted, TRAINED)
+
+
+def check_export(folder: str) -> Iterator[Any]:
+    """Compares the answers of the exported run with those of its model on the CPU."""
+    import tensorflow as tf
+
+    from official_bert.serving.loading import load_exported
+    from official_bert.tasks.loading import restore_for_inference
+    from official_bert.training import self_check
+    from official_bert.training.distribution import set_precision
+    set_precision("float32", tf32=False)
+    run, output = os.path.join(folder, "whole"), os.path.join(folder, "model")
+    done = subprocess.run([sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run}", f"--output={output}"], check=False,
+                          capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    if done.returncode:
+        raise ValueError(f"run_export: {done.stderr.strip().splitlines()[-1]}")
+    with tf.device("CPU:0"):
+        task, model = restore_for_inference(run)
+        batch = self_check.made_batch(task.batch_spec(B), V, 2)
+        inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")}
+        wanted = model(inputs)["mlm_logits"].numpy()
+    answered = load_exported(output, "ids")(**{name: tf.constant(value) for name, value in inputs.items()})
+    yield self_check.compare("export", "answers of the exported model", {"output logits": np.asarray(answered["logits"])},
+                             {"output logits": wanted}, TOLERANCES["float32"])
+
+
+def device_kind() -> str:
+    """The name of the accelerator, or of this machine's processor."""
+    import tensorflow as tf
+    if gpus := tf.config.list_physical_devices("GPU"):
+        return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+    if tf.config.list_logical_devices("TPU"):
+        return f"TPU {os.environ.get('TPU_ACCELERATOR_TYPE', '')}".strip()
+    return f"CPU {platform.machine()}"
+
+
+def speeds(model: str, rows: int, seconds: float, strategy: Any, kind: str) -> Iterator[dict[str, Any]]:
+    """Measures the step of pre-training on all replicas and on the CPU, and a large product on one device."""
+    import tensorflow as tf
+
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import self_check
+    from official_bert.training.distribution import set_precision
+    source = load_config(f"{pathlib.Path(__file__).parent.parent}/configs/model/{model}.yaml")
+    cpu, replicas = tf.distribute.OneDeviceStrategy("/cpu:0"), strategy.num_replicas_in_sync
+    for precision in ("float32", "bfloat16"):
+        settings = dataclasses.replace(source.training, precision=precision, batch_size=rows)
+        task = load_task(dataclasses.replace(source, task="pretraining", training=settings))
+        set_precision(precision)
+        batch = self_check.made_batch(task.batch_spec(rows), source.model.vocab_size, 2)
+        step, on_cpu = (self_check.step_rate(task, batch, place, seconds) for place in (strategy, cpu))
+        product = self_check.product_rate(strategy, precision)
+        peak = next((figures.get(precision, 0.0) for name, figures in PEAKS.items() if name in kind), 0.0) * 1e12
+        a_replica = step["operations"] / replicas
+        yield {"precision": precision, "model": model, "rows": rows, "replicas": replicas, "sequences_per_second": step["sequences"],
+               "cpu_sequences_per_second": on_cpu["sequences"], "times_the_cpu": step["sequences"] / on_cpu["sequences"],
+               "operations_per_second": step["operations"], "share_of_product": a_replica / product,
+               "share_of_peak": a_replica / peak if peak else None}
+
+
+def table(findings: list[Any], rates: list[dict[str, Any]]) -> str:
+    """Returns the report in Markdown."""
+    lines = ["| check | case | tensors | largest error | of | tolerance | |", "|---" * 7 + "|"]
+    lines += [f"| {one.check} | {one.case} | {one.tensors} | {one.error:.1e} | {one.worst} | {one.tolerance:g} | "
+              f"{'agrees' if one.agrees else f'DISAGREES, first: {one.first}'} |" for one in findings]
+    lines += ["", "| step of | precision | sequences/s | CPU's | times the CPU | share of a large product's rate | share of the peak |",
+              "|---" * 7 + "|"]
+    lines += [f"| {rate['model']}, {rate['rows']} x 128 x {rate['replicas']} replicas | {rate['precision']} | "
+              f"{rate['sequences_per_second']:.1f} | {rate['cpu_sequences_per_second']:.1f} | {rate['times_the_cpu']:.2f} | "
+              f"{rate['share_of_product']:.0%} | {'not known' if rate['share_of_peak'] is None else format(rate['share_of_peak'], '.0%')} |"
+              for rate in rates]
+    return "\n".join(lines)
+
+
+def main(_) -> None:
+    """Runs all checks, writes the report, prints the table; raises ValueError for a disagreement."""
+    import keras
+    import tensorflow as tf
+
+    from official_bert.training import distribution
+    if wrong := [name for name in FLAGS.precision if name not in TOLERANCES]:
+        raise ValueError(f"--precision: expected some of {', '.join(TOLERANCES)}, got {wrong[0]!r}")
+    values = command_line.placement_values(FLAGS)
+    placement, several = distribution.Placement(**values), values["strategy"] == "multi_worker"
+    left_out = ["killed and continued, export: several workers"] if several else []
+    findings: list[Any] = []
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
+        write_records(f"{folder}/train.tfrecord", 40 * STEPS)
+        if several:
+            distribution.wait_for_hosts(placement, WAIT_SECONDS)
+        else:
+            print("killed and continued: three runs, each in a process of its own", flush=True)
+            resumed = kill_and_continue(runs := Runs(folder, values))
+        strategy = distribution.make_strategy(placement)
+        precisions = FLAGS.precision
+        if values["strategy"] == "tpu" and "float16" in precisions:
+            precisions, left_out = [name for name in precisions if name != "float16"], [*left_out, "float16: TPUs compute in bfloat16"]
+        for finding in itertools.chain(() if several else check_resumed(runs, *resumed), check_heads(folder, strategy, precisions),
+                                       check_trainings(folder, strategy), () if several else check_export(folder)):
+            findings.append(finding)
+            print(f"{finding.check}: {finding.case}: {finding.error:.1e}", flush=True)
+        rates = list(speeds(FLAGS.model, FLAGS.rows, FLAGS.seconds, strategy, kind := device_kind()))
+    report = {"tensorflow": tf.__version__, "keras": keras.__version__, "python": platform.python_version(), "device": kind,
+              "processor": platform.machine(), "cores": os.cpu_count(), "strategy": values["strategy"],
+              "replicas": strategy.num_replicas_in_sync, "left_out": left_out, "speed": rates,
+              "checks": [dataclasses.asdict(finding) | {"agrees": finding.agrees} for finding in findings]}
+    if distribution.is_chief(strategy):
+        with written_whole(FLAGS.report) as file:
+            json.dump(report, file, indent=1)
+        print(f"\n{table(findings, rates)}\n\nreport: {FLAGS.report}")
+    if bad := [finding for finding in findings if not finding.agrees]:
+        raise ValueError(f"{bad[0].check}: {bad[0].case}: {bad[0].first}: expected an error of at most {bad[0].tolerance:g}; "
+                         f"{len(bad)} of {len(findings)} comparisons disagree; the largest error of this one is {bad[0].error:.2g}, of "
+                         f"{bad[0].worst}")
+
+
+if __name__ == "__main__":
+    run_main(main)
