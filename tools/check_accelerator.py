@@ -52,9 +52,9 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "v5litepod": {"bfloat16": 197}, "v5p": {"bfloat16": 229.5}, "v6e": {"bfloat16": 918}}  # of TPUs v2 to v5p: of a core, half a chip
 WAIT_SECONDS = 20.0  # for the other workers
 STEPS, KILLED_AFTER = 20, 7
-S, P, B, V = 32, 4, 8, 120
+S, P, B, V = 128, 4, 32, 120  # with SIZES: the tensors between products are large enough for the compiled pieces of a step (`layers/fused`)
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5)))
-SIZES = {"vocab_size": V, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+SIZES = {"vocab_size": V, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
          "max_position_embeddings": S, "initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 ONE_LAYER = {"num_hidden_layers": 1}  # of trainings: their parts between the layers are what the heads do not show
 # Every head: name, task, options, sizes.

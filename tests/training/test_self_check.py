@@ -34,8 +34,10 @@ def test_numbers_that_are_not_finite_disagree_and_other_tensors_are_told():
 
 
 def test_a_wrong_kernel_is_noticed_and_the_first_tensor_that_it_spoils_is_named(monkeypatch):
-    task = load_task(make_config("classification", options={"labels": ["a", "b"], "max_seq_length": 16}))
-    weights, batch = self_check.draw_weights(task), self_check.made_batch(task.batch_spec(8), 50, 2)
+    sizes = {"intermediate_size": 128, "num_hidden_layers": 2}
+    task = load_task(make_config("classification", options={"labels": ["a", "b"], "max_seq_length": 64}, model=sizes))
+    weights, batch = self_check.draw_weights(task), self_check.made_batch(task.batch_spec(32), 50, 2)
+    assert 32 * 64 * 128 >= fused.LEAST  # else the first layer does not use the compiled pieces; the last one computes [CLS] alone
     wanted = self_check.passes(task, weights, batch)["CPU"]
 
     def compared():
