@@ -6,9 +6,10 @@ example, workers and replicas take rows of the same global batch, and no iterato
 
 import dataclasses
 import functools
+import json
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -123,7 +124,7 @@ class RecordSource:
                 batch = self._packer.arrange(batch, row, rows)
             return batch | {"example_weights": weights}
 
-        return _prefetched(numbers.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
+        return prefetched(numbers.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
 
     def _rows(self, batch: int, skipped: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes, np.ndarray]:
         """Reads `count` rows of a batch after the first `skipped`.
@@ -145,6 +146,29 @@ class RecordSource:
             nothing = np.zeros(0, np.int64)
             return nothing.astype(object), nothing, weights, self._refuse(error.number, f" {error.reason}"), nothing.astype(np.int32)
         return serialized, epoch * self.size + numbers, weights, b"", np.repeat(np.arange(count, dtype=np.int32), sizes)
+
+    @property
+    def packs(self) -> bool:
+        """Whether a row holds several records."""
+        return self._packer is not None
+
+    def windows(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the records of each window of an epoch, in order: their numbers [n] and `places` [3,n]."""
+        for window, _ in self._order.windows(epoch, 0, self._order.size):
+            numbers, _, places = self._window(epoch, window)
+            yield numbers, places
+
+    def place(self, batch: int) -> tuple[int, int]:
+        """Returns the window of its epoch in which a batch begins, and its first row's place there."""
+        epoch, number = divmod(batch, self.batches_per_epoch)
+        (window, rows), = self._order.windows(epoch, first := number * self.batch_size, first + 1)
+        return window, rows.start
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A checksum of the files, as they are now, and of the order in which their records are read."""
+        files = [[path, index.size, index.modified, index.count] for path, index in zip(self.paths, self.records.indices)]
+        return f"{zlib.crc32(json.dumps([files, self._order.seed, self.shuffle, self.order]).encode()):08x}"
 
     @property
     def content(self) -> list[list]:
@@ -202,7 +226,8 @@ def refuse_rows(batch: dict[str, tf.Tensor], checks: Mapping[str, tf.Tensor]) ->
     return batch | {REFUSED: reasons}
 
 
-def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset, prefetched, and never split by TensorFlow."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
@@ -331,7 +356,7 @@ class ExampleSource:
             varies = key in self.sequence_keys and len(self.buckets) != 1
             return tf.TensorSpec((rows, *value.shape[1:-1], None) if varies else (rows, *value.shape[1:]), value.dtype)
 
-        return _prefetched(tf.data.Dataset.from_generator(
+        return prefetched(tf.data.Dataset.from_generator(
             batches, output_signature={key: spec(key, value) for key, value in first.items()}))
 
 
