@@ -20,6 +20,7 @@ from official_bert.training.task import Batch, TaskBase
 from official_bert.training.trainer import Trainer
 
 FLOOR = 0.1  # of the root mean square over all tensors of a kind: differences are compared with at least this
+ROUNDINGS = 4.0  # an error of rounding, in units of the CPU's in the same precision
 PRODUCT = 4096  # side of the matrices whose product says what a device can do
 Values = Mapping[str, np.ndarray]
 
@@ -33,7 +34,7 @@ class Finding:
     tensors: int  # compared
     worst: str  # the tensor of the largest error
     error: float  # of `worst`
-    tolerance: float
+    tolerance: float  # of `worst`
     first: str = ""  # the first tensor beyond the tolerance, in the order in which a step computes them; "" if there is none
 
     @property
@@ -42,16 +43,23 @@ class Finding:
         return not self.first
 
 
-def compare(check: str, case: str, got: Values, wanted: Values, tolerance: float) -> Finding:
-    """Compares tensors, named `KIND NAME`, in the order of `wanted`; numbers that are not finite are an infinite error."""
+def compare(check: str, case: str, got: Values, wanted: Values, tolerance: float, rounded: Values | None = None) -> Finding:
+    """Compares tensors, named `KIND NAME`, in the order of `wanted`; numbers that are not finite are an infinite error.
+
+    `rounded` are the CPU's values in the precision of `got`: an error may be ROUNDINGS times as large as theirs.
+    """
     if set(got) != set(wanted):
         raise ValueError(f"{check}, {case}: expected the same tensors, got others: {sorted(set(got) ^ set(wanted))[:3]}")
     floors = {kind: FLOOR * _root_mean_square(np.concatenate([np.ravel(value) for name, value in wanted.items() if _kind(name) == kind]))
               for kind in {_kind(name) for name in wanted}}
-    errors = {name: _error(got[name], value, floors[_kind(name)]) for name, value in wanted.items()}
-    worst = max(errors, key=lambda name: errors[name])
-    first = next((name for name, error in errors.items() if error > tolerance), "")
-    return Finding(check=check, case=case, tensors=len(wanted), worst=worst, error=errors[worst], tolerance=tolerance, first=first)
+
+    def errors_of(values: Values) -> dict[str, float]:
+        return {name: _error(values[name], value, floors[_kind(name)]) for name, value in wanted.items()}
+    errors = errors_of(got)
+    allowed = {name: max(tolerance, ROUNDINGS * error) for name, error in errors_of(rounded or wanted).items()}
+    worst = max(errors, key=lambda name: errors[name] / allowed[name])
+    first = next((name for name, error in errors.items() if error > allowed[name]), "")
+    return Finding(check=check, case=case, tensors=len(wanted), worst=worst, error=errors[worst], tolerance=allowed[worst], first=first)
 
 
 def _kind(name: str) -> str:

@@ -25,6 +25,15 @@ def test_an_error_is_relative_to_the_tensor_or_to_a_tenth_of_all_of_its_kind():
     assert self_check.compare("head", "case", got, wanted, 0.1).agrees
 
 
+def test_an_error_of_16_bits_may_be_four_times_that_of_the_cpu():
+    wanted = {"gradient a": np.array([1.0]), "gradient b": np.array([1.0])}
+    rounded = {"gradient a": np.array([1.1]), "gradient b": np.array([1.0])}  # so 0.4 is allowed for a
+    got = {"gradient a": np.array([0.65]), "gradient b": np.array([1.015])}
+    found = self_check.compare("head", "case", got, wanted, 0.02, rounded)
+    assert found.agrees and found.worst == "gradient a" and (found.error, found.tolerance) == pytest.approx((0.35, 0.4))
+    assert self_check.compare("head", "case", got | {"gradient b": np.array([1.03])}, wanted, 0.02, rounded).first == "gradient b"
+
+
 def test_numbers_that_are_not_finite_disagree_and_other_tensors_are_told():
     wanted = {"loss a": np.array(1.0), "loss b": np.array(1.0)}
     found = self_check.compare("head", "case", {"loss a": np.array(1.0), "loss b": np.array(np.nan)}, wanted, 1e9)
