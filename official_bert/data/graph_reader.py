@@ -13,10 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data import records
-from official_bert.data.sources import RecordSource, prefetched
+from official_bert.data.sources import REFUSED, RecordSource, prefetched
 from official_bert.files import exists, make_folder, written_beside
 
 LONGEST_RUN = 256  # records; several runs are read at a time
+LOOKED_AT = 16  # record files that each host is asked for: on a bucket, a question takes some hundredths of a second
 READ_AHEAD = 1 << 20  # bytes of a run
 FEATURES = {"paths": tf.string, "offsets": tf.int64, "counts": tf.int64, "numbers": tf.int64, "order": tf.int64}
 
@@ -54,6 +55,7 @@ class GraphReader:
 
     def __init__(self, source: RecordSource, folder: str):
         self.source, self.folder = source, folder
+        self.paths, self.firsts = tf.constant(source.paths), tf.constant(np.cumsum([0, *source.counts[:-1]]), tf.int64)
         if source.packs:
             raise ValueError("config.options.pack: several hosts read records that are packed already: use tools/pack_records.py before")
         if packed := next(filter(records.is_gzip, source.paths), None):
@@ -66,6 +68,12 @@ class GraphReader:
             path = self._path(str(epoch))
             if not exists(path):
                 write_order(self.source, epoch, path)
+
+    def find_unread(self, host: str) -> str:
+        """Returns a file that a host does not see, of some record files and the orders; "" if it sees all of them."""
+        chosen = [self.source.paths[number] for number in np.unique(np.linspace(0, len(self.source.paths) - 1, LOOKED_AT, dtype=int))]
+        with tf.device(host):
+            return next((path for path in (*chosen, self._path("*")) if not len(tf.raw_ops.MatchingFiles(pattern=path))), "")
 
     def _path(self, epoch: str) -> str:
         return f"{os.path.join(self.folder, f'order-{self.source.digest}-')}{epoch}"
@@ -89,10 +97,22 @@ class GraphReader:
             real = places < tf.size(numbers)
             places = tf.where(real, places, 0)  # filler is the batch's first row, of weight 0
             serialized, numbers = (tf.ensure_shape(tf.gather(values, places), [rows]) for values in (serialized, numbers))
-            batch = source.parse(serialized, epoch * source.size + numbers)
+            batch = self._checked(source.parse(serialized, epoch * source.size + numbers), numbers)
             return batch | {"example_weights": tf.cast(real, tf.float32)}
         epochs = tf.data.Dataset.range(first_epoch, -(-stop // source.batches_per_epoch))
         return prefetched(epochs.flat_map(epoch_batches).take(stop - start))
+
+
+    def _checked(self, batch: dict[str, tf.Tensor], numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns a parsed batch, which fails, naming file and record, if one of its rows is refused."""
+        if (reasons := batch.pop(REFUSED, None)) is None:
+            return batch
+        bad = tf.not_equal(reasons, "")
+        row = tf.argmax(tf.cast(bad, tf.int32))
+        file = tf.searchsorted(self.firsts, numbers[row][None], side="right")[0] - 1
+        told = [self.paths[file], ": record ", tf.strings.as_string(numbers[row] - self.firsts[file]), ": ", reasons[row]]
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(bad), [tf.strings.join(told)])]):
+            return {name: tf.identity(value) for name, value in batch.items()}
 
 
 def _window(entry: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -92,6 +92,7 @@ class RecordSource:
     def __init__(self, paths: Sequence[str], batch_size: int, parse: ParseFunction, seed: int = 0, shuffle: bool = True,
                  cache_dir: str = "", packer: Packer | None = None):
         self.paths, self.batch_size, self.parse, self.shuffle = list(paths), batch_size, parse, shuffle
+        self.cache_dir = cache_dir
         self.records = IndexedRecords(self.paths, cache_dir)
         self.counts = self.records.counts
         self.size = sum(self.counts)
@@ -168,7 +169,7 @@ class RecordSource:
     def digest(self) -> str:
         """A checksum of the files, as they are now, and of the order in which their records are read."""
         files = [[path, index.size, index.modified, index.count] for path, index in zip(self.paths, self.records.indices)]
-        return f"{zlib.crc32(json.dumps([files, self._order.seed, self.shuffle, self.order]).encode()):08x}"
+        return f"{zlib.crc32(json.dumps([files, self._order.seed, self.shuffle]).encode()):08x}"
 
     @property
     def content(self) -> list[list]:

@@ -17,7 +17,8 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import STRATEGIES
-from official_bert.data.sources import BatchSource, ExampleSource
+from official_bert.data.graph_reader import GraphReader
+from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
 
 WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
                tf.errors.DeadlineExceededError)
@@ -152,15 +153,14 @@ def _answers(host: str) -> bool:
 def _tpu(placement: Placement) -> tf.distribute.Strategy:
     where = f"--tpu_name={placement.tpu_name}"
     resolver, hosts = _find_tpu(placement, where)
-    if hosts:  # before the connection, which waits for minutes for a host that does not answer
-        raise ValueError(_other_machine(where, hosts[0]))
+    if silent := next((host for host in hosts if not _answers(host)), ""):  # for which the connection would wait for minutes
+        raise ValueError(_unreachable(where, f"{silent} does not answer"))
     try:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         strategy = tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
         raise ValueError(_unreachable(where, error)) from None
-    check_hosts(strategy.extended.worker_devices, where)
     return strategy
 
 
@@ -193,15 +193,10 @@ def _unreachable(where: str, error: object) -> str:
             f"{' '.join(str(error).split())[:300] or type(error).__name__}")
 
 
-def _other_machine(where: str, host: str) -> str:
-    return (f"{where}: expected the TPU of this machine (on the TPU VM: --tpu_name=local; slices of several hosts are not "
-            f"supported: batches are made by this process), got {host}")
-
-
-def check_hosts(devices: Iterable[str], where: str) -> None:
-    """Raises ValueError for devices of other machines, which would make their batches without this process, where the records are read."""
-    if others := [name for name in devices if tf.DeviceSpec.from_string(name).job not in (None, "localhost")]:
-        raise ValueError(_other_machine(where, others[0]))
+def other_hosts(strategy: tf.distribute.TPUStrategy) -> list[str]:
+    """The processors of the other machines that have the strategy's TPUs, by TensorFlow's names; such a host runs no Python of ours."""
+    found = {tf.DeviceSpec.from_string(name).replace(device_type="CPU", device_index=0) for name in strategy.extended.worker_devices}
+    return sorted(host.to_string() for host in found if host.job not in (None, "localhost"))
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -281,19 +276,45 @@ def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, acc
     return batch_size // parts
 
 
-def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int = 0) -> tf.data.Dataset:
-    """Distributes the source's batches from `start` on: each replica gets its block of the rows of every global batch."""
-    if isinstance(strategy, tf.distribute.TPUStrategy) and isinstance(source, ExampleSource):
+def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int = 0, stop: int = 0) -> tf.data.Dataset:
+    """Distributes the source's batches from `start` on: each replica gets its block of the rows of every global batch.
+
+    On other machines' TPUs, which need to know the end, up to `stop` (default: that of the first epoch). Raises ValueError for data
+    that only this machine can read.
+    """
+    on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    if on_tpu and isinstance(source, ExampleSource):
         source.fix_lengths()  # a TPU compiles a program for every length
     replicas = strategy.num_replicas_in_sync
-    if replicas == 1:
+    hosts = other_hosts(strategy) if on_tpu else []
+    if replicas == 1 and not hosts:
         return source.dataset(start)
+    read = on_hosts(source, hosts, start, stop or source.batches_per_epoch) if hosts else functools.partial(source.dataset, start)
 
     def worker_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        dataset = source.dataset(start, context.num_input_pipelines, context.input_pipeline_id)
         rows = source.batch_size // replicas
-        return dataset.rebatch(rows, drop_remainder=True)
+        return read(context.num_input_pipelines, context.input_pipeline_id).rebatch(rows, drop_remainder=True)
     return strategy.distribute_datasets_from_function(worker_batches)
+
+
+def on_hosts(source: BatchSource, hosts: Sequence[str], start: int, stop: int) -> Callable[[int, int], tf.data.Dataset]:
+    """Returns what makes a host's part of batches start to stop - 1, as a graph that other machines can run.
+
+    Raises ValueError for data that a host cannot read, naming both.
+    """
+    if not isinstance(source, RecordSource):
+        raise ValueError("--strategy=tpu: the TPUs of other machines train on records of pre-training alone; a task's rows are made by this "
+                         "process, for the TPU of this machine (--tpu_name=local)")
+    if not source.cache_dir:
+        raise ValueError("--cache_dir: expected a folder that all hosts of the TPU read, such as gs://bucket/cache, for the order of the "
+                         "records, got none")
+    reader = GraphReader(source, os.path.join(source.cache_dir, "record_orders"))
+    reader.write_orders(start, stop)
+    for host in hosts:
+        if unread := reader.find_unread(host):
+            raise ValueError(f"{unread}: {host} cannot read it; records (--input_file) and --cache_dir must lie where all hosts of the TPU "
+                             "read them, such as gs://bucket")
+    return functools.partial(reader.dataset, start, stop)
 
 
 def over_batches(run: Any, source: BatchSource, strategy: tf.distribute.Strategy, limit: int = 0) -> Iterator[Any]:

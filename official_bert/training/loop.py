@@ -141,7 +141,8 @@ class Run:
     def _batches(self, phase: Phase, step: int):
         if self.trainer.step.compiles_every_length and isinstance(phase.source, ExampleSource):
             phase.source.round_lengths()
-        return iter(distribution.distribute(phase.source, self.trainer.strategy, self.recovery.batch_number(phase, step)))
+        first, end = (self.recovery.batch_number(phase, at) for at in (step, phase.last))
+        return iter(distribution.distribute(phase.source, self.trainer.strategy, first, end))
 
     def steps_until_next_event(self, step: int, last: int, seconds_a_step: float) -> int:
         """Returns how many steps follow `step` before the host has something to do, or wants to look."""

@@ -5,6 +5,7 @@ kind, its difference is compared with these: the gradient of a key's bias is 0 b
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -179,7 +180,8 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
         trainer = Trainer(task, model, strategy, 10 ** 6)
     dataset = tf.data.Dataset.from_tensors({name: tf.constant(value) for name, value in batch.items()}).repeat()
     replicas = strategy.num_replicas_in_sync
-    iterator = iter(dataset if replicas == 1 else strategy.distribute_datasets_from_function(lambda _: dataset))
+    given = tf.autograph.experimental.do_not_convert(lambda _: dataset)
+    iterator = iter(dataset if replicas == 1 else strategy.distribute_datasets_from_function(given))
     trainer.run_steps(iterator, tf.constant(1))
     began = time.perf_counter()
     trainer.run_steps(iterator, tf.constant(1)).numpy()
@@ -195,7 +197,7 @@ def product_rate(strategy: tf.distribute.Strategy, precision: str, side: int = P
     """Measures the operations a second of a large matrix product on the strategy's first device."""
     first = tf.cast(tf.random.normal([side, side]), precision)
 
-    @tf.function
+    @functools.partial(tf.function, autograph=False)
     def product() -> tf.Tensor:
         return strategy.run(lambda value: tf.reduce_sum(tf.cast(tf.matmul(value, value)[:1], tf.float32)), args=(first,))
     strategy.experimental_local_results(product())[0].numpy()

@@ -16,7 +16,7 @@ from official_bert.data import graph_reader, record_order, records
 from official_bert.data.graph_reader import GraphReader
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
-from official_bert.data.sources import RecordSource
+from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.text.vocab import load_vocab
 
 FEATURES = (records.Feature("number", 1),)
@@ -101,6 +101,26 @@ def test_orders_belong_to_files_and_seed(paths, tmp_path):
     assert len(os.listdir(folder)) == 3
 
 
+def test_a_refused_row_is_named_by_file_and_record(paths, tmp_path):
+    def refusing(serialized, indices):
+        batch = parse(serialized, indices)
+        return refuse_rows(batch, {"too large a number": batch["number"] == 50})  # record 9 of the second file
+    reader = GraphReader(RecordSource(paths, 8, refusing, seed=3), str(tmp_path))
+    reader.write_orders(0, 11)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"part-1: record 9: too large a number"):
+        rows(reader.dataset(0, 11))
+
+
+def test_a_file_that_a_host_does_not_see_is_found(paths, tmp_path):
+    reader = GraphReader(RecordSource(paths, 8, parse, seed=3), str(tmp_path / "orders"))
+    here = tf.config.list_logical_devices("CPU")[0].name
+    assert reader.find_unread(here).startswith(str(tmp_path / "orders"))
+    reader.write_orders(0, 11)
+    assert reader.find_unread(here) == ""
+    os.unlink(paths[2])
+    assert reader.find_unread(here) == paths[2]
+
+
 def test_gzip_is_refused_with_its_name(tmp_path):
     write_tfrecords(str(tmp_path / "a.gz"), [encode_example(FEATURES, {"number": [1]})], compress=True)
     with pytest.raises(ValueError, match=r"a\.gz: expected a plain file, got gzip: several hosts read records from their places"):
@@ -129,7 +149,7 @@ hosts, paths, folder = json.loads(sys.argv[1])
 tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({"worker": hosts}), job_name="coordinator")
 from official_bert.data import record_order, records
 from official_bert.data.graph_reader import GraphReader
-from official_bert.data.sources import RecordSource
+from official_bert.data.sources import RecordSource, refuse_rows
 record_order.BLOCK, record_order.WINDOW = 4, 3
 def parse(serialized, indices):
     parsed = records.parse_examples(serialized, (records.Feature("number", 1),))

@@ -17,7 +17,7 @@ from made_finetuning import make_config as make_finetuning
 from made_pretraining import make_config, write_records
 
 from official_bert.config import to_dict
-from official_bert.data.sources import ExampleSource
+from official_bert.data.sources import ExampleSource, RecordSource
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import distribution, evaluation, origins
 from official_bert.training.distribution import Placement
@@ -192,7 +192,7 @@ def test_a_worker_that_cannot_begin_says_why_and_the_other_one_that_it_has_ended
 @pytest.mark.parametrize(("placement", "told"), [
     (Placement(strategy="tpu", tpu_name="nowhere"), "--strategy=tpu: no TPU could be reached with --tpu_name=nowhere"),
     (Placement(strategy="tpu", tpu_name="mine", tpu_zone="us-central1-a", gcp_project="p"), "with --tpu_name=mine (on a TPU VM"),
-    (Placement(strategy="tpu", tpu_name="grpc://192.0.2.1:8470"), "expected the TPU of this machine (on the TPU VM: --tpu_name=local; "),
+    (Placement(strategy="tpu", tpu_name="grpc://192.0.2.1:8470"), "on a TPU VM: --tpu_name=local): 192.0.2.1:8470 does not answer"),
     (Placement(strategy="multi_worker", worker_hosts="a:1,b:1", task_index=2), "--task_index: expected 0 to 1"),
     (Placement(strategy="multi_worker"), "expected --worker_hosts and --task_index, or TF_CONFIG"),
     (Placement(strategy="mirrored"), "no GPU found; --num_cpu_devices=2"),
@@ -214,10 +214,28 @@ def test_a_cloud_that_does_not_answer_is_told_in_time(monkeypatch):
     assert time.monotonic() - began < 10
 
 
-def test_tpus_of_other_machines_are_refused_because_batches_are_made_here():
-    distribution.check_hosts([f"/job:localhost/replica:0/task:0/device:TPU:{core}" for core in range(8)], "--tpu_name=local")
-    with pytest.raises(ValueError, match="--tpu_name=pod: expected the TPU of this machine .* got /job:worker/replica:0/task:1/device:TPU"):
-        distribution.check_hosts(["/job:localhost/device:TPU:0", "/job:worker/replica:0/task:1/device:TPU:0"], "--tpu_name=pod")
+def test_hosts_of_a_slice_are_told_from_this_machine():
+    def hosts(job, *tasks):
+        devices = [f"/job:{job}/replica:0/task:{task}/device:TPU:{core}" for task in tasks for core in range(4)]
+        return distribution.other_hosts(types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=devices)))
+    assert hosts("localhost", 0) == []
+    assert hosts("worker", 1, 0) == [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)]
+
+
+def test_other_machines_read_records_alone_and_where_they_lie(tmp_path):
+    with pytest.raises(ValueError, match="the TPUs of other machines train on records of pre-training alone"):
+        distribution.on_hosts(ExampleSource([{"input_ids": np.arange(3)}], 1), ["/job:worker/task:1/device:CPU:0"], 0, 1)
+    write_records(tmp_path / "records", 8)
+    with pytest.raises(ValueError, match="--cache_dir: expected a folder that all hosts of the TPU read, .* got none"):
+        distribution.on_hosts(RecordSource([str(tmp_path / "records")], 2, lambda *_: {}), ["/job:worker/task:1/device:CPU:0"], 0, 1)
+
+
+def test_a_host_of_a_tpu_that_does_not_answer_is_told_before_the_connection(monkeypatch):
+    host = f"127.0.0.1:{free_ports(1)[0]}"
+    found = types.SimpleNamespace(cluster_spec=lambda: tf.train.ClusterSpec({"worker": [host]}))
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda **_: found)
+    with pytest.raises(ValueError, match=f"no TPU could be reached with --tpu_name=silent pod .*: {host} does not answer"):
+        distribution.make_strategy(Placement(strategy="tpu", tpu_name="silent pod"))
 
 
 def test_a_tpu_is_initialised_once_for_training_and_prediction(monkeypatch):
@@ -276,6 +294,7 @@ def test_a_tpu_gets_batches_of_few_lengths(monkeypatch):
     assert lengths(tf.distribute.get_strategy()) == [33, 65, 100]
     # No TPU is at hand: the default strategy stands for one.
     monkeypatch.setattr(tf.distribute, "TPUStrategy", type(tf.distribute.get_strategy()))
+    monkeypatch.setattr(distribution, "other_hosts", lambda _: [])
     assert lengths(tf.distribute.get_strategy()) == [64, 100, 100]
 
 

@@ -106,8 +106,8 @@ def test_a_run_goes_back_behind_the_data_of_a_spike_and_a_kill_changes_nothing(t
 def test_the_data_of_another_phase_begin_with_their_first_batch(tmp_path, monkeypatch):
     paths = [write_records(tmp_path / f"{length}.tfrecord", 100, max_seq_length=length) for length in (12, 16)]
     begins, distribute = [], loop.distribution.distribute
-    monkeypatch.setattr(loop.distribution, "distribute", lambda source, strategy, start: begins.append(start) or distribute(
-        source, strategy, start))
+    monkeypatch.setattr(loop.distribution, "distribute", lambda source, strategy, start, stop: begins.append(start) or distribute(
+        source, strategy, start, stop))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / REWINDS_FILE).write_text('{"rewinds": [{"step": 2, "batches": 3}]}')
     short = {"max_seq_length": 12}
