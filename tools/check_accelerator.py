@@ -297,6 +297,7 @@ def main(_) -> None:
     from official_bert.training import distribution
     if wrong := [name for name in FLAGS.precision if name not in TOLERANCES]:
         raise ValueError(f"--precision: expected some of {', '.join(TOLERANCES)}, got {wrong[0]!r}")
+    tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced for each head
     values = command_line.placement_values(FLAGS)
     placement, several = distribution.Placement(**values), values["strategy"] == "multi_worker"
     left_out = ["killed and continued, export: several workers"] if several else []

@@ -40,7 +40,8 @@ def _entry(source: RecordSource, numbers: np.ndarray, places: np.ndarray) -> byt
     begins = np.concatenate([np.arange(begin, end, LONGEST_RUN) for begin, end in zip([0, *breaks], [*breaks, len(numbers)])])
     order = np.empty(len(numbers), np.int64)
     order[by_number] = np.arange(len(numbers))
-    columns = {"offsets": places[1][by_number][begins], "counts": np.diff([*begins, len(numbers)]), "numbers": ascending[begins], "order": order}
+    columns = {"offsets": places[1][by_number][begins], "counts": np.diff([*begins, len(numbers)]), "numbers": ascending[begins],
+               "order": order}
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
     paths = [source.paths[file].encode() for file in files[begins]]
     features["paths"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=paths))

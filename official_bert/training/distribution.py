@@ -303,8 +303,8 @@ def on_hosts(source: BatchSource, hosts: Sequence[str], start: int, stop: int) -
     Raises ValueError for data that a host cannot read, naming both.
     """
     if not isinstance(source, RecordSource):
-        raise ValueError("--strategy=tpu: the TPUs of other machines train on records of pre-training alone; a task's rows are made by this "
-                         "process, for the TPU of this machine (--tpu_name=local)")
+        raise ValueError("--strategy=tpu: the TPUs of other machines train on records of pre-training alone; a task's rows are made by "
+                         "this process, for the TPU of this machine (--tpu_name=local)")
     if not source.cache_dir:
         raise ValueError("--cache_dir: expected a folder that all hosts of the TPU read, such as gs://bucket/cache, for the order of the "
                          "records, got none")

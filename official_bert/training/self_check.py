@@ -137,16 +137,17 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
     if strategy is None:
         with tf.device("CPU:0"):
             found = tf.function(one_pass, autograph=False)(*arguments)
-        return {"CPU": {name: found[name].numpy() for name in _in_order(found)}}
+        return {"CPU": {name: found[name].numpy() for name in _in_order(found, names)}}
     found = tf.function(lambda *given: strategy.run(one_pass, args=given), autograph=False)(*arguments)
-    local = {name: strategy.experimental_local_results(found[name]) for name in _in_order(found)}
+    local = {name: strategy.experimental_local_results(found[name]) for name in _in_order(found, names)}
     return {_place(strategy, index, replica): {name: values[index].numpy() for name, values in local.items()}
             for index, replica in enumerate(next(iter(local.values())))}
 
 
-def _in_order(names: Mapping[str, object]) -> list[str]:
-    """Names in the order of a step: outputs, losses, gradients."""
-    return sorted(names, key=lambda name: (("output", "loss", "gradient").index(_kind(name)), name))
+def _in_order(results: Mapping[str, object], weights: Sequence[str]) -> list[str]:
+    """Names in the order of a step: outputs, losses, and gradients from the last layer to the first."""
+    gradients = [f"gradient {name}" for name in reversed(weights)]
+    return [*sorted({*results}.difference(gradients), key=lambda name: (_kind(name) != "output", name)), *gradients]
 
 
 def _place(strategy: tf.distribute.Strategy, index: int, tensor: tf.Tensor) -> str:
