@@ -210,6 +210,7 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
     def trained(place: Any, accumulation: int) -> dict[str, np.ndarray]:
         task = load_task(head_config("pretraining", {}, ONE_LAYER, folder, batch_size=4 * replicas, accumulation_steps=accumulation))
         source = task.resolve(files, TRAIN_AND_EVALUATE).train
+        assert source is not None  # training was asked for
         return self_check.in_rates(self_check.training(task, source, place, STEPS), task.config.optimizer.learning_rate)
     wanted = trained(tf.distribute.OneDeviceStrategy("/cpu:0"), 1)
     for accumulation in (1, 4):
