@@ -31,7 +31,7 @@ from official_bert import command_line
 from official_bert.config import Config, build, load_config, merge, save_config
 from official_bert.data import records
 from official_bert.files import read_log, written_whole
-from official_bert.models.run_folder import LOG_FILE
+from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE
 
 FLAGS = flags.FLAGS
 command_line.define_placement()
@@ -77,7 +77,7 @@ HEADS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
 def head_config(task: str, options: dict[str, Any], sizes: dict[str, Any], folder: str, **training: Any) -> Config:
     """Returns the configuration of a head, on a small model without dropout."""
     lengths = {"max_seq_length": S} | ({"max_predictions_per_seq": P} if task == "pretraining" else {})
-    values = {"task": task, "model": SIZES | sizes, "options": lengths, "tokenizer": {"vocab_file": os.path.join(folder, "vocab.txt")},
+    values = {"task": task, "model": SIZES | sizes, "options": lengths, "tokenizer": {"vocab_file": os.path.join(folder, VOCAB_FILE)},
               "optimizer": {"learning_rate": 1e-4, "schedule": "constant", "warmup_steps": 0}, "training": {
                   "batch_size": B, "eval_batch_size": B, "steps": STEPS, "log_every": 1, "save_every": 5, "steps_per_loop": 1} | training}
     return build(Config, merge(values, {"options": options}))
@@ -304,7 +304,7 @@ def main(_) -> None:
     left_out = ["killed and continued, export: several workers"] if several else []
     findings: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
-        pathlib.Path(folder, "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
+        pathlib.Path(folder, VOCAB_FILE).write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
         write_records(f"{folder}/train.tfrecord", 40 * STEPS)
         if several:
             distribution.wait_for_hosts(placement, WAIT_SECONDS)

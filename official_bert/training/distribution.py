@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import STRATEGIES
-from official_bert.data.graph_reader import GraphReader
+from official_bert.data.pretraining.graph_reader import GraphReader
 from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
 
 WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,

@@ -12,9 +12,10 @@ import tensorflow as tf
 from local_ports import free_ports
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import graph_reader, record_order, records
-from official_bert.data.graph_reader import GraphReader
+from official_bert.data import record_order, records
+from official_bert.data.pretraining import graph_reader
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
+from official_bert.data.pretraining.graph_reader import GraphReader
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.text.vocab import load_vocab
@@ -148,7 +149,7 @@ import tensorflow as tf
 hosts, paths, folder = json.loads(sys.argv[1])
 tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({"worker": hosts}), job_name="coordinator")
 from official_bert.data import record_order, records
-from official_bert.data.graph_reader import GraphReader
+from official_bert.data.pretraining.graph_reader import GraphReader
 from official_bert.data.sources import RecordSource, refuse_rows
 record_order.BLOCK, record_order.WINDOW = 4, 3
 def parse(serialized, indices):
