@@ -17,8 +17,8 @@ ORDER = ["archives", "stores", "files", "copies", "typed_values", "model_config"
          "layers", "models", "training", "serving", "tasks", "interface", "main"]
 APART = {"server": ("config", "files", "copies", "command_line", "server")}  # imports nothing else of ours, and only mains import it
 TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking",
-                     "data/pretraining/graph_reader", "data/pretraining/packing", "data/pretraining/record_lengths", "layers/fused", "models/checkpoints",
-                     "models/interchange/", "training/", "serving/", "tasks/", "interface/", "server/")
+                     "data/pretraining/graph_reader", "data/pretraining/packing", "data/pretraining/record_lengths", "layers/fused",
+                     "models/checkpoints", "models/interchange/", "training/", "serving/", "tasks/", "interface/", "server/")
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/*.py")])
 
 
