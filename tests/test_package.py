@@ -43,7 +43,7 @@ def test_every_command_has_a_name():
     (["--version"], 0, f"official-bert {importlib.metadata.version('official-bert')}, tensorflow 2."),
     ([], 0, "usage: official-bert COMMAND"),
     (["pretain"], 1, "no command 'pretain': perhaps pretrain"), (["create_pretraining_data"], 1, "perhaps create-pretraining-data"),
-    (["zzz"], 1, "expected one of demo, prepare-corpus"), (["plot-run", "--help"], 1, "Draws the losses of a training run")])
+    (["zzz"], 1, "expected one of demo, prepare-corpus"), (["plot-run", "--help"], 1, "Draws a metric of training runs from their logs")])
 def test_one_name_for_all_commands(arguments, status, told):
     done = run_here("-m", "official_bert", *arguments)
     assert done.returncode == status and told in done.stdout + done.stderr and "Traceback" not in done.stderr

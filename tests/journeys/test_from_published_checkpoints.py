@@ -19,6 +19,7 @@ def google(person, golden):
     return person
 
 
+@pytest.mark.slow
 def test_from_a_tf1_checkpoint_over_domain_text_to_a_served_classifier(google):
     toy_world.write_corpus(google.folder / "raw.jsonl")
     model = "--bert_config_file=bert/bert_config.json --vocab_file=bert/vocab.txt"

@@ -131,6 +131,7 @@ def test_from_frozen_features_to_entities(pretrained, person):
     assert_same_numbers([by_run[0], by_run[2]], [by_server[0], by_server[2]], "scores")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_moved_ends_as_if_it_had_not_been(pretrained, filled, way, tmp_path):
     here, there = way(tmp_path / "old machine"), way(tmp_path / "new machine")
     here.folder.mkdir()

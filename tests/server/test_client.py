@@ -90,7 +90,7 @@ def test_wrong_options_are_refused():
             RestClient("http://127.0.0.1:1", "m", **options)
 
 
-@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+@pytest.mark.parametrize("protocol", ["rest", pytest.param("grpc", marks=pytest.mark.slow)])
 def test_asynchronous_clients_give_the_same_answers_and_can_be_cancelled(server, protocol):
     def make(**options):
         return AsyncRestClient(server.url, "demo", **options) if protocol == "rest" else (

@@ -92,7 +92,7 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ([], "error: expected either --model_base_path or --model_config_file"),
+    ([], "error: expected one of --model_base_path, --models, --model_config_file, got none"),
     (["--model_base_path=x", "--model_name=a/b"], "error: --model_name: expected a name without / and :"),
     (["--model_base_path=nowhere"], "nowhere: no such folder"),
     (["--model_base_path=ROOT"], "ROOT/demo?"),

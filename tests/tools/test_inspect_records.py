@@ -186,6 +186,7 @@ def test_files_without_a_record_are_taken_beside_others(inspect, tmp_path, golde
         inspect(tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_a_command_that_imports_tensorflow_at_once_says_nothing_about_the_machine(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}  # set by the tests
     done = subprocess.run([sys.executable, COMMAND, f"--input_file={tmp_path}/none", f"--vocab_file={VOCAB}"], env=environment, cwd=ROOT,

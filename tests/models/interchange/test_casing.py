@@ -127,15 +127,15 @@ def test_the_users_vocabulary_decides_beside_a_checkpoint_wherever_it_is_named(t
 
 
 def test_the_tokenizers_class_may_stand_in_the_models_configuration(tmp_path):
-    there = {"config": {"tokenizer_class": "BertJapaneseTokenizer"}}
-    with pytest.raises(ValueError, match="/config.json: tokenizer_class: expected BertTokenizer, got 'BertJapaneseTokenizer'"):
+    there = {"config": {"tokenizer_class": "FunnelTokenizer"}}
+    with pytest.raises(ValueError, match="/config.json: tokenizer_class: expected BertTokenizer, got 'FunnelTokenizer'"):
         formats.read(written(tmp_path, "hugging_face", "foreign", tokenizer_config={"tokenizer_class": None}, **there))
     overruled = written(tmp_path, "hugging_face", "overruled", tokenizer_config={"tokenizer_class": "BertTokenizerFast"}, **there)
     assert formats.read(overruled).do_lower_case is False  # as in Hugging Face, where tokenizer_config.json comes first
 
 
 @pytest.mark.parametrize(("changes", "told"), [
-    ({"tokenizer_class": "BertJapaneseTokenizer"}, "tokenizer_class: expected BertTokenizer, got 'BertJapaneseTokenizer'"),
+    ({"tokenizer_class": "FunnelTokenizer"}, "tokenizer_class: expected BertTokenizer, got 'FunnelTokenizer'"),
     ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars: False is not computed here; expected True"),
     ({"strip_accents": False, "do_lower_case": True}, "strip_accents: False with do_lower_case True is not computed here"),
     ({"strip_accents": True, "do_lower_case": False}, "strip_accents: True with do_lower_case False"),

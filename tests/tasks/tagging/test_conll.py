@@ -147,7 +147,7 @@ def test_plain_tags_are_kept_and_measured_word_by_word(tmp_path):
     assert all(part.all() for part in chunk_tags.legal_transitions(["DT", "B-X", "I-Y"], "plain"))
     # Right: a twice of three, b none of one (found once). F1: a 2*2/(3+3), b 0.
     assert chunk_tags.plain_scores([["a", "a"], ["a", "b"]], [["a", "b"], ["a", "a"]]) == pytest.approx(
-        {"tag_accuracy": 50.0, "macro_f1": (200 * 2 / 6 + 0.0) / 2})
+        {"tag_accuracy": 0.5, "macro_f1": (2 * 2 / 6 + 0.0) / 2})
 
 
 def test_a_file_to_tag_may_have_no_gold_tags(tmp_path):
