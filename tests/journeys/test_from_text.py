@@ -83,6 +83,7 @@ def test_from_a_csv_to_predictions_to_an_export(pretrained, person):
     np.testing.assert_allclose([row["probabilities"] for row in by_training], [row["probabilities"] for row in by_export], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_from_squad_to_raw_text_answers(pretrained, person):
     toy_world.write_questions(person.folder / "train.json", 160, 1)
     wanted = toy_world.write_questions(person.folder / "dev.json", 15, 2, held_out=True)

@@ -117,8 +117,8 @@ def unbroken(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("step", [pytest.param(8, marks=pytest.mark.slow), 10, pytest.param(17, marks=pytest.mark.slow),
-                                  pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [8, 10, 17, 20])
+@pytest.mark.slow
 def test_a_kill_changes_neither_the_best_nor_the_patience(scripted, unbroken, tmp_path, monkeypatch, step):
     class Killed(BaseException):
         pass
