@@ -74,7 +74,8 @@ def test_they_run_from_top_to_bottom(root, tmp_path):
     assert loss < unigram - 0.5
     log = [json.loads(line) for line in (tmp_path / "demo/model/log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert loss == pytest.approx([row["eval/mlm_loss"] for row in log if "eval/mlm_loss" in row][-1], abs=0.01)
-    game = re.findall(r"number (\d+|beyond 1,000) in the model's list: (both|you|the model|nobody)", printed(found["pretrain_and_look_inside"]))
+    played = printed(found["pretrain_and_look_inside"])
+    game = re.findall(r"number (\d+|beyond 1,000) in the model's list: (both|you|the model|nobody)", played)
     assert len(game) == 4 and all((place == "1") == (winner in ("both", "the model")) for place, winner in game)
     shares = dict(re.findall(r"^(accuracy|always|linear classifier).*?: (0\.\d+)", printed(found["classify_a_csv"]), re.MULTILINE))
     assert float(shares["accuracy"]) > float(shares["always"]) + 0.3 and len(shares) == 3
