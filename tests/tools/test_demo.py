@@ -1,5 +1,8 @@
 import json
 import math
+import os
+import re
+import shlex
 import subprocess
 import sys
 
@@ -110,3 +113,9 @@ def test_the_demo_runs_to_the_end(root, tmp_path):
     losses = [json.loads(line)["eval/mlm_loss"] for line in (tmp_path / "demo/model/log.jsonl").read_text().splitlines()
               if "eval/mlm_loss" in line]
     assert losses[-1] < losses[0]
+    typed = re.search(r"^\.venv/bin/python (-m official_bert.run_predict --model=demo/exported .*)$", (root / "README.md").read_text(
+        encoding="utf-8"), re.MULTILINE)
+    asked = subprocess.run([sys.executable, *shlex.split(typed[1])], check=False, capture_output=True, text=True, timeout=300, cwd=tmp_path,
+                           env={**os.environ, "PYTHONPATH": str(root)})
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.startswith("The [MASK] is called.\n") and len(asked.stdout.splitlines()) == 6

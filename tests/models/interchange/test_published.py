@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -72,6 +74,29 @@ def test_a_repository_is_fetched_once_without_programs_and_then_needs_no_network
         assert offline[1].endswith("fetch it once with a network, or give the path of a folder that has the files")
     read = formats.read(str(folder))
     assert read.head == "pretraining" and list(read.vocab)[-1] == "river"
+
+
+@pytest.mark.slow
+def test_readmes_command_fills_a_blank_with_a_model_of_that_name(repositories, tmp_path):
+    command = re.search(r"^\.venv/bin/python (-m official_bert.run_predict --model=(google-bert/\S+) .*)$", (ROOT / "README.md").read_text(
+        encoding="utf-8"), re.MULTILINE)
+    (repositories / "google-bert/tiny").rename(repositories / command.group(2))
+    with hub_server.serving(repositories) as hub:
+        url = hub.url
+        first = run_as_typed(command.group(1), tmp_path, HF_ENDPOINT=url)
+        assert hub.seen
+    assert first == run_as_typed(command.group(1), tmp_path, HF_ENDPOINT=url, HF_HUB_OFFLINE="1")
+    assert first[0] == "The capital of [MASK] is Paris." and {line.split()[1] for line in first[1:]} <= {
+        "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "river"} and len(first) == 6
+
+
+def run_as_typed(command, tmp_path, **variables):
+    """Returns the lines that a command of README prints."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    done = subprocess.run([sys.executable, *shlex.split(command)], cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False,
+                          env=environment | {"HF_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), **variables})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def test_a_token_goes_to_the_hub_alone_and_is_never_told(repositories, tmp_path):
