@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -18,10 +19,11 @@ from official_bert.data.tables import Rows, Source
 from official_bert.files import find_files, open_bytes, size_of
 from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.reports.comparison import ComparableAnswers
 from official_bert.tasks.pretraining.next_token import next_token_batch
 from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
 from official_bert.training import losses
-from official_bert.training.task import DataFiles, Resolved, TaskBase
+from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
 
 LOOKED_AT = 200  # first records that tell whether words have several tokens
 COMPARED = 1 << 16  # first bytes of two files of the same size that tell whether they are copies
@@ -56,13 +58,26 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutRecords:
-    """Records to evaluate on, by losses and accuracies alone."""
+    """Records to evaluate on, by losses and accuracies alone; `loss_names` are those of the task."""
 
     source: RecordSource
+    loss_names: tuple[str, ...]
 
     def evaluate(self, _):
         """Returns {}: losses and accuracies are measured anyway."""
         return {}
+
+    def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
+        """Returns the records by number, measured by what `Task.predictions` gives of each."""
+        sums = np.stack([row["sums"] for row in predictions])  # [N,losses,3]
+        numbers = [str(number) for number in range(len(sums))]
+
+        def measure(rows: np.ndarray) -> dict[str, float]:
+            loss, right, weight = sums[rows].sum(axis=0, dtype=np.float64).T
+            found = {f"{name}_loss": loss[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+            return {"loss": sum(found.values())} | found | {
+                f"{name}_accuracy": right[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+        return {"": ComparableAnswers(questions=numbers, gold=numbers, answers=numbers, measure=measure)}
 
 
 class Task(TaskBase):
@@ -135,6 +150,16 @@ class Task(TaskBase):
         """Accuracies of words and sentences."""
         return {f"{name}_accuracy": losses.accuracy(*part) for name, part in self._predicted(outputs, batch).items()}
 
+    def predictions(self, outputs, batch):
+        """`sums`, for intervals: of each row and loss, the loss, the right answers and their weight, float32 [B,losses,3]."""
+        rows = []
+        for logits, labels, weights in self._predicted(outputs, batch).values():
+            each = losses.negative_log_likelihoods(tf.cast(logits, tf.float32), labels)
+            right = tf.reshape(losses.largest_places(losses.as_rows(logits)), tf.shape(labels)) == labels
+            parts = tf.stack([each * weights, tf.where(right, weights, 0.0), weights], axis=-1)
+            rows.append(tf.reduce_sum(tf.reshape(parts, (tf.shape(parts)[0], -1, 3)), axis=1))
+        return {"sums": tf.stack(rows, axis=1)}
+
     def _predicted(self, outputs, batch):
         """Logits, labels and weights of each loss."""
         predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch))]
@@ -156,7 +181,7 @@ class Task(TaskBase):
         train = self._source(files, files.train_file, training.batch_size, shuffle=True) if steps.train else None
         held_out = None
         if steps.evaluate and files.eval_file:
-            held_out = HeldOutRecords(self._source(files, files.eval_file, training.eval_batch_size, shuffle=False))
+            held_out = HeldOutRecords(self._source(files, files.eval_file, training.eval_batch_size, shuffle=False), self.loss_names)
             _warn_of_shared_records(train.paths if train else [], held_out.source.paths)
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 

@@ -2,14 +2,17 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from made_pretraining import data_files, make_config, resolve, weights_after_two_steps, write_records
 
 from official_bert.data.record_origins import write_origin
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
+from official_bert.reports.comparison import measure_interval
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
+from official_bert.training.trainer import Trainer
 
 
 def test_sop_is_nsp_by_its_own_name_and_none_is_the_masked_words_alone(tmp_path):
@@ -31,6 +34,20 @@ def test_sop_is_nsp_by_its_own_name_and_none_is_the_masked_words_alone(tmp_path)
     assert set(resolved["none"].model(batch)) == {"mlm_logits"}
     assert all(float(weight) == float(resolved["sop"].task.loss_weights(batch)[loss])
                for loss, (_, weight) in losses["sop"].items())
+
+
+@pytest.mark.parametrize("options", [{}, {"sentence_task": "none"}, {"pack": True, "max_instances_per_row": 3}])
+def test_intervals_come_from_the_rows_whose_sums_are_the_losses(tmp_path, options):
+    path = write_records(tmp_path / "records", 21, max_seq_length=16)
+    one = resolve(make_config(options=options), path, path)
+    metrics, predictions = Trainer(one.task, one.model, tf.distribute.get_strategy(), 1).evaluate(one.held_out.source)
+    (answers,) = one.held_out.comparable(predictions).values()
+    assert len(answers.questions) == len(predictions) and (len(predictions) < 21 if options.get("pack") else len(predictions) == 21)
+    assert answers.measure(np.arange(len(predictions))) == pytest.approx(metrics, rel=1e-6)
+    intervals = measure_interval(answers)
+    assert set(intervals) == set(metrics) and all(low <= metrics[name] <= high for name, (low, high) in intervals.items())
+    single = [answers.measure(np.array([row]))["mlm_loss"] for row in range(len(predictions))]
+    assert max(single) > intervals["mlm_loss"][1] > intervals["mlm_loss"][0] > min(single)
 
 
 @pytest.mark.parametrize("made, wanted", [("none", "nsp"), ("sop", "nsp"), ("nsp", "sop"), ("nsp", "none")])
