@@ -29,6 +29,13 @@ def dotted_keys(cls: type, prefix: str = "") -> list[str]:
     return keys
 
 
+def defaults_of(cls: type) -> dict[str, Any]:
+    """Returns the fields of a dataclass that have a default."""
+    defaults = {field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+                for field in dataclasses.fields(cls)}
+    return {name: default for name, default in defaults.items() if default is not dataclasses.MISSING}
+
+
 def did_you_mean(name: str, keys: Iterable[str]) -> str:
     """Returns a question with the known keys that a wrong one is likely to mean, of any section; "" if none is like it."""
     by_last: dict[str, list[str]] = {}

@@ -154,7 +154,8 @@ def test_broken_results_are_refused_by_line(tmp_path, content, told):
 @pytest.mark.parametrize(("flags", "told"), [
     (["--suite=nope"], "--suite: expected all or one of tasks"),
     (["--scale=nope"], "--scale: expected one of small, base, smoke, got nope"),
-    (["--suite=sizes", "--rows=span"], "--rows: expected rows of sizes"), ([], "--corpus: expected a path")])
+    (["--suite=sizes", "--rows=span"], "--rows: expected rows of sizes"), ([], "--corpus: expected a path"),
+    (["--data=s3://bucket/data"], "--data=s3://bucket/data: expected a path on this machine")])
 def test_wrong_flags_are_one_line(tmp_path, flags, told):
     done = run_here(str(TOOL), f"--work_dir={tmp_path}/work", *flags)
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr

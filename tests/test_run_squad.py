@@ -194,7 +194,7 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
         del paragraph["qas"][0]["answers"]
     (tmp_path / "test.json").write_text(json.dumps(asked))
     done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={tmp_path}/test.json")
-    assert done.returncode == 0 and "null_score_diff_threshold -222.0000, tuned in evaluation" in done.stdout, done.stderr
+    assert done.returncode == 0 and "tuned in evaluation: null_score_diff_threshold: 0.0 -> -222.0" in done.stdout, done.stderr
     assert set(json.loads((tmp_path / "predictions.json").read_text()).values()) == {""}  # every score lies above it
     done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={dev}")
     assert done.returncode == 0, done.stderr
@@ -235,7 +235,7 @@ def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_a
     assert done.returncode == 1 and "error: --vocab_file: expected the vocabulary of the checkpoint" in done.stderr
     (first / "vocab.txt").write_text("".join(vocab))
     done = run(*asked, f"--init_checkpoint={first}")
-    assert done.returncode == 0 and "null_score_diff_threshold -222.0000, tuned in evaluation" in done.stdout, done.stderr
+    assert done.returncode == 0 and "tuned in evaluation: null_score_diff_threshold: 0.0 -> -222.0" in done.stdout, done.stderr
     assert json.loads((new / "predictions.json").read_text()) == {"0": ""}
     for value in ("--null_score_diff_threshold=0", "--set=options.null_score_diff_threshold=0.0"):  # a number that is given counts
         done = run(*asked, f"--init_checkpoint={first}", value)

@@ -76,19 +76,16 @@ def _answers(run, files) -> dict:
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation
     from official_bert.training.distribution import Placement
-    from official_bert.training.task import Comparable
     config = run.require_config()
     best = config.training.answer_with == "best"
     task = load_task(config)
     if task.measures_with_tuned:
         task = task.with_tuned(tuned_for(checkpoint_at(trained_weights(run, best=best))))
-    evaluated: list = []
-    evaluation.evaluate(task, files, run.path, Placement(), best=best, examine=lambda *both: evaluated.append(both))
-    (resolved, predictions), = evaluated
-    if not isinstance(resolved.held_out, Comparable):
+    answers = evaluation.measure(task, files, run.path, Placement(), best=best).answers()
+    if not answers:
         raise ValueError(f"{run.path}: task {config.task}: expected labels, scores or choices for texts, or answers to questions: those of "
                          "other tasks are not compared row by row")
-    return resolved.held_out.comparable(predictions)
+    return answers
 
 
 def _print_spread(path: str) -> None:

@@ -205,7 +205,7 @@ def create_on_beam(settings: Settings, config: InstanceConfig, outputs: list[str
         raise ValueError(f"{both[0]}: this output is an input too; give another name")
     # Other stores may be known to Beam alone.
     patterns = ",".join(itertools.filterfalse(is_remote, settings.input_file.split(",")))
-    preflight.check_outputs(list(itertools.filterfalse(is_remote, targets)), (), patterns)
+    preflight.check_outputs(list(itertools.filterfalse(is_remote, targets)), (), patterns, may_be_packed=True)
     account, poor = beam_generation.generate(
         inputs, outputs, settings.vocab_file, settings.do_lower_case, settings.on_bad_text, config, settings.random_seed,
         settings.gzip_compress, shlex.split(settings.beam_options))
@@ -222,7 +222,8 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
     inputs = find_files(settings.input_file, "--input_file", repeats=True)
     check_prepared_files(inputs)
     warn(file_sets.doubts(inputs))
-    preflight.check_outputs([*outputs, *filter(None, [settings.report_file])], [*inputs, settings.vocab_file], settings.input_file)
+    preflight.check_outputs([*outputs, *filter(None, [settings.report_file])], [*inputs, settings.vocab_file], settings.input_file,
+                            may_be_packed=True)
     work_dir = settings.work_dir or os.path.dirname(work_path(outputs[0])) or "."
     preflight.check_folder(work_dir)
     preflight.reserve_handles(len(outputs) if settings.order == "2018" else 2 * settings.num_workers)

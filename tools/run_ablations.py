@@ -33,7 +33,8 @@ import yaml
 from absl import flags
 
 from official_bert.config import merge
-from official_bert.files import read_json, read_log, written_whole
+from official_bert.data.long_work import preflight
+from official_bert.files import absolute, read_json, read_log, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, LOG_FILE, SEARCH_FILE, VOCAB_FILE
 from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, steps_of, usually_masked
 
@@ -48,9 +49,9 @@ flags.DEFINE_list("rows", [], "Only these rows of the suite.")
 flags.DEFINE_string("scale", "small", "small, base (the paper's sizes) or smoke (made-up text): the size of everything.")
 flags.DEFINE_string("corpus", "", "Raw text to pre-train on: comma-separated paths and globs, as tools/prepare_corpus.py takes.")
 flags.DEFINE_string("held_out_corpus", "", "Raw text to measure on.")
-flags.DEFINE_string("data", "", "The folder of the fine-tuning data: glue/SST-2, ..., wnut17.")
-flags.DEFINE_string("work_dir", None, "The folder of everything that is made.", required=True)
-flags.DEFINE_string("results", "", "The file of finished rows, a JSON line each (default: results.jsonl in --work_dir).")
+flags.DEFINE_string("data", "", "The folder, on this machine, of the fine-tuning data: glue/SST-2, ..., wnut17.")
+flags.DEFINE_string("work_dir", None, "The folder, on this machine, of everything that is made.", required=True)
+flags.DEFINE_string("results", "", "The file, on this machine, of finished rows, a JSON line each (default: results.jsonl in --work_dir).")
 flags.DEFINE_integer("seeds", 3, "Fine-tunings of each task.", lower_bound=2)
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads of the data tools.")
 flags.DEFINE_bool("plan", False, "Only print the rows and which of them are finished.")
@@ -337,6 +338,8 @@ def locked(work_dir: pathlib.Path) -> Iterator[None]:
 
 def main(_) -> None:
     """Makes the rows that are not finished, one after another."""
+    for flag in ("work_dir", "results", "data"):
+        preflight.check_here(flag, FLAGS[flag].value)
     plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file)
     work_dir = pathlib.Path(FLAGS.work_dir).resolve()
     results = pathlib.Path(FLAGS.results).resolve() if FLAGS.results else work_dir / "results.jsonl"
@@ -376,7 +379,7 @@ def sources(stages: Stages, given: Mapping[str, str], finetunes: bool, made_up: 
     for name in ("corpus", "held_out_corpus", *(["data"] if finetunes else [])):
         if not given[name]:
             raise ValueError(f"--{name}: expected a path (with --scale=smoke, all of it is made up)")
-    patterns = {part: ",".join(os.path.abspath(one) for one in value.split(","))
+    patterns = {part: ",".join(map(absolute, value.split(",")))
                 for part, value in (("train", given["corpus"]), ("held_out", given["held_out_corpus"]))}
     return patterns, pathlib.Path(given["data"]).resolve()
 

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     from official_bert.training.distribution import check_backend
     check_backend()
     sharded = many_answers.is_many(FLAGS.input_file, FLAGS.output_file)
-    if FLAGS.output_file and FLAGS.input_file and not sharded:
+    if FLAGS.output_file and not sharded:
         outputs = output_files.files_of(FLAGS.output_file, FLAGS.output_format, FLAGS.input_file)
         preflight.check_outputs(outputs, files_read(FLAGS.input_file))
     formats = (*output_files.OUTPUT_FORMATS, "npy")

@@ -95,7 +95,7 @@ def main(_) -> None:
         trained = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps)
         metrics = trained.metrics
         if is_first_worker(placement):
-            documents.write_card(run, trained.resolved, trained.predictions, files, metrics, print)
+            documents.write_card(run, trained, files, print)
     for name in {"mlm_loss", "next_token_loss"} & set(metrics):
         metrics = {**metrics, name.replace("_loss", "_perplexity"): math.exp(min(metrics[name], 700.0))}
     print(metric_lines(metrics))

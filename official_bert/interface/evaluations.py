@@ -1,6 +1,5 @@
 """What a trained model is worth on labelled data, in Python: metrics, the wrong answers, the report in a notebook."""
 
-import dataclasses
 import html
 from collections.abc import Mapping
 from typing import Any
@@ -11,27 +10,17 @@ from official_bert.interface.portable_models import portable_folder
 from official_bert.models.checkpoints import trained_weights
 from official_bert.models.run_folder import RunFolder
 from official_bert.reports import metric_text
-from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.page import PAGE_FILE
 from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import evaluation
 from official_bert.training.distribution import Placement
-from official_bert.training.task import Comparable, DataFiles, Predictions, Resolved
+from official_bert.training.task import DataFiles, Measured
 
 HEIGHT = 700  # of a report in a notebook, pixels
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """Metrics, and the data and predictions behind them."""
-
-    metrics: dict[str, float]
-    resolved: Resolved
-    predictions: Predictions
-
-
-def evaluate(path: str, files: DataFiles, config: Config | None = None) -> Evaluation:
+def evaluate(path: str, files: DataFiles, config: Config | None = None) -> Measured:
     """Measures a run with the weights that answer, or a checkpoint, on the evaluation data in `files`; writes nothing.
 
     `config` is that of the model, if it is known. Raises ValueError for an exported model, and for data that the task cannot read.
@@ -42,24 +31,21 @@ def evaluate(path: str, files: DataFiles, config: Config | None = None) -> Evalu
     run = folder.best_of_search or folder
     task = load_task(config or restore_model(path)[0], run.path if run.has_begun else "")
     weights = trained_weights(run, best=task.config.training.answer_with == "best") if run.has_begun else path
-    examined: list[tuple[Resolved, Predictions]] = []
-    metrics = evaluation.evaluate(task, files, "", Placement(), weights, lambda _: None, examine=lambda *pair: examined.append(pair))
-    return Evaluation(metrics, *examined[0])
+    return evaluation.measure(task, files, "", Placement(), weights, lambda _: None)
 
 
-def mistakes(evaluated: Evaluation) -> Any:
+def mistakes(evaluated: Measured) -> Any:
     """Returns a pandas frame of the wrong answers, as `FineTuned.mistakes` describes it."""
     import pandas
-    held_out, task = evaluated.resolved.held_out, evaluated.resolved.task
-    answers: Mapping[str, ComparableAnswers] = held_out.comparable(evaluated.predictions) if isinstance(held_out, Comparable) else {}
+    task, answers = evaluated.resolved.task, evaluated.answers()
     rows = []
-    for name, one in answers.items():
-        if one.right is None:
+    for name, answered in answers.items():
+        if answered.right is None:
             raise ValueError(f"task {task.config.task}: expected right and wrong answers, got scores; the report shows the largest errors")
-        for number in (~one.right).nonzero()[0]:
-            shares = one.probabilities[number] if one.probabilities else {}
-            rows.append({"row": int(number), **({"set": name.strip("_")} if len(answers) > 1 else {}), "text": one.questions[number],
-                         "label": one.gold[number], "answer": one.answers[number],
+        for number in (~answered.right).nonzero()[0]:
+            shares = answered.probabilities[number] if answered.probabilities else {}
+            rows.append({"row": int(number), **({"set": name.strip("_")} if len(answers) > 1 else {}), "text": answered.questions[number],
+                         "label": answered.gold[number], "answer": answered.answers[number],
                          **{f"probability:{label}": share for label, share in shares.items()}})
     if not answers:
         raise ValueError(f"task {task.config.task}: expected labels or choices for texts, or answers to questions; the report shows what "

@@ -13,9 +13,9 @@ from official_bert.models.run_folder import RunFolder, tuned_for
 from official_bert.reports.metric_text import metric_lines
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
-from official_bert.tasks.squad.task import Questions, Task, average_logits
-from official_bert.training import evaluation, loop, run_config, runs
-from official_bert.training.distribution import Placement, is_first_worker
+from official_bert.tasks.squad.task import Task, average_logits
+from official_bert.training import evaluation, run_config, runs
+from official_bert.training.distribution import Placement
 from official_bert.training.task import DataFiles, Steps
 
 
@@ -43,7 +43,7 @@ class QuestionRun:
     eval_files: Sequence[str] = ()  # in several languages
 
     @property
-    def asked(self) -> Collection[str]:
+    def asked_keys(self) -> Collection[str]:
         """The dotted keys that the user gives."""
         return run_config.asked_keys(self.flags, self.overrides)
 
@@ -68,17 +68,14 @@ class QuestionRun:
     def train(self, placement: Placement) -> None:
         """Fine-tunes into the run's folder, or continues there; first checks what is measured afterwards."""
         config = self.make_config()
-        run_config.check_read(config, self.asked)
+        run_config.check_read(config, self.asked_keys)
         task = load_task(config)
         version_2 = task.options.version_2_with_negative
         languages.check(self.eval_files, version_2)
         if self.answers:
             _check_gold_answers(str(self.files.predict_file), version_2)
         steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
-        begun_at = self.run.steps_done
-        measured = loop.train(task, self.files, self.run.path, placement, self.init_checkpoint, steps=steps).metrics
-        if is_first_worker(placement) and not measured and self.run.steps_done != begun_at:
-            self.run.forget_tuned(print)
+        runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
 
     def answer(self) -> None:
         """Answers the questions; writes the answers and, if there are gold answers, the metrics."""
@@ -95,7 +92,8 @@ class QuestionRun:
             logits.append(evaluation.predict(task, model, questions.source))
         rows = average_logits(logits)
         if not questions.have_gold_answers and not self.ensemble:
-            questions = self._with_stored_threshold(questions)
+            stored = tuned_for(checkpoint_at(self.run.path if self.run.has_begun else self.init_checkpoint))
+            questions = dataclasses.replace(questions, task=runs.with_tuned(task, stored, self.asked_keys, print))
         print("\n".join(questions.write(rows, self.run.path)))
         if questions.have_gold_answers:
             results = questions.evaluate(rows)
@@ -133,13 +131,6 @@ class QuestionRun:
         asked = build(Config, config)
         check_task(asked)
         return load_task(asked)  # type: ignore[return-value]
-
-    def _with_stored_threshold(self, questions: Questions) -> Questions:
-        """Returns unanswered questions, with the threshold that was tuned for the loaded weights unless the user gives one."""
-        stored = tuned_for(checkpoint_at(self.run.path if self.run.has_begun else self.init_checkpoint))
-        tuned: Any = runs.with_tuned(questions.task, stored, self.asked, lambda _: print(
-            f"null_score_diff_threshold {stored['null_score_diff_threshold']:.4f}, tuned in evaluation"))
-        return dataclasses.replace(questions, task=tuned)
 
 
 def _check_gold_answers(path: str, version_2: bool) -> None:

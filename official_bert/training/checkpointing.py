@@ -19,6 +19,7 @@ from official_bert.models.interchange import prefixes
 from official_bert.models.interchange.stored_models import require_finite
 from official_bert.models.run_folder import BEST_FOLDER, STATE_FILE, RunFolder, step_of, write_tuned
 from official_bert.reports.metric_text import shown
+from official_bert.typed_values import defaults_of
 
 
 def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = ("",), options: type | None = None) -> list[Difference]:
@@ -42,19 +43,11 @@ def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = (
 def _completed(config: Config, options: type | None) -> dict[str, Any]:
     """Returns a configuration as plain values, with the default of each option that is left out, in its phases too."""
     plain = to_dict(config)
-    plain["options"] = merge(_defaults(options) if options else {}, plain["options"])
+    defaults = json.dumps(defaults_of(options), default=dataclasses.asdict) if options else "{}"
+    plain["options"] = merge(json.loads(defaults), plain["options"])
     plain["phases"] = [phase | {"options": merge(plain["options"], phase["options"]),
                                 "batch_size": phase["batch_size"] or config.training.batch_size} for phase in plain["phases"]]
     return plain
-
-
-def _defaults(options: type) -> dict[str, Any]:
-    """The fields of a dataclass that have a default, as plain values."""
-    found = {field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-             for field in dataclasses.fields(options)}
-    known = {name: to_dict(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()
-             if value is not dataclasses.MISSING}
-    return json.loads(json.dumps(known))
 
 
 def _go_on(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bool:
@@ -167,7 +160,8 @@ class CheckpointFolder:
                 _flush(path)
         except (tf.errors.OpError, OSError) as error:
             _remove(prefix)
-            raise OSError(f"{self.folder}: the checkpoint of step {step} could not be written, those before it are intact: "
+            before = "those before it are intact" if self.run.checkpoints() else "none was written before it: the same command begins anew"
+            raise OSError(f"{self.folder}: the checkpoint of step {step} could not be written, {before}: "
                           f"{disk_full_reason(error) or ' '.join(str(error).split())}") from None
         self._remove_all_but_the_last(step)
         return os.path.basename(prefix)
@@ -257,7 +251,7 @@ class BestCheckpoint:
 
     def evaluations_without_better(self, evaluated: Iterable[int], step: int) -> int:
         """The number of evaluations after the best one, up to `step`, among those of the steps `evaluated`."""
-        return sum(self.record.get("step", 0) < one <= step for one in set(evaluated))
+        return sum(self.record.get("step", 0) < evaluation <= step for evaluation in set(evaluated))
 
     def restore(self, checkpoint: tf.train.Checkpoint) -> None:
         """Restores the best checkpoint. Raises ValueError if it cannot be read."""

@@ -1,6 +1,7 @@
 """Evaluation and prediction without training: of one checkpoint, of a running run, of the rows of a source."""
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolde
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.schedules.phases import task_at, total_steps
-from official_bert.training.task import DataFiles, Predictions, Resolved, Steps, TaskBase
+from official_bert.training.task import DataFiles, Measured, Steps, TaskBase
 from official_bert.training.trainer import EXACT_SHAPES, Trainer, real_rows
 
 POLL_SECONDS = 2.0
@@ -30,12 +31,16 @@ MEANING = ("model.", "options.labels", "options.objective", "options.sentence_ta
 
 
 def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-             report: Callable[[str], None] = print, best: bool = False,
-             examine: Callable[[Resolved, Predictions], None] = lambda *_: None) -> dict[str, float]:
+             report: Callable[[str], None] = print, best: bool = False) -> dict[str, float]:
+    """Returns the metrics of `measure`."""
+    return measure(task, files, output_dir, placement, init_checkpoint, report, best).metrics
+
+
+def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
+            report: Callable[[str], None] = print, best: bool = False) -> Measured:
     """Measures the newest readable checkpoint of a run's folder, its `best` one, or `init_checkpoint`, on the task's evaluation data.
 
-    `examine` gets the data and the predictions. Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a
-    weight of the model or has other classes.
+    Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a weight of the model or has other classes.
     """
     run = RunFolder(local_copy(output_dir))
     digests = task.data_digests(files)
@@ -50,13 +55,14 @@ def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Place
     trainer = _prepare(task, run, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
-        return {name: value for name, value in _measure(trainer, task, files, examine, report, start).items() if name != "step"}
-    kept = BestCheckpoint(run, task.best_metric())
-    if best and kept.record:
-        kept.restore(trainer.checkpoint)
+        measured = _measure(trainer, task, files, report, start)
+        return dataclasses.replace(measured, metrics={name: value for name, value in measured.metrics.items() if name != "step"})
+    best_checkpoint = BestCheckpoint(run, task.best_metric())
+    if best and best_checkpoint.record:
+        best_checkpoint.restore(trainer.checkpoint)
     elif CheckpointFolder(trainer.checkpoint, run).restore_newest() is None:
         raise not_a_run(f"--output_dir={output_dir}", WITHOUT_WEIGHTS)
-    return _measure(trainer, task, files, examine, report, run)
+    return _measure(trainer, task, files, report, run)
 
 
 def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
@@ -77,7 +83,7 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
         for prefix in _new_checkpoints(work, int(metrics.get("step", -1)), total, idle_seconds):
             if not checkpointing.restore(trainer.checkpoint, prefix):
                 continue  # removed or damaged meanwhile; a warning has been given
-            metrics = _measure(trainer, task, files)
+            metrics = _measure(trainer, task, files).metrics
             watcher.evaluation(int(metrics["step"]), {name: value for name, value in metrics.items() if name != "step"})
             work.push()
     if not metrics:
@@ -114,7 +120,7 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
     @tf.function(reduce_retracing=True, autograph=False)
     def run(batch):
         return distribution.gather_replicas(strategy, strategy.run(answer, args=(batch,), options=EXACT_SHAPES))
-    return [row for found in distribution.over_batches(run, source, strategy) for row in real_rows(found)]
+    return [row for answers in distribution.over_batches(run, source, strategy) for row in real_rows(answers)]
 
 
 def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoint: str = "") -> Trainer:
@@ -129,9 +135,8 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
     return Trainer(task, model, strategy, max(total_steps(task.config), 1))
 
 
-def _measure(trainer: Trainer, task: TaskBase, files: DataFiles,
-             examine: Callable[[Resolved, Predictions], None] = lambda *_: None,
-             report: Callable[[str], None] = lambda _: None, run: RunFolder = NO_RUN) -> dict[str, float]:
+def _measure(trainer: Trainer, task: TaskBase, files: DataFiles, report: Callable[[str], None] = lambda _: None,
+             run: RunFolder = NO_RUN) -> Measured:
     """Measures the restored weights on the data of their step's phase; reports the notes about these, and whether the run in the
     folder was trained on them.
     """
@@ -145,8 +150,7 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles,
     if trained_on := origins.trained_on(held_out.source.content, run):
         report(f"{', '.join(trained_on[:3])}: the run was trained on these data; what is measured there says nothing about others")
     metrics, rows = trainer.evaluate(held_out.source, task.config.training.eval_steps)
-    examine(resolved, rows)
-    return {"step": float(step)} | metrics | held_out.evaluate(rows)
+    return Measured({"step": float(step)} | metrics | held_out.evaluate(rows), resolved, rows)
 
 
 def _new_checkpoints(work: WorkingFolder, after: int, total: int, idle_seconds: float) -> Iterator[str]:

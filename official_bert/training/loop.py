@@ -1,7 +1,6 @@
 """Training from the first step to the last: phases, logs, evaluations, checkpoints, stops, resume."""
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
@@ -20,24 +19,15 @@ from official_bert.training.running.evaluations import Evaluations
 from official_bert.training.running.recovery import Recovery
 from official_bert.training.running.signals import Signals
 from official_bert.training.schedules.phases import Phase
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Predictions, Resolved, Steps, TaskBase
+from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Measured, Steps, TaskBase
 from official_bert.training.trainer import Trainer
 
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)
 HOST_SECONDS = 10.0  # the host regains control at least this often
 
 
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """The result of a training: the metrics and predictions of its last evaluation, and its (last phase's) task, data and model."""
-
-    metrics: dict[str, float]
-    resolved: Resolved
-    predictions: Predictions = ()  # on `resolved.held_out`
-
-
 def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-          profile_steps: str = "", steps: Steps = TRAIN_AND_EVALUATE, report: Callable[[str], None] = print) -> Trained:
+          profile_steps: str = "", steps: Steps = TRAIN_AND_EVALUATE, report: Callable[[str], None] = print) -> Measured:
     """Trains a task into a folder, or continues a run there.
 
     First reports whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Opens the data of all
@@ -64,7 +54,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
                 for name, text in notes.items():
                     watcher.note(trainer.steps_done, name, text)
                 training = Run(trainer, folder, watcher, plan.phases, profile, publish)
-                return Trained(training.go(), plan.phases[-1].resolved, training.evaluations.predictions)
+                return Measured(training.go(), plan.phases[-1].resolved, training.evaluations.predictions)
         finally:
             publish()
 

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from tensorflow.python.framework import ops
@@ -20,7 +20,7 @@ from official_bert.training.task import (
     TRAIN_AND_EVALUATE,
     ConstantAnswers,
     DataFiles,
-    Predictions,
+    Measured,
     Resolved,
     Steps,
     TaskBase,
@@ -42,15 +42,6 @@ def _forgotten_gradients() -> Iterator[None]:
         for name in registered.keys() - before:
             if name.startswith("CustomGradient-"):
                 del registered[name]
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """What training or evaluation gave: the task as it was measured, its metrics, and the data and predictions behind them."""
-
-    task: TaskBase
-    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
-    examined: Sequence[tuple[Resolved, Predictions]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,18 +78,18 @@ class FineTuning:
             return _write_constant(constant, self.run, self.report)
         with _forgotten_gradients():
             evaluation_name = self._evaluation_name()
-            measured = self._train(first) if self.steps.train else self._evaluate() if self.steps.evaluate else Measured(self.task)
-            if first and self.steps.evaluate and measured.metrics:
+            measured = self.train() if self.steps.train else self._evaluate() if self.steps.evaluate else None
+            metrics = measured.metrics if measured else {}
+            if first and measured and metrics and self.steps.evaluate:
                 self._write_results(measured, evaluation_name)
             if first and self.steps.predict:
                 self._predict(measured)
-            if first and self.steps.train:
-                documents.write_card(self.run, *measured.examined[0], self.files, measured.metrics, self.report)
-            if first and self.task.config.training.report and measured.metrics:
+            if first and measured and self.steps.train:
+                documents.write_card(self.run, measured, self.files, self.report)
+            if first and measured and metrics and self.task.config.training.report:
                 weights = trained_weights(self.run, self.init_checkpoint, self._best)
-                for pair in measured.examined:
-                    documents.write_page(self.run, *pair, self.files, measured.metrics, weights, evaluation_name, self.report)
-        return measured.metrics
+                documents.write_page(self.run, measured, self.files, weights, evaluation_name, self.report)
+        return metrics
 
     @functools.cached_property
     def _digest(self) -> str:
@@ -111,40 +102,39 @@ class FineTuning:
             return ""
         return self.run.name_of_evaluation(str(next(filter(None, self.task.data(self.files)["eval"]), "")), self._digest)
 
-    def _train(self, first: bool) -> Measured:
-        if kept := self.run.best_of_search:
-            raise ValueError(f"--output_dir={self.run.path} holds a search, whose best run {kept.path} answers for it; give another folder")
-        begun_at, opened = self.run.steps_done, self.opened or self.steps
+    def train(self) -> Measured:
+        """Only trains. Raises ValueError if the folder holds a search."""
+        if best := self.run.best_of_search:
+            raise ValueError(f"--output_dir={self.run.path} holds a search, whose best run {best.path} answers for it; give another folder")
+        begun_at, opened, first = self.run.steps_done, self.opened or self.steps, is_first_worker(self.placement)
         trained = loop.train(self.task, self.files, self.run.path, self.placement, self.init_checkpoint, report=self.report,
                              steps=dataclasses.replace(opened, predict=opened.predict and first))
         if first and not trained.metrics and self.run.steps_done != begun_at:
             self.run.forget_tuned(self.report)
-        return Measured(trained.resolved.task, trained.metrics, [(trained.resolved, trained.predictions)])
+        return trained
 
     def _evaluate(self) -> Measured:
         weights, task = trained_weights(self.run, self.init_checkpoint, self._best), self.task
         if task.measures_with_tuned:
             task = with_tuned(task, tuned_for(checkpoint_at(weights)), (), self.report, "measured with what an earlier evaluation tuned")
         elsewhere = "" if self.run.has_weights(self._best) else weights
-        examined: list[tuple[Resolved, Predictions]] = []
-        metrics = evaluation.evaluate(task, self.files, self.run.path, self.placement, elsewhere, self.report, self._best,
-                                      lambda *pair: examined.append(pair))
-        return Measured(task, metrics, examined)
+        return evaluation.measure(task, self.files, self.run.path, self.placement, elsewhere, self.report, self._best)
 
     def _write_results(self, measured: Measured, evaluation_name: str) -> None:
         self.run.write_results(measured.metrics, evaluation_name, self._digest)
         if not self.steps.train:
-            store_tuned(measured.task, measured.metrics, self.run, self._best, self.report)
+            store_tuned(measured.resolved.task, measured.metrics, self.run, self._best, self.report)
 
-    def _predict(self, measured: Measured) -> None:
+    def _predict(self, measured: Measured | None) -> None:
         """Writes the answers, those of the weights of the run with what was tuned for them."""
         weights = trained_weights(self.run, self.init_checkpoint, self._best)
         self.report(original_paths(f"answers come from {weights}"))
         # Beside weights that lie elsewhere nothing was written.
-        tuned_now = {} if self.steps.train else measured.task.tuned_options(measured.metrics)
-        task = with_tuned(measured.task, tuned_now or tuned_for(checkpoint_at(weights)), self.given, self.report)
-        reusable = self.steps.train and task.options == measured.task.options
-        resolved = measured.examined[0][0] if reusable else resolve_answers(task, self.files, self.placement)
+        measured_task = measured.resolved.task if measured else self.task
+        tuned_now = measured_task.tuned_options(measured.metrics) if measured and not self.steps.train else {}
+        task = with_tuned(measured_task, tuned_now or tuned_for(checkpoint_at(weights)), self.given, self.report)
+        reusable = measured and self.steps.train and task.options == measured_task.options
+        resolved = measured.resolved if measured and reusable else resolve_answers(task, self.files, self.placement)
         assert resolved.tests is not None
         predictions = predict(resolved, resolved.tests.source, weights, self.report)
         self.run.make()

@@ -152,6 +152,20 @@ class Resolved:
 
 
 @dataclasses.dataclass(frozen=True)
+class Measured:
+    """What a training or an evaluation gave: its last metrics, and the (last phase's) task, data, model and predictions behind them."""
+
+    metrics: dict[str, float]
+    resolved: Resolved
+    predictions: Predictions = ()  # on `resolved.held_out`
+
+    def answers(self) -> dict[str, ComparableAnswers]:
+        """Returns the answers by set of rows; {} without predictions, and for a task whose answers are not compared row by row."""
+        held_out = self.resolved.held_out
+        return held_out.comparable(self.predictions) if len(self.predictions) and isinstance(held_out, Comparable) else {}
+
+
+@dataclasses.dataclass(frozen=True)
 class ConstantAnswers:
     """The answers of a task without a model: the same for every row."""
 

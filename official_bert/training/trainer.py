@@ -1,5 +1,6 @@
 """A model, its optimizer's moments and its step on the devices of a strategy: training steps and evaluation."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,11 @@ class Trainer:
     def steps_done(self) -> int:
         """Optimizer steps so far."""
         return int(self.done.numpy())
+
+    @property
+    def bytes_saved(self) -> int:
+        """The size of a checkpoint."""
+        return sum(math.prod(variable.shape) * variable.dtype.size for variable in tf.nest.flatten(self.saved))
 
     def snapshot(self) -> tf.train.Checkpoint:
         """A checkpoint of the present values, on the host, which further steps do not change.

@@ -14,7 +14,7 @@ from official_bert.reports.sections import Section
     ("best_f1", 0.5, "50.00 %"), ("f1_PER", 0.25, "25.00 %"), ("masked_lm_accuracy", 0.33, "33.00 %"), ("ndcg_at_10", 0.4, "40.00 %"),
     ("recall_at_1", 0.1, "10.00 %"), ("F1", 0.5, "50.00 %"), ("exact match", 0.5, "50.00 %"), ("best_f1_threshold", -5.0, "-5.0000"),
     ("threshold_recall", 0.5, "0.5000"), ("loss", 2.5, "2.5000"), ("matthews", -0.25, "-0.2500"), ("mlm_perplexity", 58.78, "58.7800"),
-    ("f1", math.nan, "undefined"), ("spearman", math.nan, "undefined")])
+    ("f1", math.nan, "undefined"), ("spearman", math.nan, "undefined"), ("step", 4.0, "4")])
 def test_shares_are_in_percent_with_the_sign_and_other_metrics_are_numbers(name, value, wanted):
     assert metric_text.shown(name, value) == wanted
 

@@ -1,7 +1,9 @@
 """Checkpoints that are written while the next steps run."""
 
 import json
+import shutil
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -87,3 +89,10 @@ def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run(rec
         train(records, tmp_path)
     assert sorted(path.name for path in tmp_path.glob("ckpt-*.index")) == ["ckpt-2.index"]
     assert "ckpt-2" in (tmp_path / "checkpoint").read_text()
+
+
+def test_a_disk_without_room_for_a_checkpoint_is_told_before_the_first_step(records, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=1000))
+    with pytest.raises(ValueError, match=r"run: about .* MB are needed for a checkpoint, 0.0 MB are free"):
+        train(records, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]

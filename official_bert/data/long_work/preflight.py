@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import filterfalse
 
 from official_bert import files
+from official_bert.data.table_files import is_packed
 
 try:
     import resource
@@ -20,11 +21,12 @@ except ImportError:  # Windows has no such limit
 SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch files, pipes
 
 
-def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: str = "") -> None:
+def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: str = "", may_be_packed: bool = False) -> None:
     """Requires that each of `outputs` can be written and is not an input; makes their folders.
 
     `inputs` are the files to read, `patterns` the paths, folders and globs that selected them. Raises ValueError for an output
-    that is a folder, is named twice, is an input or would be one in the next run; and if its folder cannot be written.
+    that is a folder, is named twice, is an input or would be one in the next run, or is named like a packed file although none
+    `may_be_packed`; and if its folder cannot be written.
     """
     read = {files.real(path): path for path in inputs}
     taken: dict[str, str] = {}
@@ -32,6 +34,8 @@ def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: 
         real = files.real(path)
         if files.is_folder(path) or not os.path.basename(path):
             raise ValueError(f"{path or 'an output'}: expected the name of a file to write, got {'a folder' if path else 'none'}")
+        if is_packed(path) and not may_be_packed:
+            raise ValueError(f"{path}: expected a name without {os.path.splitext(path)[1]}, because what is written is not packed")
         if real in taken:
             raise ValueError(f"{path}: expected different names of outputs, got the same file as {taken[real]}")
         if real in read:
@@ -94,3 +98,9 @@ def reserve_handles(count: int) -> None:
         raise ValueError(f"{count} files have to be open at once, this process may open {hard}: write fewer files, "
                          f"use --order=sharded, or raise the limit (ulimit -n {needed})")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def check_here(flag: str, path: str | None) -> None:
+    """Raises ValueError, naming the flag, for a path elsewhere than on this machine."""
+    if path and files.is_remote(path):
+        raise ValueError(f"--{flag}={path}: expected a path on this machine; the commands that this one calls share its files")

@@ -1,53 +1,48 @@
 """What is written about a run for people: its model card, and the page about an evaluation."""
 
-import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
 from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder
-from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.facts import Data, about_section, settings_section
 from official_bert.reports.model_card import make_card
 from official_bert.reports.model_card import write_card as write_whole_card
 from official_bert.reports.sections import Section
 from official_bert.training.reporting.announcement import cut_rows
-from official_bert.training.task import Comparable, DataFiles, Examined, Predictions, Resolved
+from official_bert.training.task import DataFiles, Examined, Measured, Resolved
+from official_bert.typed_values import defaults_of
 
 
-def write_card(run: RunFolder, resolved: Resolved, predictions: Predictions, files: DataFiles, metrics: Mapping[str, float],
-               report: Callable[[str], None]) -> None:
+def write_card(run: RunFolder, measured: Measured, files: DataFiles, report: Callable[[str], None]) -> None:
     """Writes the model card of a run that has ended."""
-    held_out, path = resolved.held_out, run.file(CARD_FILE)
-    answers: Mapping[str, ComparableAnswers] = {}
-    if metrics and predictions and isinstance(held_out, Comparable):
-        answers = held_out.comparable(predictions)
+    resolved, path = measured.resolved, run.file(CARD_FILE)
     data = [("training", str(files.train_file or files.data_dir), _count(resolved.train)), *_evaluated(resolved, files)]
-    card = make_card(title_of(run), resolved.task.config, str(run.origin.get("init_checkpoint", "")), data, metrics, answers,
-                     _default_options(resolved))
+    card = make_card(title_of(run), resolved.task.config, str(run.origin.get("init_checkpoint", "")), data, measured.metrics,
+                     measured.answers() if measured.metrics else {}, defaults_of(resolved.task.Options))
     if write_whole_card(path, card):
         report(f"wrote {path}")
 
 
-def write_page(run: RunFolder, resolved: Resolved, predictions: Predictions, files: DataFiles, metrics: Mapping[str, float], weights: str,
-               evaluation_name: str, report: Callable[[str], None]) -> None:
+def write_page(run: RunFolder, measured: Measured, files: DataFiles, weights: str, evaluation_name: str,
+               report: Callable[[str], None]) -> None:
     """Writes the page about an evaluation of the weights at a path, and its JSON; reports the tables that the task wants on the screen.
 
     `evaluation_name` tells these files from those about the run's own data, for which it is "".
     """
     from official_bert.reports import page, run_sections  # matplotlib takes a second
-    config, held_out = resolved.task.config, resolved.held_out
+    resolved, held_out = measured.resolved, measured.resolved.held_out
+    config = resolved.task.config
     weights, own_folder = original_paths(weights), os.path.join(run.path, "")
     begun_with = str(run.origin.get("init_checkpoint", "")) if weights.startswith(own_folder) else None
     trained_on = [("training", str(files.train_file or files.data_dir), _count(resolved.train))] if resolved.train else []
     about = about_section(config, begun_with, [*trained_on, *_evaluated(resolved, files)], weights.removeprefix(own_folder))
     cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0), config.options.get("truncate") == "windows")
     curves = run_sections.curves_section(run.file(LOG_FILE))
-    own: list[Section] = held_out.examine(predictions) if isinstance(held_out, Examined) else []
-    settings = settings_section(config, _default_options(resolved))
-    sections = [run_sections.metrics_section(metrics), about, *own, *filter(None, (curves, cut)), settings]
+    own: list[Section] = held_out.examine(measured.predictions) if isinstance(held_out, Examined) else []
+    settings = settings_section(config, defaults_of(resolved.task.Options))
+    sections = [run_sections.metrics_section(measured.metrics), about, *own, *filter(None, (curves, cut)), settings]
     for line in page.as_lines(sections):
         report(line)
     title = ": ".join(filter(None, (config.task, title_of(run), evaluation_name)))
@@ -57,13 +52,6 @@ def write_page(run: RunFolder, resolved: Resolved, predictions: Predictions, fil
 def title_of(run: RunFolder) -> str:
     """The name of a run: its folder's."""
     return os.path.basename(run.path.rstrip("/"))
-
-
-def _default_options(resolved: Resolved) -> dict[str, Any]:
-    """The defaults of the options of a task."""
-    fields = dataclasses.fields(resolved.task.Options)
-    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING} | {
-        field.name: field.default_factory() for field in fields if field.default_factory is not dataclasses.MISSING}
 
 
 def _evaluated(resolved: Resolved, files: DataFiles) -> Data:

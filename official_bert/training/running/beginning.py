@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.data.long_work import preflight
 from official_bert.files import absolute
 from official_bert.models import checkpoints, parts
 from official_bert.models.run_folder import RunFolder
@@ -63,7 +64,7 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
     """Restores the newest checkpoint, or else gives first weights, reports that, and records configuration and origin in the folder.
 
     Returns the trainer, the folder of its checkpoints, and notes for the log by their names. Raises ValueError if the run in the folder
-    is another one, or longer.
+    is another one, or longer, or if the disk has no room for a checkpoint.
     """
     config, first, origin = training.config, training.phases[0].resolved, training.origin
     changed_data = origins.changes(origin, run)
@@ -87,6 +88,8 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
     for line in (*about_data, *announce(trainer, config), *unmeasured(first), *cut_lines(first, config), *unknown_lines(first)):
         report(line)
     if distribution.is_chief(strategy):
+        if trainer.steps_done < training.last:
+            preflight.check_disk({run.path: trainer.bytes_saved}, "a checkpoint")
         if not restored or origins.evaluates_otherwise(origin, run):
             BestCheckpoint(run, first.task.best_metric()).forget()
         run.write_config(config)

@@ -25,6 +25,7 @@ def folder(tmp_path, monkeypatch):
     (["out", "./out"], r"\./out: expected different names of outputs, got the same file as out"),
     (["text/a.txt"], "text/a.txt: this output is an input too"),
     (["text/../text/a.txt"], "this output is an input too"),
+    (["out.jsonl.gz"], r"out.jsonl.gz: expected a name without \.gz, because what is written is not packed"),
     (["text/a.txt/out"], "text/a.txt: cannot be written: (Not a directory|File exists)"),
     (["/proc/version/out"], "/proc/version: cannot be written"),
 ])
@@ -79,3 +80,9 @@ def test_file_handles_are_reserved_within_the_hard_limit():
     assert reserve(100, 200, 300) == "200\n"
     assert reserve(200, 200, 300) == "264\n"
     assert reserve(1100, 200, 300).startswith("1100 files have to be open at once, this process may open 300")
+
+
+def test_a_path_elsewhere_is_refused_where_only_this_machine_will_do():
+    preflight.check_here("work_dir", "work")
+    with pytest.raises(ValueError, match="--work_dir=gs://bucket/work: expected a path on this machine"):
+        preflight.check_here("work_dir", "gs://bucket/work")

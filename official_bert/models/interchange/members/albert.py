@@ -18,7 +18,9 @@ WORDS = (*dense("masked_lm/transform/", "predictions.dense."), *rows("masked_lm/
 
 
 def layers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Each of their layers is a group of `inner_group_num` layers of ours."""
+    """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group."""
+    if values["num_hidden_groups"] == 0:
+        raise ValueError("num_hidden_groups: expected at least 1, got 0")
     return {"num_hidden_layers": values["num_hidden_layers"] * values["inner_group_num"]}
 
 

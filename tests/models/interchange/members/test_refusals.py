@@ -34,6 +34,7 @@ MODERN, BIG_BIRD = "modernbert/ModernBertForMaskedLM", "big_bird_full/BigBirdFor
     ("electra_generator/ElectraForMaskedLM", {"summary_type": "mean"}, "summary_type: 'mean' is not computed here; expected 'first'"),
     ("electra_generator/ElectraForMaskedLM", {"quantization_config": {"bits": 4}}, "quantization_config: .* is not computed here"),
     ("albert/AlbertForPreTraining", {"num_hidden_groups": 4}, "model.layers_in_group: expected num_hidden_layers .3. to be"),
+    ("albert/AlbertForPreTraining", {"num_hidden_groups": 0}, "config.json: num_hidden_groups: expected at least 1, got 0"),
     ("deberta_v3/DebertaV2ForMaskedLM", {"conv_kernel_size": 4}, "conv_kernel_size: expected 0 or an odd number, with conv_groups 1"),
     ("deberta_v2_conv/DebertaV2ForMaskedLM", {"conv_groups": 2}, "conv_kernel_size: expected .* got 3 and 2"),
     ("bert/BertForPreTraining", {"conv_kernel_size": 3}, "conv_kernel_size: 3 is not computed here in a model of this type"),
