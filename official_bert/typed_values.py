@@ -6,6 +6,7 @@ Both are strict about keys and types, with errors that name the file or the dott
 import contextlib
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
@@ -21,10 +22,16 @@ MOST_ALIASES, MOST_EXPANDED = 100, 10_000_000  # bytes of a file's values, each 
 WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)  # what PyYAML raises for `!!int x` and the like
 
 
+@functools.cache
+def kinds_of(cls: type) -> Mapping[str, Any]:
+    """Returns the types of a dataclass's fields by name."""
+    return typing.get_type_hints(cls)
+
+
 def dotted_keys(cls: type, prefix: str = "") -> list[str]:
     """Returns the keys of a dataclass, and those of the dataclasses in it with the names of their sections."""
     keys: list[str] = []
-    for name, kind in typing.get_type_hints(cls).items():
+    for name, kind in kinds_of(cls).items():
         keys += dotted_keys(kind, f"{prefix}{name}.") if dataclasses.is_dataclass(kind) else [f"{prefix}{name}"]  # type: ignore[arg-type]
     return keys
 
@@ -53,7 +60,7 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     of which `cls` is a section: an unknown key may belong to another one.
     """
     keys = keys or dotted_keys(cls)
-    kinds = typing.get_type_hints(cls)
+    kinds = kinds_of(cls)
     if not isinstance(values, Mapping):
         raise ValueError(f"{where}: expected a mapping, got {values!r}")
     if unknown := sorted(set(map(str, values)) - set(kinds)):

@@ -41,15 +41,17 @@ def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence,
     for site, seed in zip(sites, seeds):
         site.assign(seed + ops.stack([0, ops.cast(chunks, seed.dtype)]))
 
-    @keras.remat
-    def run(number, *values):
-        given, values_of = dict(zip(cut, values)), values[len(cut):]
-        own = [seed + ops.stack([0, ops.cast(number, seed.dtype)]) for seed in values_of[len(weights):]]
-        with keras.StatelessScope(state_mapping=[*zip(weights, values_of), *zip(sites, own)]):
-            return function(given)
-
     def step(carry, number):
-        return carry, run(number, *(ops.take(value, number, axis=0) for value in cut.values()), *values_of_weights, *seeds)
+        part = {name: ops.take(value, number, axis=0) for name, value in cut.items()}
+        own = [seed + ops.stack([0, ops.cast(number, seed.dtype)]) for seed in seeds]
+        # Integers are no arguments: nothing can be learned of them, and TensorFlow would warn of each.
+        learned = [name for name, value in part.items() if keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype))]
+
+        def run(*values):
+            given, values_of = dict(zip(learned, values)), values[len(learned):]
+            with keras.StatelessScope(state_mapping=[*zip(weights, values_of), *zip(sites, own)]):
+                return function(part | given)
+        return carry, keras.remat(run)(*(part[name] for name in learned), *values_of_weights)
     # The results of a scan have the shape of what it carries.
     found = ops.scan(step, ops.zeros((size, width), "float32"), ops.arange(chunks))[1]
     return ops.reshape(found, (-1, width))[:count]

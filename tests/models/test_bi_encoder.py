@@ -48,10 +48,14 @@ def gradients_of(model, batch, length=24):
 
 
 @pytest.mark.parametrize(("settings", "length"), [({"texts_at_once": 5}, 24), ({"cuts": True, "texts_at_once": 4}, None)])
-def test_cached_gradients_are_those_of_the_whole_group(settings, length):
+def test_cached_gradients_are_those_of_the_whole_group(settings, length, monkeypatch):
     batch = make_batch()
     wanted = gradients_of(make_model(), batch)
+    watched, watch = [], tf.GradientTape.watch
+    monkeypatch.setattr(tf.GradientTape, "watch", lambda tape, values: (watched.extend(tf.nest.flatten(values)), watch(tape, values)))
     found = gradients_of(make_model(**settings), batch, length)
+    # TensorFlow would warn of each integer that is watched.
+    assert len(watched) > 10 and all(value.dtype.is_floating for value in watched)
     assert float(found[0]) == pytest.approx(float(wanted[0]), abs=1e-5)
     assert max(float(tf.reduce_max(tf.abs(gradient))) for gradient in wanted[1]) > 0.01
     for one, other in zip(found[1], wanted[1]):

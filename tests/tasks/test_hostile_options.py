@@ -19,7 +19,8 @@ VALUES = [
 TO_THE_END = ["'", "\t", "|", ";", "#", "[]", "[a, b]", "[1000000000]", "-1", "0", "1", "1.5", "1000000000", "true", "é"]
 WORDS = ("ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "keeper")
 VARIANTS = [("glue", {"dataset": "mrpc"}), ("classification", {}), ("swag", {}), ("squad", {"doc_stride": 8, "max_query_length": 8}),
-            ("ner", {}), ("retrieval", {"group_size": 2})]
+            ("ner", {}), ("retrieval", {"group_size": 2}),
+            ("reranking", {"negative_columns": ["other"]}), ("splade", {"group_size": 2})]
 MORE = [("classification", {"kind": "multi_label"}), ("classification", {"kind": "regression", "label_column": "score"}),
         ("ner", {"crf": True, "constrain": True, "document_context": True}),
         ("ner", {"features": "concat", "feature_layers": 1, "lstm_size": 8})]
@@ -34,15 +35,16 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     found = {"glue": {"data_dir": f"{GLUE}/MRPC"}, "swag": {"data_dir": SWAG}}
     for part, first in (("train", "the"), ("dev", "her")):
-        rows = [f"{first} {word},{word} {first},{'ab'[number % 2]},{number % 5}" for number, word in enumerate(WORDS)]
-        (folder / f"{part}.csv").write_text("\n".join(["text,text_pair,label,score", *rows]) + "\n")
+        rows = [f"{first} {word},{word} {first},{'ab'[number % 2]},{number % 5},{number}" for number, word in enumerate(WORDS)]
+        (folder / f"{part}.csv").write_text("\n".join(["text,text_pair,label,score,other", *rows]) + "\n")
         (folder / f"{part}.conll").write_text("-DOCSTART- O\n\n" + "".join(f"{first} O\n{word} B-PER\n\n" for word in WORDS))
         questions = [{"context": f"{first} {word} of Anne", "qas": [{"id": f"{first}{word}", "question": "who?", "answers": [
             {"text": "Anne", "answer_start": len(f"{first} {word} of ")}]}]} for word in WORDS]
         (folder / f"{part}.json").write_text(json.dumps({"data": [{"paragraphs": questions}]}))
-    for task, suffix in (("classification", "csv"), ("retrieval", "csv"), ("ner", "conll"), ("squad", "json")):
+    suffixes = {**dict.fromkeys(("classification", "retrieval", "splade", "reranking"), "csv"), "ner": "conll", "squad": "json"}
+    for task, suffix in suffixes.items():
         train, dev = (str(folder / f"{part}.{suffix}") for part in ("train", "dev"))
-        found[task] = {"train_file": train, "eval_file": dev, "predict_file": dev}
+        found[task] = {"train_file": train, "eval_file": dev} | ({"predict_file": dev} if task != "splade" else {})
     return found
 
 
@@ -61,9 +63,9 @@ def is_taken(base, files, task, field, value):
         one = load_task(config)
         if value not in TO_THE_END:
             return True
-        resolved = one.resolve(DataFiles(**files[task]), Steps(predict=True), model="any")
+        resolved = one.resolve(DataFiles(**files[task]), Steps(predict=task != "splade"), model="any")
         if not config.options.get("features"):  # which the encoder computes
-            next(iter(resolved.train.dataset().take(1)))
+            resolved.train.batch(0)
     except ValueError as error:
         assert len(str(error).splitlines()) == 1 and len(str(error)) < 600, error
         return False
@@ -91,7 +93,7 @@ def test_values_that_are_taken_go_to_the_end_or_are_refused_in_one_line(files, t
                 continue
             run = tmp_path / f"{field.name}_{number}"
             done = run_here("-m", "official_bert.run_finetuning", f"--config={tmp_path}/run.yaml", *given, f"--output_dir={run}",
-                            "--cache_dir=", "--do_predict", f"--set=options.{field.name}={value}")
+                            "--cache_dir=", *(["--do_predict"] if task != "splade" else []), f"--set=options.{field.name}={value}")
             told = (field.name, value, done.stderr)
             assert done.returncode in (0, 1) and "Traceback" not in done.stderr, told
             assert done.returncode == 0 or [line for line in done.stderr.splitlines() if line.startswith("error: ")], told

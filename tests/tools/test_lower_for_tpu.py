@@ -54,6 +54,9 @@ def test_the_pretraining_step_of_every_relative_lowers_to_tpu_hlo(root, tmp_path
     ("squad", []),
     ("swag", []),
     ("retrieval", ["options.group_size=4", "training.accumulation_steps=2"]),
+    ("retrieval", ["options.group_size=4", "options.texts_at_once=2"]),
+    ("splade", ["options.group_size=4", "training.accumulation_steps=2"]),
+    ("reranking", ["options.most_negatives=3", "training.accumulation_steps=2"]),
     ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16"]),
     ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16", "options.crf=true"]),
 ])

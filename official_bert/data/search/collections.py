@@ -5,9 +5,10 @@ A judgement says how relevant a passage is to a query: above 0, it is an answer.
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
 
+from official_bert.config import check_used
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.tables import Source, TableOptions, read_table
 from official_bert.data.tabular.encodings import text_lines
@@ -53,6 +54,13 @@ def files_of(judgements: Source) -> list[Source]:
 def is_collection(path: Source) -> bool:
     """Whether a file holds the judgements of a collection: it lies in `qrels/`, beside `corpus.jsonl`."""
     return len(files_of(path)) > 1
+
+
+def check_options(options: Any, of_tables: Iterable[str], paths: Sequence[Source]) -> None:
+    """Raises ValueError for options of tables, or of collections, none of which is among the files to train and to evaluate on."""
+    collections = [is_collection(path) for path in paths if path]
+    check_used(options, of_tables, "a table", not all(collections))
+    check_used(options, ["unknown_ids"], "a collection (BEIR)", any(collections))
 
 
 def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOptions | None = None) -> Collection:

@@ -1,4 +1,4 @@
-"""Measures of rankings, computed by trec_eval (`pytrec_eval`): nDCG@10, MRR@10, recall, MAP."""
+"""Measures of rankings: nDCG@10, MRR@10, recall, MAP, computed by trec_eval (`pytrec_eval`), or by `ranx` where that has no wheel."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,26 +12,44 @@ FIRST = 10  # places that nDCG and MRR look at
 NAMES = {f"ndcg_cut_{FIRST}": f"ndcg_at_{FIRST}", **{f"recall_{most}": f"recall_at_{most}" for most in RECALLS},
          f"map_cut_{DEPTH}": f"map_at_{DEPTH}"}
 MEASURES = {f"ndcg_cut.{FIRST}", "recall." + ",".join(map(str, RECALLS)), f"map_cut.{DEPTH}"}
+Judgements = dict[str, dict[str, int]]
+Runs = dict[str, dict[str, float]]
 
 
 def measure(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]) -> list[dict[str, float]]:
     """Returns the measures of each query from its ranking, the numbers of the best passages in order, and the grades of its answers.
 
-    A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as trec_eval computes it. Raises ValueError where
-    pytrec_eval is not installed.
+    A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as trec_eval computes it. Raises ValueError if neither
+    package is installed.
     """
-    try:
-        import pytrec_eval
-    except ImportError:  # there is no wheel for Linux on aarch64
-        raise ValueError("measures of rankings: expected the package pytrec_eval-terrier (pip install pytrec_eval-terrier builds it with a "
-                         "compiler)") from None
     judged = {str(query): {str(passage): int(grade) for passage, grade in grades.items()} for query, grades in enumerate(relevant)}
-    runs = [{str(query): {str(passage): float(-place) for place, passage in enumerate(ranking[:depth])}
-             for query, ranking in enumerate(rankings)} for depth in (DEPTH, FIRST)]
-    whole = pytrec_eval.RelevanceEvaluator(judged, MEASURES).evaluate(runs[0])
-    first = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}).evaluate(runs[1])
-    return [{name: whole.get(key, {}).get(theirs, 0.0) for theirs, name in NAMES.items()}
-            | {f"mrr_at_{FIRST}": first.get(key, {}).get("recip_rank", 0.0)} for key in map(str, range(len(rankings)))]
+    ranked = {str(query): {str(passage): float(-place) for place, passage in enumerate(ranking[:DEPTH])}
+              for query, ranking in enumerate(rankings)}
+    try:
+        found = _by_trec_eval(judged, ranked)
+    except ImportError:  # on Linux for aarch64
+        found = _by_ranx(judged, ranked)
+    return [found[query] for query in ranked]
+
+
+def _by_trec_eval(judged: Judgements, ranked: Runs) -> dict[str, dict[str, float]]:
+    import pytrec_eval
+    first = {query: {passage: score for passage, score in scores.items() if score > -FIRST} for query, scores in ranked.items()}
+    whole = pytrec_eval.RelevanceEvaluator(judged, MEASURES).evaluate(ranked)
+    of_first = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}).evaluate(first)
+    return {query: {name: whole.get(query, {}).get(theirs, 0.0) for theirs, name in NAMES.items()}
+            | {f"mrr_at_{FIRST}": of_first.get(query, {}).get("recip_rank", 0.0)} for query in ranked}
+
+
+def _by_ranx(judged: Judgements, ranked: Runs) -> dict[str, dict[str, float]]:
+    try:
+        import ranx
+    except ImportError:
+        raise ValueError("measures of rankings: expected the package pytrec_eval-terrier, or ranx: pip install ranx") from None
+    names = {name.replace("_at_", "@"): name for name in (*NAMES.values(), f"mrr_at_{FIRST}")}
+    run = ranx.Run.from_dict(ranked)
+    ranx.evaluate(ranx.Qrels.from_dict(judged), run, list(names), make_comparable=True)
+    return {query: {name: float(run.scores[theirs][query]) for theirs, name in names.items()} for query in ranked}
 
 
 def means(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -13,11 +13,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from official_bert.config import check_used
 from official_bert.data import labelled_texts, splits, tables
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search import measures
 from official_bert.data.search.bm25 import nearest_by_words
-from official_bert.data.search.collections import UnknownIds, files_of, is_collection, read_collection
+from official_bert.data.search.collections import UnknownIds, check_options, files_of, is_collection, read_collection
 from official_bert.data.search.rows import Candidates, SearchColumns, described_pairs, read_candidates, read_rows
 from official_bert.data.sources import ExampleSource
 from official_bert.data.splits import SplitOptions
@@ -133,6 +134,11 @@ class Task(TaskBase):
         eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not options.folds else ""
         train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
         divided = steps.evaluate and not eval_path
+        if steps.train:
+            check_options(options, ("negative_columns", "label_column"), (train_path, eval_path))
+        if steps.train and steps.evaluate:
+            ranked = is_collection(eval_path or train_path)
+            check_used(options, ["candidates"], "a collection (BEIR) to evaluate on", ranked)
         train = self.read_train(train_path) if steps.train or (divided and train_path) else None
         held_out = self._read_candidates(eval_path) if eval_path else None
         if train and held_out:

@@ -78,7 +78,7 @@ class Options(SplitOptions, TableOptions):
             raise ValueError(f"config.options.loss: {self.loss_name}: expected contrastive beside options.train_on: texts")
         wanted = "options.train_on: pairs" if self.train_on == "scores" else "a loss that reads it"
         check_used(self, ["temperature"], wanted, self.loss_name not in ("cosine", "triplet"))
-        check_used(self, ["group_size"], wanted, self.loss_name in OF_GROUPS)
+        check_used(self, ["group_size"], wanted, self.in_groups)
         check_used(self, ["margin"], "options.loss: triplet", self.loss_name == "triplet")
         check_used(self, ["teacher_columns"], f"options.loss: {' or '.join(OF_A_TEACHER)}", self.loss_name in OF_A_TEACHER)
 
@@ -100,6 +100,11 @@ class Options(SplitOptions, TableOptions):
     def loss_name(self) -> Loss:
         """The loss of training."""
         return self.loss or ("cosine" if self.train_on == "scores" else "contrastive")
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether batches must consist of whole groups."""
+        return self.loss_name in OF_GROUPS
 
     @property
     def training_columns(self) -> SearchColumns:

@@ -45,7 +45,13 @@ class Options(retrieval_options.Options):
             raise ValueError(f"config.options.penalty_steps: expected at least 0, got {self.penalty_steps}")
         if self.train_on != "pairs":
             raise ValueError(f"config.options.train_on: sparse vectors are trained on pairs, got {self.train_on}")
+        check_used(self, ["penalty_steps"], "a query_penalty or a passage_penalty above 0", self.query_penalty + self.passage_penalty > 0.0)
         check_used(self, ["score_column", "matryoshka", "pooling", "normalize", "texts_at_once", "score_range"], "--task=retrieval", False)
+
+    @property
+    def in_groups(self):
+        """The penalty is that of groups, whatever the loss."""
+        return True
 
 
 def flops_penalty(weights: tf.Tensor, present: tf.Tensor, group_size: int) -> tf.Tensor:
@@ -96,8 +102,9 @@ class Task(retrieval.Task):
         return ("words",)
 
     def counters(self, outputs, batch):
-        """The mean number of words of second texts."""
-        words = tf.reduce_sum(tf.cast(outputs["weights"][:, -1] > 0.0, tf.float32), axis=-1)
+        """The mean number of words of second texts; of texts that are searched by themselves, of these."""
+        weights = outputs["weights"]
+        words = tf.reduce_sum(tf.cast(weights[:, min(1, weights.shape[1] - 1)] > 0.0, tf.float32), axis=-1)
         return {"words": (tf.reduce_sum(words * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
 
     def predictions(self, outputs, batch):
@@ -117,8 +124,6 @@ class Task(retrieval.Task):
         if steps.predict:
             raise ValueError("--predict_file: expected none for task splade; run_predict gives the words of texts")
         super().check(steps)
-        if steps.train:
-            self._check_groups("batch_size", self.config.training.accumulation_steps)
 
     def _training_source(self, data: LabelledTexts, files: DataFiles) -> ExampleSource:
         source = super()._training_source(data, files)

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from official_bert.data import labelled_texts, splits, tables
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.search.collections import Collection, files_of, is_collection, read_collection
+from official_bert.data.search.collections import Collection, check_options, files_of, is_collection, read_collection
 from official_bert.data.search.rows import SearchColumns, described_pairs, read_rows
 from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Source
@@ -24,7 +24,7 @@ from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.serving.served_model import ServedEmbeddings, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
-from official_bert.tasks.retrieval.options import OF_GROUPS, TWO_COLUMNS, Options
+from official_bert.tasks.retrieval.options import TWO_COLUMNS, Options
 from official_bert.training import losses, ranking_losses
 from official_bert.training.distribution import check_batch
 from official_bert.training.task import INSPECTOR, DataFiles, Resolved, TaskBase
@@ -124,6 +124,8 @@ class Task(TaskBase):
         eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not options.folds else ""
         train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
         divided = steps.evaluate and not eval_path and options.train_on != "texts"
+        if steps.train:
+            check_options(options, (), (train_path, eval_path))
         train = self.read_train(train_path) if steps.train or (divided and train_path) else None
         collection = read_collection(str(eval_path), options.unknown_ids, logging.warning, options) if is_collection(eval_path) else None
         held_out = collection.pairs() if collection else self._read_pairs(eval_path, bool(options.score_column)) if eval_path else None
@@ -187,7 +189,7 @@ class Task(TaskBase):
         if options.train_on == "texts" and steps.train and not (model.hidden_dropout_prob or model.attention_probs_dropout_prob):
             raise ValueError("config.options.train_on: texts: expected dropout in the model (model.hidden_dropout_prob), which makes two "
                              "vectors of one text differ, got none")
-        if steps.train and options.loss_name in OF_GROUPS:
+        if steps.train and options.in_groups:
             self._check_groups("batch_size", settings.accumulation_steps)
 
     def _check_groups(self, key: str, micro_batches: int) -> None:

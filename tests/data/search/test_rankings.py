@@ -1,6 +1,7 @@
 """The nearest passages, their measures and the negatives among them, against sorting everything."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -46,6 +47,23 @@ def test_measures_are_those_worked_out_by_hand():
     assert [found[1][f"recall_at_{most}"] for most in (1, 5, 10, 100)] == [0.0, 0.0, 0.0, 1.0]
     assert set(found[2].values()) == {0.0}
     assert measures.means(found)["mrr_at_10"] == pytest.approx(0.5 / 3)
+
+
+@pytest.mark.slow
+def test_ranx_measures_the_same_where_trec_eval_has_no_wheel(monkeypatch):
+    pytest.importorskip("ranx")
+    rng = np.random.default_rng(0)
+    rankings = [rng.permutation(300)[:length].tolist() for length in (1, 5, 12, 100, 250)]
+    relevant = [{int(number): int(grade) for number, grade in zip(rng.choice(300, 60, replace=False), rng.integers(1, 4, 60))}
+                for _ in rankings[1:]] + [{999: 1}]
+    wanted = measures.measure(rankings, relevant)
+    assert 0.0 < measures.means(wanted)["ndcg_at_10"] < 1.0
+    monkeypatch.setitem(sys.modules, "pytrec_eval", None)
+    for found, query in zip(measures.measure(rankings, relevant), wanted):
+        assert found == pytest.approx(query, abs=1e-9)
+    monkeypatch.setitem(sys.modules, "ranx", None)
+    with pytest.raises(ValueError, match="expected the package pytrec_eval-terrier, or ranx"):
+        measures.measure(rankings, relevant)
 
 
 def test_negatives_come_from_a_window_of_ranks_below_the_positive():

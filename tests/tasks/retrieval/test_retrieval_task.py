@@ -126,16 +126,18 @@ def test_scores_are_scaled_to_cosines_and_correlated(tmp_path):
     assert all(np.isnan(value) for value in similarity(np.ones((1, 2, 3)), np.ones(1)).values())
 
 
-def write_story(folder):
-    """Writes pairs whose second text follows from the first by a rule that words alone do not tell, and a tiny model's configuration."""
+def write_story(folder, task="retrieval", **options):
+    """Writes pairs whose second text follows from the first by a rule that words alone do not tell, each with a text that answers another
+    word, and a tiny model's configuration."""
     answers = dict(zip(ASKED, [*ASKED[5:], *ASKED[:5]]))
     fillers = ("the", "a", "its", "then", "because", "called")
     rng = np.random.default_rng(0)
-    pairs = [[(f"{fillers[(part + place) % 6]} {word}", f"{answers[word]} {rng.choice(fillers)}") for place, word in enumerate(ASKED)]
-             for part in range(6)]
-    write_pairs(folder / "train.tsv", [pair for part in pairs[:5] for pair in part])
-    write_pairs(folder / "dev.tsv", pairs[5])
-    config = make_config("retrieval", options=SMALL | {"group_size": 8}, optimizer={"learning_rate": 3e-3},
+    pairs = [[(f"{fillers[(part + place) % 6]} {word}", f"{answers[word]} {rng.choice(fillers)}", answers[answers[word]])
+              for place, word in enumerate(ASKED)] for part in range(6)]
+    columns = ("text", "text_pair", "other")
+    write_pairs(folder / "train.tsv", [pair for part in pairs[:5] for pair in part], columns)
+    write_pairs(folder / "dev.tsv", pairs[5], columns)
+    config = make_config(task, options=options or SMALL | {"group_size": 8}, optimizer={"learning_rate": 3e-3},
                          training={"batch_size": 16, "eval_batch_size": 16, "epochs": 60.0, "log_every": 50},
                          model={"hidden_size": 32, "intermediate_size": 64})
     (folder / "run.yaml").write_text(yaml.safe_dump(to_dict(config)))
@@ -179,9 +181,13 @@ def test_the_runs_pooling_is_served_also_if_embeddings_are_asked_for():
 
 
 @pytest.mark.slow
-def test_micro_batches_and_replicas_train_the_same(tmp_path):
+@pytest.mark.parametrize(("task", "options"), [
+    ("retrieval", {}), ("retrieval", SMALL | {"texts_at_once": 3, "negative_columns": ["other"]}),
+    ("splade", SMALL | {"penalty_steps": 6, "query_penalty": 0.03, "passage_penalty": 0.01, "negative_columns": ["other"]}),
+    ("reranking", {"max_seq_length": 24, "negative_columns": ["other"]})])
+def test_micro_batches_and_replicas_train_the_same(tmp_path, task, options):
     """12 steps as one batch, in two micro-batches, and on two CPU replicas: losses and weights agree."""
-    write_story(tmp_path)
+    write_story(tmp_path, task, **options)
     arrangements = {"whole": (), "micro": ("--set=training.accumulation_steps=2",),
                     "replicas": ("--strategy=mirrored", "--num_cpu_devices=2")}
     found = {}

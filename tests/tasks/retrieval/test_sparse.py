@@ -98,8 +98,11 @@ def test_sparse_vectors_search_and_are_served(tmp_path):
 
 @pytest.mark.parametrize(("options", "told"), [
     ({"pooling": "cls"}, "pooling: expected --task=retrieval beside it"), ({"query_penalty": -1.0}, "query_penalty: expected a number"),
+    ({"query_penalty": 0.0, "passage_penalty": 0.0, "penalty_steps": 5},
+     "penalty_steps: expected a query_penalty or a passage_penalty above 0"),
+    ({"loss": "triplet", "group_size": 3}, r"batch_size: expected whole groups of options\.group_size = 3 rows"),
     ({"train_on": "texts"}, "sparse vectors are trained on pairs")])
-def test_options_of_dense_vectors_are_refused(options, told):
+def test_options_that_mean_nothing_to_sparse_vectors_are_refused(options, told):
     with pytest.raises(ValueError, match=told):
         resolve(config_of(**options))
 
