@@ -60,7 +60,7 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     of which `cls` is a section: an unknown key may belong to another one.
     """
     keys = keys or dotted_keys(cls)
-    kinds = kinds_of(cls)
+    kinds = kinds_of(cls)  # type: ignore[arg-type]
     if not isinstance(values, Mapping):
         raise ValueError(f"{where}: expected a mapping, got {values!r}")
     if unknown := sorted(set(map(str, values)) - set(kinds)):
