@@ -162,9 +162,9 @@ def refuse_unread(values: Any, needs: Iterable[tuple[Iterable[str], bool, str]])
 
     `needs` are names of flags, whether they are read beside the others, and what they need.
     """
-    for names, are_read, wanted in needs:
+    for names, are_read, reader in needs:
         for name in names:
-            refuse_unused(f"--{name}", values[name].value, values[name].default, wanted, are_read)
+            refuse_unused(f"--{name}", values[name].value, values[name].default, reader, are_read)
 
 
 def from_flags(kind: type[T], values: Any) -> T:
@@ -294,14 +294,14 @@ def full_places(values: Any) -> str:
     """Returns which of the paths on the command line, and of this machine's temporary files, lie on full disks; "" for none."""
     paths = {f"--{name}={values[name].value}": str(values[name].value) for name in values
              if values[name].present and isinstance(values[name].value, str) and values[name].value}
-    found = []
-    for told, path in {**paths, tempfile.gettempdir(): tempfile.gettempdir()}.items():
+    full = []
+    for name, path in {**paths, tempfile.gettempdir(): tempfile.gettempdir()}.items():
         folder = os.path.abspath(os.path.expanduser(path))
         while not os.path.isdir(folder) and len(folder) > 1:
             folder = os.path.dirname(folder)
         if not is_remote(path) and shutil.disk_usage(folder).free < FULL:
-            found.append(told)
-    return f" (on a full disk: {', '.join(found)})" if found else ""
+            full.append(name)
+    return f" (on a full disk: {', '.join(full)})" if full else ""
 
 
 def run_main(main: Any) -> None:

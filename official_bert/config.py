@@ -204,9 +204,9 @@ def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dic
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {values!r}")
     merged: dict = {}
-    bases = [given] if isinstance(given := values.pop("base", []), str) else given
+    bases = [listed] if isinstance(listed := values.pop("base", []), str) else listed
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ValueError(f"{path}: base: expected a path, or a list of paths, got {given!r}")
+        raise ValueError(f"{path}: base: expected a path, or a list of paths, got {listed!r}")
     for base in bases:
         merged = merge(merged, merge(*inherited_and_own(os.path.join(folder_of(path), base), (*_seen, path))))
     return merged, values
@@ -319,30 +319,30 @@ def load_config(path: str | None = None, *, bert_config_file: str | None = None,
     """
     checkpoint = checkpoint or CheckpointValues({})
     inherited, asked = inherited_and_asked(path, bert_config_file, flags, overrides)
-    if wrong := [one for one in _contradictions(checkpoint.values, asked) if one.key in FIXED_BY_CHECKPOINT]:
+    if wrong := [change for change in _contradictions(checkpoint.values, asked) if change.key in FIXED_BY_CHECKPOINT]:
         raise ValueError(f"{checkpoint.origin}: "
-                         + "; ".join(f"config.{one.key} is {one.before!r} there, got {one.after!r}" for one in wrong))
-    if yielding := [one for one in _contradictions(checkpoint.values, inherited) if one.key in FIXED_BY_CHECKPOINT]:
+                         + "; ".join(f"config.{change.key} is {change.before!r} there, got {change.after!r}" for change in wrong))
+    if yielding := [change for change in _contradictions(checkpoint.values, inherited) if change.key in FIXED_BY_CHECKPOINT]:
         report(f"{checkpoint.origin}: its values instead of those of base: in {path}: "
-               + ", ".join(f"{one.key} {one.before!r} instead of {one.after!r}" for one in yielding))
+               + ", ".join(f"{change.key} {change.before!r} instead of {change.after!r}" for change in yielding))
     below = merge(merge(defaults or {}, inherited), checkpoint.values)
     if asked.get("phases"):  # they say how many steps the run has, instead of the base
         below = merge(below, {"training": {"steps": 0, "epochs": 0.0}})
     config = build(Config, merge(below, asked), "config")
-    given, entries = config.model.vocab_size, count_entries(config.tokenizer.vocab_file) if count_entries else 0
+    rows, entries = config.model.vocab_size, count_entries(config.tokenizer.vocab_file) if count_entries else 0
     if entries and "vocab_size" not in merge(below, asked).get("model", {}):
         report(f"model.vocab_size: {entries}, the entries of the vocabulary {config.tokenizer.vocab_file}")
         return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=entries))
-    if 0 < entries < given:
-        report(f"model.vocab_size: {given}, of which {given - entries} rows are spare: the vocabulary has {entries} entries")
+    if 0 < entries < rows:
+        report(f"model.vocab_size: {rows}, of which {rows - entries} rows are spare: the vocabulary has {entries} entries")
     return config
 
 
 def _contradictions(stored: Mapping, asked: Mapping) -> list["Difference"]:
     """Returns the keys with different values in both."""
-    def common(one: Mapping, other: Mapping) -> dict:
+    def common(stored_part: Mapping, other: Mapping) -> dict:
         return {key: common(value, other[key]) if isinstance(value, Mapping) and isinstance(other[key], Mapping) else value
-                for key, value in one.items() if key in other}
+                for key, value in stored_part.items() if key in other}
     return differences(common(stored, asked), common(asked, stored))
 
 
@@ -350,9 +350,9 @@ def check_length(length: int, model: ModelConfig, where: str = "config.options.m
     """Raises ValueError, naming `where`, for rows of more tokens than the model has positions, or of fewer than `least`."""
     most = model.longest_row
     if not least <= length <= most:
-        wanted = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
+        limits = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
         key = " - ".join(f"model.{name}" for name in model.limited_by)
-        raise ValueError(f"{where}: expected {wanted}{', ' if least else ''}{key}), got {length}")
+        raise ValueError(f"{where}: expected {limits}{', ' if least else ''}{key}), got {length}")
 
 
 def to_dict(config: Any) -> dict:

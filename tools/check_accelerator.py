@@ -167,9 +167,9 @@ def kill_and_continue(runs: Runs) -> tuple[str, int]:
 def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
     """Compares the run that was killed and continued with the whole one; it reads weights, so devices must be chosen before."""
     from official_bert.training.self_check import compare
-    got, wanted = ({"loss of every step": np.array([losses[step] for step in sorted(losses)])} | weights_of(os.path.join(runs.folder, run))
+    got, whole = ({"loss of every step": np.array([losses[step] for step in sorted(losses)])} | weights_of(os.path.join(runs.folder, run))
                    for run, losses in ((run, runs.losses(run)) for run in (name, "whole")))
-    yield compare("killed and continued", f"{STEPS} steps, killed after {killed}", got, wanted, TRAINED)
+    yield compare("killed and continued", f"{STEPS} steps, killed after {killed}", got, whole, TRAINED)
 
 
 def check_heads(folder: str, strategy: Any, precisions: list[str]) -> Iterator[Any]:
@@ -187,13 +187,13 @@ def check_heads(folder: str, strategy: Any, precisions: list[str]) -> Iterator[A
         set_precision("float32", tf32=False)
         weights = self_check.draw_weights(tasks["float32"])
         batch = self_check.made_batch(tasks["float32"].batch_spec(B), V, max(2, len(tasks["float32"].labels)))
-        wanted = self_check.passes(tasks["float32"], weights, batch)["CPU"]
+        expected = self_check.passes(tasks["float32"], weights, batch)["CPU"]
         for precision in precisions:
             set_precision(precision, tf32=False)
             used = strategy if precision == "float32" else first
-            rounded = wanted if precision == "float32" else self_check.passes(tasks[precision], weights, batch)["CPU"]
+            rounded = expected if precision == "float32" else self_check.passes(tasks[precision], weights, batch)["CPU"]
             for place, got in self_check.passes(tasks[precision], weights, batch, used).items():
-                yield self_check.compare("head", f"{name}, {precision}, {place}", got, wanted, TOLERANCES[precision], rounded)
+                yield self_check.compare("head", f"{name}, {precision}, {place}", got, expected, TOLERANCES[precision], rounded)
 
 
 def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
@@ -212,10 +212,10 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
         source = task.resolve(files, TRAIN_AND_EVALUATE).train
         assert source is not None  # training was asked for
         return self_check.in_rates(self_check.training(task, source, place, STEPS), task.config.optimizer.learning_rate)
-    wanted = trained(tf.distribute.OneDeviceStrategy("/cpu:0"), 1)
+    expected = trained(tf.distribute.OneDeviceStrategy("/cpu:0"), 1)
     for accumulation in (1, 4):
         case = f"{STEPS} steps, {replicas} replicas, {accumulation} micro-batches"
-        yield self_check.compare("training", case, trained(strategy, accumulation), wanted, TRAINED)
+        yield self_check.compare("training", case, trained(strategy, accumulation), expected, TRAINED)
 
 
 def check_export(folder: str) -> Iterator[Any]:
@@ -236,10 +236,10 @@ def check_export(folder: str) -> Iterator[Any]:
         task, model = restore_for_inference(run)
         batch = self_check.made_batch(task.batch_spec(B), V, 2)
         inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")}
-        wanted = model(inputs)["mlm_logits"].numpy()
+        logits = model(inputs)["mlm_logits"].numpy()
     answered = load_exported(output, "ids")(**{name: tf.constant(value) for name, value in inputs.items()})
     yield self_check.compare("export", "answers of the exported model", {"output logits": np.asarray(answered["logits"])},
-                             {"output logits": wanted}, TOLERANCES["float32"])
+                             {"output logits": logits}, TOLERANCES["float32"])
 
 
 def device_kind() -> str:

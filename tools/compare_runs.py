@@ -107,10 +107,10 @@ def _print_comparison(name: str, first, second, differing: list[dict], most: int
     from official_bert.reports.metric_text import shown, shown_difference
     print(f"{f'{name}: ' if name else ''}{len(first.questions)} rows")
     print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>13}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
-    for one in measure_differences(first, second):
-        within = "not defined" if math.isnan(one.low) else " to ".join(shown_difference(one.metric, end) for end in (one.low, one.high))
-        print(f"  {one.metric:20} {shown(one.metric, one.first):>9} {shown(one.metric, one.second):>9} "
-              f"{shown_difference(one.metric, one.second - one.first):>13}   {within}")
+    for gap in measure_differences(first, second):
+        within = "not defined" if math.isnan(gap.low) else " to ".join(shown_difference(gap.metric, end) for end in (gap.low, gap.high))
+        print(f"  {gap.metric:20} {shown(gap.metric, gap.first):>9} {shown(gap.metric, gap.second):>9} "
+              f"{shown_difference(gap.metric, gap.second - gap.first):>13}   {within}")
     if first.right is not None and second.right is not None:
         only_first, only_second, chance = mcnemar(first.right, second.right)
         print(f"  right in A alone: {only_first}, in B alone: {only_second}; McNemar's exact test: p = {chance:.4f}")

@@ -119,11 +119,11 @@ def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
 def computed(formats, model, name: str, folder: str) -> dict[str, np.ndarray]:
     """Returns the model's outputs for the random input; for a preset, keras-hub computes the encoder's."""
     inputs = random_inputs(model.config)
-    found = formats.outputs(formats.make_model(model), inputs)
+    outputs = formats.outputs(formats.make_model(model), inputs)
     if name == "keras_hub":
-        found |= formats.module_of(name).outputs(folder, inputs)
+        outputs |= formats.module_of(name).outputs(folder, inputs)
     missing = {"pooled_output": "pooler/kernel", "mlm_logits": "masked_lm/output_bias", "nsp_logits": "next_sentence/output_bias"}
-    return {key: value for key, value in found.items() if key not in missing or missing[key] in model.weights}
+    return {key: value for key, value in outputs.items() if key not in missing or missing[key] in model.weights}
 
 
 def largest_differences(formats, source, settings: Settings, folder: str) -> dict[str, float]:
@@ -156,38 +156,38 @@ def options_of_run(source, settings: Settings) -> dict[str, str | int | float]:
     usual["max_seq_length"] = guessed["max_seq_length"]
     if settings.to == "ours" and "scheme" in usual:
         usual["scheme"] = guessed.get("scheme", usual["scheme"])  # of the labels; other programs take all tags for IOB
-    found = {key: value for key in usual if (value := getattr(options, key)) != usual[key]}
-    if found.get("truncate") != "windows" and "truncate" in usual:
-        found.pop("doc_stride", None)
-    return found | ({"pairs": "two texts a row (--pairs)"} if getattr(options, "pairs", False) else {})
+    changed = {key: value for key in usual if (value := getattr(options, key)) != usual[key]}
+    if changed.get("truncate") != "windows" and "truncate" in usual:
+        changed.pop("doc_stride", None)
+    return changed | ({"pairs": "two texts a row (--pairs)"} if getattr(options, "pairs", False) else {})
 
 
 def facts_without_place(formats, source, settings: Settings) -> list[tuple[str, str]]:
     """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again."""
-    found = []
+    facts = []
     if settings.to == "tf1" and source.labels:
-        found.append(("names of classes", ", ".join(source.labels)))
+        facts.append(("names of classes", ", ".join(source.labels)))
     if settings.to == "tf1" and source.kind == "multi_label":
-        found.append(("the kind of answer", "several labels (without it the model is taken to give one label)"))
+        facts.append(("the kind of answer", "several labels (without it the model is taken to give one label)"))
     if settings.to != "ours" and source.kind == "multi_label" and source.threshold not in (None, 0.5):
-        found.append(("the threshold of the labels", str(source.threshold)))
+        facts.append(("the threshold of the labels", str(source.threshold)))
     if settings.to != "ours" and source.sentence_task == "sop":
-        found.append(("the sentence task", "sop (its head for sentences tells their order)"))
+        facts.append(("the sentence task", "sop (its head for sentences tells their order)"))
     if settings.to in ("tf1", "keras_hub") and source.pooling:
-        found.append(("the pooling of embeddings", f"--pooling={source.pooling}"))
+        facts.append(("the pooling of embeddings", f"--pooling={source.pooling}"))
     if options := options_of_run(source, settings):
-        found.append(("options of the run that change its answers", ", ".join(f"{key}: {value}" for key, value in options.items())))
+        facts.append(("options of the run that change its answers", ", ".join(f"{key}: {value}" for key, value in options.items())))
     if settings.to == "tf1" and source.do_lower_case is False and formats.read(settings.output).do_lower_case is None:
-        found.append(("the casing", "not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
-    return found
+        facts.append(("the casing", "not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
+    return facts
 
 
 def refuse_casing_of_name(source, output: str) -> None:
     """Raises ValueError if readers of a TF 1 checkpoint at --output would take its text for cased, or for lower-cased, and it is not."""
     from official_bert.models.interchange import casing
-    told = casing.of_folder(os.path.join(output, "bert_model.ckpt"), source.vocab)
-    if None not in (told, source.do_lower_case) and told != source.do_lower_case:
-        yes, no = ("", "not ") if told else ("not ", "")
+    lower_case = casing.of_folder(os.path.join(output, "bert_model.ckpt"), source.vocab)
+    if None not in (lower_case, source.do_lower_case) and lower_case != source.do_lower_case:
+        yes, no = ("", "not ") if lower_case else ("not ", "")
         raise ValueError(f"--output={output}: its name or the vocabulary says that text is {yes}lower-cased, which TF 1 has no other "
                          f"place for, but it is {no}lower-cased for {source.origin}")
 

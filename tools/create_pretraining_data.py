@@ -119,10 +119,10 @@ class Settings:
 
 def output_files(names: str) -> list[str]:
     """Returns the files to write, with name@n expanded."""
-    found = [path for name in names.split(",") for path in shard_names(name)]
-    if len(set(found)) < len(found) or "" in found:
+    paths = [path for name in names.split(",") for path in shard_names(name)]
+    if len(set(paths)) < len(paths) or "" in paths:
         raise ValueError(f"--output_file: expected different names, got {names!r}")
-    return found
+    return paths
 
 
 def refuse_unread_options(values: Any) -> None:
@@ -275,21 +275,21 @@ def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldRe
     """Returns the account of the tokens: in, out, repeated and left out."""
     counts: Counts = account["counts"]
     words = {index: token for token, index in loading.entries(vocab_file).items()}
-    found = YieldReport()
-    found.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
-    found.repeat(f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1))
-    found.repeat("as random next segments", tokens=counts.random_tokens)
+    balance = YieldReport()
+    balance.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
+    balance.repeat(f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1))
+    balance.repeat("as random next segments", tokens=counts.random_tokens)
     if account["unknown"]:
-        found.note("[UNK]: words that the vocabulary cannot spell", tokens=account["unknown"])
+        balance.note("[UNK]: words that the vocabulary cannot spell", tokens=account["unknown"])
     if account.get("copies"):
-        found.note("documents of the same text as an earlier one: no random next segment comes from a copy", documents=account["copies"])
+        balance.note("documents of the same text as an earlier one: no random next segment comes from a copy", documents=account["copies"])
     for reason, tokens, examples in (
             ("cut off at --max_seq_length", counts.truncated, counts.truncated_examples),
             ("a token alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples)):
         for place, example in enumerate(examples):
             text = " ".join(words.get(index, "?") for index in example).replace(" ##", "")
-            found.drop(reason, text, tokens=0 if place else tokens)
-    return found
+            balance.drop(reason, text, tokens=0 if place else tokens)
+    return balance
 
 
 def with_tokenizer(settings: Settings) -> Settings:

@@ -84,10 +84,10 @@ def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathl
     if not chosen:
         raise ValueError(f"{prepared}: expected at least {HELD_OUT_EVERY * CUT_AFTER} sentences, "
                          f"got {sum(map(len, documents))}")
-    kept = [document for index, document in enumerate(documents) if (index + 1) % HELD_OUT_EVERY]
-    for path, part in ((train, kept), (held_out, chosen)):
+    training = [document for index, document in enumerate(documents) if (index + 1) % HELD_OUT_EVERY]
+    for path, part in ((train, training), (held_out, chosen)):
         path.write_text("\n\n".join("\n".join(document) for document in part) + "\n", encoding="utf-8")
-    print(f"{len(kept)} documents to train on, {len(chosen)} held out")
+    print(f"{len(training)} documents to train on, {len(chosen)} held out")
     return chosen
 
 
@@ -119,12 +119,12 @@ def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int
 
 def _spread(kinds: list[Callable], sentences: list[str], tokenizer: FullTokenizer, count: int) -> list[tuple[str, str]]:
     """Returns `count` blanks of different sentences, evenly spread over them; those of the first kind first."""
-    found: dict[str, tuple[str, str]] = {}
+    blanks: dict[str, tuple[str, str]] = {}
     for blank in kinds:
-        more = [(sentence, chosen) for sentence in sentences if sentence not in found and (chosen := blank(sentence, tokenizer))]
-        wanted = count - len(found)
-        found |= dict(more[::max(1, len(more) // max(1, wanted))][:wanted])
-    return list(found.values())
+        more = [(sentence, chosen) for sentence in sentences if sentence not in blanks and (chosen := blank(sentence, tokenizer))]
+        left = count - len(blanks)
+        blanks |= dict(more[::max(1, len(more) // max(1, left))][:left])
+    return list(blanks.values())
 
 
 def _is_word(text: str) -> bool:

@@ -23,29 +23,29 @@ flags.DEFINE_bool("partial", False, "Write the archive even if files of some tas
 
 def find_predictions(patterns: list[str]) -> dict[str, str]:
     """Returns {name without .tsv: path} of the files to submit. Raises ValueError for a file in two folders, or if there is none."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for folder in (path for pattern in patterns for path in matching(pattern)):
         for name in SUBMISSION_FILES:
             path = os.path.join(folder, f"{name}.tsv")
-            if is_file(path) and found.setdefault(name, path) != path:
-                raise ValueError(f"{path}: {found[name]} is there too; name the runs to hand in with --runs")
-    if not found:
+            if is_file(path) and paths.setdefault(name, path) != path:
+                raise ValueError(f"{path}: {paths[name]} is there too; name the runs to hand in with --runs")
+    if not paths:
         raise ValueError(f"--runs={','.join(patterns)}: none of {', '.join(f'{name}.tsv' for name in SUBMISSION_FILES)} found there; "
                          "run_finetuning writes them with --do_predict")
-    return found
+    return paths
 
 
 def main(_) -> None:
     """Finds the files, zips them, and says what is in the archive."""
-    found = find_predictions(FLAGS.runs)
-    missing = [name for name in SUBMISSION_FILES if name not in found]
+    paths = find_predictions(FLAGS.runs)
+    missing = [name for name in SUBMISSION_FILES if name not in paths]
     if missing and not FLAGS.partial:
         raise ValueError(f"--runs={','.join(FLAGS.runs)}: no file of {', '.join(missing)}; --partial does without")
     with written_beside(FLAGS.output_file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(found):
-            archive.write(local_copy(found[name]), f"{name}.tsv")
+        for name in sorted(paths):
+            archive.write(local_copy(paths[name]), f"{name}.tsv")
         archive.close()
-    print(f"{FLAGS.output_file}: {', '.join(f'{name}.tsv' for name in sorted(found))}")
+    print(f"{FLAGS.output_file}: {', '.join(f'{name}.tsv' for name in sorted(paths))}")
     if missing:
         print(f"missing: {', '.join(missing)}")
 

@@ -120,13 +120,14 @@ def read_words(task: Any, path: str) -> Reading:
     from official_bert.data.tagged import chunk_tags
     notes: list[str] = []
     sentences = task.read_sentences(path, notes)
-    counts = collections.Counter(chunk.kind or chunk_tags.UNNAMED for one in sentences for chunk in chunk_tags.read_chunks(one.tags))
+    counts = collections.Counter(chunk.kind or chunk_tags.UNNAMED for sentence in sentences
+                                 for chunk in chunk_tags.read_chunks(sentence.tags))
     if task.options.scheme == "plain":
-        counts = collections.Counter(tag for one in sentences for tag in one.tags)
+        counts = collections.Counter(tag for sentence in sentences for tag in sentence.tags)
     task.with_labels_of(path, sentences)
-    return Reading([(" ".join(f"{word}/{tag}" for word, tag in zip(one.words, one.tags)),) for one in sentences],
-                   [one.words for one in sentences], dict(sorted(counts.items())), [*notes, task.described(path, sentences)],
-                   [(" ".join(one.words),) for one in sentences])
+    return Reading([(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, sentence.tags)),) for sentence in sentences],
+                   [sentence.words for sentence in sentences], dict(sorted(counts.items())), [*notes, task.described(path, sentences)],
+                   [(" ".join(sentence.words),) for sentence in sentences])
 
 
 def read_questions(task: Any, path: str, held_out: bool) -> Reading:

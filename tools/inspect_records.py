@@ -41,7 +41,7 @@ class Findings:
     def __init__(self, facts: VocabularyFacts, max_seq_length: int):
         self.facts, self.max_seq_length = facts, max_seq_length
         self.records = self.tokens = self.unknown = self.two_segments = self.label_ones = 0
-        self.predicted = self.masked = self.kept = self.rows = 0
+        self.predicted = self.masked = self.unchanged = self.rows = 0
         self.lengths = np.zeros(max_seq_length + 1, np.int64)
         self.predictions: collections.Counter = collections.Counter()
         self.words: collections.Counter = collections.Counter()
@@ -65,7 +65,7 @@ class Findings:
         originals = values["masked_lm_ids"][used]
         self.predicted += len(originals)
         self.masked += int((now == self.facts.mask_id).sum())
-        self.kept += int((now == originals).sum())
+        self.unchanged += int((now == originals).sum())
         self.predictions.update(used.sum(axis=1).tolist())
         ids, counts = np.unique(originals, return_counts=True)
         self.words.update(dict(zip(ids.tolist(), counts.tolist())))
@@ -138,32 +138,32 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
     return f"  label {int(values['next_sentence_labels'][0])}: {' '.join(pieces)}"
 
 
-def report(found: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int, every: int) -> None:
+def report(findings: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int, every: int) -> None:
     """Prints the counts of records of which one in `every` was read."""
     for path, count in counts.items():
-        made = record_origins.read_origin(path).get("sentence_task")
+        sentence_task = record_origins.read_origin(path).get("sentence_task")
         print(f"{path}: {count} records" + f" looked at, one in {every}" * (every > 1)
-              + f", made with --sentence_task={made}" * (made is not None))
-    packed = f" in {found.rows} rows" if found.rows < found.records else ""
-    print(f"{found.records} records{packed} of {found.max_seq_length} tokens; {found.tokens / found.records:.1f} used, "
-          f"{1 - found.tokens / (found.rows * found.max_seq_length):.1%} padding, "
-          f"{found.unknown / found.tokens:.2%} [UNK]")
-    edges = np.linspace(0, found.max_seq_length + 1, BINS + 1).astype(int)
-    shares = [found.lengths[first:last].sum() / found.records for first, last in itertools.pairwise(edges)]
+              + f", made with --sentence_task={sentence_task}" * (sentence_task is not None))
+    packed = f" in {findings.rows} rows" if findings.rows < findings.records else ""
+    print(f"{findings.records} records{packed} of {findings.max_seq_length} tokens; {findings.tokens / findings.records:.1f} used, "
+          f"{1 - findings.tokens / (findings.rows * findings.max_seq_length):.1%} padding, "
+          f"{findings.unknown / findings.tokens:.2%} [UNK]")
+    edges = np.linspace(0, findings.max_seq_length + 1, BINS + 1).astype(int)
+    shares = [findings.lengths[first:last].sum() / findings.records for first, last in itertools.pairwise(edges)]
     for first, last, share in zip(edges, edges[1:], shares):
         print(f"  {first:>5} to {last - 1:>5} tokens {share:>6.1%} {'#' * round(BAR * share / max(shares))}")
-    print(f"two segments: {found.two_segments / found.records:.1%} of the records; label 1 (random or swapped): "
-          f"{found.label_ones / found.records:.1%}")
-    if not found.predicted:
+    print(f"two segments: {findings.two_segments / findings.records:.1%} of the records; label 1 (random or swapped): "
+          f"{findings.label_ones / findings.records:.1%}")
+    if not findings.predicted:
         print("without masks: to be masked while they are read")
         return
-    changed = found.predicted - found.masked - found.kept
-    print(f"predictions: {found.predicted / found.records:.1f} a record ({min(found.predictions)} to "
-          f"{max(found.predictions)}), {found.predicted / found.tokens:.1%} of the tokens; "
-          f"{found.masked / found.predicted:.1%} [MASK], {found.kept / found.predicted:.1%} kept, "
-          f"{changed / found.predicted:.1%} random")
-    words = (f"{tokens.get(index, '?')} {count / found.predicted:.1%}"
-             for index, count in found.words.most_common(num_words))
+    changed = findings.predicted - findings.masked - findings.unchanged
+    print(f"predictions: {findings.predicted / findings.records:.1f} a record ({min(findings.predictions)} to "
+          f"{max(findings.predictions)}), {findings.predicted / findings.tokens:.1%} of the tokens; "
+          f"{findings.masked / findings.predicted:.1%} [MASK], {findings.unchanged / findings.predicted:.1%} kept, "
+          f"{changed / findings.predicted:.1%} random")
+    words = (f"{tokens.get(index, '?')} {count / findings.predicted:.1%}"
+             for index, count in findings.words.most_common(num_words))
     print(f"most frequent: {', '.join(words)}")
 
 
@@ -192,7 +192,7 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
     for path in filled:
         record_origins.check_vocabulary(path, record_origins.read_origin(path), facts.digest)
     features = records.file_features(filled[0])
-    found = Findings(facts, features[0].length)
+    findings = Findings(facts, features[0].length)
     examples: list[Values] = []
     with Reporter() as reporter:
         reporter.show("reading", 0)
@@ -207,17 +207,17 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
                     check_packed(path, numbers, rows)
                     values, of = unpack(rows)
                 check(path, [numbers[row] for row in of], values, facts)
-                found.add(values, len(numbers), facts.unk_id)
+                findings.add(values, len(numbers), facts.unk_id)
                 counts[path] += len(numbers)
                 wanted = max(0, num_examples - len(examples))
                 examples += [{name: value[row] for name, value in values.items()} for row in range(min(wanted, len(of)))]
                 reporter.show("reading", min(0.999, (number + share_read(path, numbers.stop)) / len(filled)))
         reporter.show("reading", 1)
-    report(found, counts, tokens, num_words, every)
+    report(findings, counts, tokens, num_words, every)
     for example in examples:
         print(show(example, tokens))
-    if found.two_segments and found.label_ones in (0, found.records):
-        raise ValueError(f"{input_file}: every next-sentence label is {int(found.label_ones > 0)}: nothing can be "
+    if findings.two_segments and findings.label_ones in (0, findings.records):
+        raise ValueError(f"{input_file}: every next-sentence label is {int(findings.label_ones > 0)}: nothing can be "
                          "learned from them (documents of one sentence? see the generator's warning)")
 
 

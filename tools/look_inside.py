@@ -154,20 +154,20 @@ def kinds_of_places(ids: np.ndarray) -> dict[str, np.ndarray]:
 
 def averages_section(encoder, tokenizer, sentences: Sequence[str]) -> Section:
     """The share of each head's attention that goes to each kind of place, beside that of equal weights."""
-    found: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    measured: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     even: dict[str, list[float]] = collections.defaultdict(list)
     for sentence in sentences[:MEASURED_SENTENCES]:
         inputs = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
         weights = attention_weights(encoder, inputs)
         for kind, places in kinds_of_places(inputs["input_ids"][0]).items():
-            found[kind].append((weights * places).sum(axis=(-2, -1)) / len(places))  # [L,N]
+            measured[kind].append((weights * places).sum(axis=(-2, -1)) / len(places))  # [L,N]
             even[kind].append(float(places.sum()) / places.size)
-    shares = np.mean([found[kind] for kind in found], axis=1)  # [kinds,L,N]
+    shares = np.mean([measured[kind] for kind in measured], axis=1)  # [kinds,L,N]
     rows: list[list] = [[f"layer {layer + 1}, head {head + 1}", *map(float, shares[:, layer, head])]
                         for layer, head in np.ndindex(*shares.shape[1:])]
-    rows.append(["equal weights", *(float(np.mean(even[kind])) for kind in found)])
-    return Section(name="attention_on_average", title="Where attention goes on average", header=("", *found), rows=rows, on_screen=True,
-                   values=[dict(zip(("head", *found), row)) for row in rows],
+    rows.append(["equal weights", *(float(np.mean(even[kind])) for kind in measured)])
+    return Section(name="attention_on_average", title="Where attention goes on average", header=("", *measured), rows=rows, on_screen=True,
+                   values=[dict(zip(("head", *measured), row)) for row in rows],
                    note=f"Shares over {min(MEASURED_SENTENCES, len(sentences))} sentences; one sentence may be an exception.")
 
 

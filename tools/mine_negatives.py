@@ -83,10 +83,10 @@ def main(_) -> None:
 
 def _answers(rows) -> dict[str, list[str]]:
     """The answers of each query, and the query itself, which may be a passage too."""
-    found: dict[str, list[str]] = {}
+    answers: dict[str, list[str]] = {}
     for query, positive in rows.pairs():
-        found.setdefault(query, [query]).append(positive)
-    return found
+        answers.setdefault(query, [query]).append(positive)
+    return answers
 
 
 def _reads_pairs(path: str) -> bool | None:

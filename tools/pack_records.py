@@ -43,16 +43,16 @@ def packing_for(path: str, most: int) -> Packing:
     return Packing(table, lengths["input_ids"], lengths["masked_lm_ids"], most)
 
 
-def packed_rows(found: IndexedRecords, packing: Packing, groups: RowGroups) -> Iterator[dict[str, np.ndarray]]:
+def packed_rows(instances: IndexedRecords, packing: Packing, groups: RowGroups) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of packed rows in the order of the groups. Raises ValueError for a broken record."""
     count = sum(groups.counts)
     for first in range(0, count, AT_ONCE):
         rows = np.arange(first, min(first + AT_ONCE, count))
         members, bounds = groups.of(rows)
         try:
-            batch = records.parse_examples(tf.constant(found.read(members, found.places(members))), packing.features)
+            batch = records.parse_examples(tf.constant(instances.read(members, instances.places(members))), packing.features)
         except BrokenRecordError as error:
-            raise ValueError(f"{found.locate(error.number)} {error.reason}") from None
+            raise ValueError(f"{instances.locate(error.number)} {error.reason}") from None
         packed = packing.arrange(batch, tf.constant(np.repeat(rows - first, np.diff(bounds)), tf.int32), len(rows))
         yield {name: value.numpy() for name, value in packed.items()}
 
@@ -62,14 +62,14 @@ def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float
     if not records.holds_records(path):  # a shard without documents
         with written_beside(target) as temporary, OutputFile(temporary, target.endswith(".gz")):
             return 0, 0, 0.0
-    packing, found = packing_for(path, most), IndexedRecords([path])
-    groups = packing.groups(found)
+    packing, instances = packing_for(path, most), IndexedRecords([path])
+    groups = packing.groups(instances)
     encoder = records.make_example_encoder(packing.row_features)
     written = tokens = 0
     origin = {name: value for name, value in record_origins.read_origin(path).items() if name != record_origins.SIZE}
     with written_beside(target) as temporary:
         with OutputFile(temporary, target.endswith(".gz")) as file:
-            for batch in packed_rows(found, packing, groups):
+            for batch in packed_rows(instances, packing, groups):
                 rows = np.empty((len(batch["input_ids"]), encoder.width), np.int32)
                 for name, columns in encoder.columns.items():
                     rows[:, columns] = batch[name].view(np.int32)
@@ -79,7 +79,7 @@ def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float
                 reporter.show("packing", min(0.999, done + share * written / sum(groups.counts)))
         if origin:  # before the records have their name, so that a kill cannot separate them
             record_origins.write_origin(target, origin, temporary)
-    return found.counts[0], written, 1 - tokens / (written * packing.max_seq_length)
+    return instances.counts[0], written, 1 - tokens / (written * packing.max_seq_length)
 
 
 def main(_) -> None:

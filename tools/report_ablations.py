@@ -56,17 +56,17 @@ class Estimate:
 
 def read_results(path: str, plan: Plan) -> dict[str, dict[str, Any]]:
     """Returns the rows of a plan by name, the last of a name. Raises ValueError, naming the line, for one that is no result."""
-    found = {}
+    results = {}
     for number, line in enumerate(read_lines(path), 1):
         try:
             row = json.loads(line)
             if row["scale"] == plan.scale_name and row["row"] in plan.rows:
-                found[row["row"]] = row
+                results[row["row"]] = row
         except (json.JSONDecodeError, KeyError, TypeError):
             raise ValueError(f"{path}:{number}: expected a row of results in JSON, got {line[:60]!r}") from None
-    if not found:
+    if not results:
         raise ValueError(f"{path}: holds no row of the scale {plan.scale_name}")
-    return found
+    return results
 
 
 def table_of(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any]) -> list[list[str]]:
@@ -153,16 +153,16 @@ def draw_suite(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], pa
     figure, panels = pyplot.subplots(1, len(tasks), figsize=(3.2 * len(tasks) + 2, 0.5 * len(rows) + 1.6), sharey=True, squeeze=False,
                                      layout="constrained")
     for axes, task in zip(panels[0], tasks):
-        found = {name: estimate_of(results[name], task, plan) for name in rows if task in results[name]["tasks"]}
-        places = [rows.index(name) for name in found]
-        axes.barh(places, [100 * one.mean for one in found.values()], color="steelblue",
-                  xerr=[0.0 if math.isnan(one.half_width) else 100 * one.half_width for one in found.values()])
+        estimates = {name: estimate_of(results[name], task, plan) for name in rows if task in results[name]["tasks"]}
+        places = [rows.index(name) for name in estimates]
+        axes.barh(places, [100 * estimate.mean for estimate in estimates.values()], color="steelblue",
+                  xerr=[0.0 if math.isnan(estimate.half_width) else 100 * estimate.half_width for estimate in estimates.values()])
         theirs = _paper_values(rows, task, paper)
         if theirs:
             axes.plot(list(theirs.values()), [rows.index(name) for name in theirs], "D", color="darkorange",
                       label="paper, BERT-base (NER: CoNLL-2003)")
         axes.set(title=_heading(task, plan), yticks=range(len(rows)), yticklabels=[results[name]["title"] for name in rows])
-        low = [100 * one.mean for one in found.values()] + list(theirs.values())
+        low = [100 * estimate.mean for estimate in estimates.values()] + list(theirs.values())
         if task in results.get(WITHOUT_PRETRAINING, {}).get("tasks", {}):
             low.append(100 * estimate_of(results[WITHOUT_PRETRAINING], task, plan).mean)
             axes.axvline(low[-1], color="gray", linestyle=":", label="random weights")

@@ -76,10 +76,10 @@ class Stages:
         marker, log = place / f"{name}.json", place / f"{name}.log"
         if config is not None:
             command = [*command, f"--config={place / f'{name}.yaml'}"]
-        told = {"command": [self._portable(part) for part in command if not str(part).startswith("--num_workers")], "config": config}
+        stage = {"command": [self._portable(part) for part in command if not str(part).startswith("--num_workers")], "config": config}
         if marker.exists():
             stored = read_json(str(marker))
-            if {key: stored.get(key) for key in told} != json.loads(json.dumps(told)):
+            if {key: stored.get(key) for key in stage} != json.loads(json.dumps(stage)):
                 raise ValueError(f"{marker}: this stage was run with another command or configuration; give another --work_dir, or remove "
                                  f"{place} to run it again")
         else:
@@ -88,7 +88,7 @@ class Stages:
                     yaml.safe_dump(config, file, sort_keys=False)
             begin = time.monotonic()
             self._execute(command, log, f"{folder}: {name}")
-            stored = told | {"seconds": round(time.monotonic() - begin, 1)} | collect(log)
+            stored = stage | {"seconds": round(time.monotonic() - begin, 1)} | collect(log)
             with written_whole(str(marker)) as file:
                 json.dump(stored, file, indent=1)
         self.left -= 1
@@ -101,15 +101,15 @@ class Stages:
     def _execute(self, command: Sequence[object], log: pathlib.Path, title: str) -> None:
         print(f"{title}{self._remaining()}", flush=True)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        begin = told = time.monotonic()
+        begin = last_told = time.monotonic()
         with open(log, "ab") as file, _ending(subprocess.Popen(
                 list(map(str, command)), stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": path}, preexec_fn=_end_with_parent)) as process:
             while process.poll() is None:
                 time.sleep(0.2)
-                if time.monotonic() - told > TELL_EVERY:
-                    told = time.monotonic()
-                    print(f"  {(told - begin) / 60:.0f} min: {last_line(log)}", flush=True)
+                if time.monotonic() - last_told > TELL_EVERY:
+                    last_told = time.monotonic()
+                    print(f"  {(last_told - begin) / 60:.0f} min: {last_line(log)}", flush=True)
         if process.returncode:
             raise ValueError(f"{log}: the command ended with status {process.returncode}: {last_line(log)}")
 
@@ -220,23 +220,23 @@ class Suite:
         config, passes = self.plan.pretraining(row), self.plan.scale.dupe_factor
         if part != "train":
             config, passes = usually_masked(config), 1
-        made = []
+        paths = []
         for options in generator_flags(config, more, passes):
             name = f"{part}-{hashlib.sha256(' '.join(options).encode()).hexdigest()[:10]}"
             path = self.work_dir / "records" / f"{name}.tfrecord"
             self.stages.run("records", name, [
                 *tool("create_pretraining_data"), f"--input_file={self.work_dir / 'corpus' / part}.txt", f"--output_file={path}",
                 f"--vocab_file={self.vocabulary}", f"--num_workers={self.num_workers}", *options])
-            made.append(str(path))
-        return ",".join(made)
+            paths.append(str(path))
+        return ",".join(paths)
 
     def pretrain(self, row: str) -> tuple[pathlib.Path, dict]:
         """Pre-trains a row; returns the folder of the run, and its held-out losses."""
         config, run = self.plan.pretraining(row), self.work_dir / "rows" / row / "pretraining"
-        found = self.stages.run(f"rows/{row}", "pretraining", [
+        result = self.stages.run(f"rows/{row}", "pretraining", [
             *module("run_pretraining"), f"--input_file={self.records(row, 'train')}", f"--eval_input_file={self.records(row, 'held_out')}",
             f"--vocab_file={self.vocabulary}", f"--output_dir={run}"], lambda _: curve_of(run), config)
-        return run, found
+        return run, result
 
     def held_out(self, row: str, config: dict, weights: pathlib.Path) -> dict[str, float]:
         """Measures masked words on the records of the baseline, the same for all rows."""
@@ -245,22 +245,22 @@ class Suite:
                                             "masking": {"strategy": "token"}}})
         if "phases" in config:
             config["phases"] = common.get("phases", [])
-        found = self.stages.run(f"rows/{row}", "held_out", [
+        result = self.stages.run(f"rows/{row}", "held_out", [
             *module("run_pretraining"), "--mode=eval", f"--init_checkpoint={weights}", f"--vocab_file={self.vocabulary}",
             f"--eval_input_file={self.records(COMMON, 'held_out')}"], lambda log: {"metrics": printed_metrics(log)}, config)
-        return {name: value for name, value in found["metrics"].items() if name.startswith("mlm_")}
+        return {name: value for name, value in result["metrics"].items() if name.startswith("mlm_")}
 
     def finetune(self, row: str, task: str, weights: pathlib.Path | None) -> list[float]:
         """Fine-tunes a row on a task with several seeds; returns the metric of each."""
         entry, run = self.plan.tasks[task], self.work_dir / "rows" / row / task
         source = [f"--vocab_file={self.vocabulary}"] if weights is None else [f"--init_checkpoint={weights}"]
         capped = [f"--train_file={self._capped(task, entry)}"] if entry.training_rows else []
-        found = self.stages.run(f"rows/{row}", task, [
+        result = self.stages.run(f"rows/{row}", task, [
             *module("run_finetuning"), f"--data_dir={self.data / entry.data}", *capped, *source, f"--output_dir={run}",
             f"--seeds={self.seeds}", f"--cache_dir={self.work_dir / 'cache'}"],
             lambda _: {"values": values_of(run, entry.metric)}, self.plan.finetuning(row, task))
         remove_weights(run)
-        return found["values"]
+        return result["values"]
 
     def _capped(self, task: str, entry: TaskEntry) -> pathlib.Path:
         """Writes some rows of a task's training file, the same ones for every row of the tables."""
@@ -286,13 +286,13 @@ class Suite:
         line: dict[str, Any] = {"row": row, "title": entry.title, "scale": self.plan.scale_name, "held_out": {}}
         weights = None
         if origin := entry.pretrained or (row if entry.config else ""):
-            weights, found = self.pretrain(origin)
+            weights, result = self.pretrain(origin)
             config = self.plan.pretraining(origin)
             step = round(entry.at_share * steps_of(config))
             if entry.at_share < 1:
-                weights, found = weights / f"{CHECKPOINT}-{step}", found | {"own": {}}
-            line |= {"steps": step, "objective": config["options"].get("objective", "masked_lm"), "own": found["own"],
-                     "curve": [point for point in found["curve"] if point[0] <= step], "minutes": round(found["seconds"] / 60)}
+                weights, result = weights / f"{CHECKPOINT}-{step}", result | {"own": {}}
+            line |= {"steps": step, "objective": config["options"].get("objective", "masked_lm"), "own": result["own"],
+                     "curve": [point for point in result["curve"] if point[0] <= step], "minutes": round(result["seconds"] / 60)}
             if line["objective"] == "masked_lm":
                 line["held_out"] = self.held_out(row, config, weights)
         line["tasks"] = {task: {"metric": self.plan.tasks[task].metric, "values": self.finetune(row, task, weights)}
@@ -368,20 +368,18 @@ def main(_) -> None:
     print(f"{len(names)} rows: {results}; table and plots: {work_dir / 'report'}")
 
 
-def sources(stages: Stages, given: Mapping[str, str], finetunes: bool, made_up: bool) -> tuple[dict[str, str], pathlib.Path]:
-    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data, as `given` by
-    flag or `made_up`.
-    """
+def sources(stages: Stages, paths: Mapping[str, str], finetunes: bool, made_up: bool) -> tuple[dict[str, str], pathlib.Path]:
+    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data: `paths`, or `made_up`."""
     if made_up:
-        made = stages.work_dir / "made"
-        stages.run("made", "text", [*tool("make_ablation_text"), f"--output_dir={made}"])
-        return {part: str(made / f"{part}.txt") for part in ("train", "held_out")}, made
+        folder = stages.work_dir / "made"
+        stages.run("made", "text", [*tool("make_ablation_text"), f"--output_dir={folder}"])
+        return {part: str(folder / f"{part}.txt") for part in ("train", "held_out")}, folder
     for name in ("corpus", "held_out_corpus", *(["data"] if finetunes else [])):
-        if not given[name]:
+        if not paths[name]:
             raise ValueError(f"--{name}: expected a path (with --scale=smoke, all of it is made up)")
     patterns = {part: ",".join(map(absolute, value.split(",")))
-                for part, value in (("train", given["corpus"]), ("held_out", given["held_out_corpus"]))}
-    return patterns, pathlib.Path(given["data"]).resolve()
+                for part, value in (("train", paths["corpus"]), ("held_out", paths["held_out_corpus"]))}
+    return patterns, pathlib.Path(paths["data"]).resolve()
 
 
 def report(results: pathlib.Path, work_dir: pathlib.Path, scale: str, suites_file: str) -> None:

@@ -59,9 +59,9 @@ def main(_) -> None:
         for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
             made = [make_row(line, tokenizer, length) for line in lines[start:start + LINES_AT_ONCE]]
             rows, cut = [row for row, _ in made], cut + sum(was_cut for _, was_cut in made)
-            found = list(compute(encoder, rows, layers, FLAGS.batch_size))
+            outputs = list(compute(encoder, rows, layers, FLAGS.batch_size))
             writer.write([layer_output_files.SentenceOutputs(start + number, tokenizer.convert_ids_to_tokens(row["input_ids"]), values)
-                          for number, (row, values) in enumerate(zip(rows, found))])
+                          for number, (row, values) in enumerate(zip(rows, outputs))])
     print(f"{FLAGS.output_file}: {len(lines):,} lines, layers {FLAGS.layers}")
     if cut:
         logging.warning("%s: %s of its lines are longer than --max_seq_length=%d tokens and were cut", FLAGS.input_file, f"{cut:,}", length)
@@ -119,7 +119,7 @@ def compute(encoder, rows: Sequence[dict], layers: Sequence[int], batch_size: in
     run = tf.function(lambda batch: [encoder(batch, training=False)["layer_outputs"][layer] for layer in layers],
                       reduce_retracing=True, autograph=False)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]["input_ids"]))
-    found: list[dict[int, np.ndarray]] = [{} for _ in rows]
+    layers_of_rows: list[dict[int, np.ndarray]] = [{} for _ in rows]
     for start in range(0, len(order), batch_size):
         chosen = order[start:start + batch_size]
         lengths = [len(rows[number]["input_ids"]) for number in chosen]
@@ -128,8 +128,8 @@ def compute(encoder, rows: Sequence[dict], layers: Sequence[int], batch_size: in
         batch["input_mask"] = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int32)
         outputs = [values.numpy() for values in run({name: tf.constant(value) for name, value in batch.items()})]
         for place, (number, length) in enumerate(zip(chosen, lengths)):
-            found[number] = {layer: values[place, :length] for layer, values in zip(layers, outputs)}
-    yield from found
+            layers_of_rows[number] = {layer: values[place, :length] for layer, values in zip(layers, outputs)}
+    yield from layers_of_rows
 
 
 if __name__ == "__main__":

@@ -44,13 +44,13 @@ def main(_) -> None:
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
-    placement, run, given = Placement(**command_line.placement_values(FLAGS)), RunFolder(FLAGS.output_dir), given_flags(FLAGS)
-    named = ["task=glue", f"options.dataset={dataset}", *(["options.language=zh"] if dataset == "xnli" else [])]  # as XnliProcessor of 2018
-    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given, overrides=[*named, *FLAGS.set], report=print,
-                         defaults=merge(run_config.DEFAULTS, AS_IN_2018), count_entries=run_config.counter_of_entries(run),
+    placement, run, flag_values = Placement(**command_line.placement_values(FLAGS)), RunFolder(FLAGS.output_dir), given_flags(FLAGS)
+    own = ["task=glue", f"options.dataset={dataset}", *(["options.language=zh"] if dataset == "xnli" else [])]  # as XnliProcessor of 2018
+    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=flag_values, overrides=[*own, *FLAGS.set],
+                         report=print, defaults=merge(run_config.DEFAULTS, AS_IN_2018), count_entries=run_config.counter_of_entries(run),
                          checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
     if steps.train:
-        run_config.check_read(config, run_config.asked_keys(given, FLAGS.set))
+        run_config.check_read(config, run_config.asked_keys(flag_values, FLAGS.set))
     task = load_task(config if steps.train else run_config.with_vocabulary_of(config, run))
     files = DataFiles(data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
                       allow_changed_data=FLAGS.allow_changed_data)

@@ -79,28 +79,28 @@ def main(_) -> None:
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
                   predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
     searching = bool(FLAGS.grid or FLAGS.vary or FLAGS.random or FLAGS.folds or FLAGS.seeds > 1)
-    kept = None if steps.train or searching else RunFolder(FLAGS.output_dir).best_of_search
-    output_dir = kept.path if kept else FLAGS.output_dir
+    best_run = None if steps.train or searching else RunFolder(FLAGS.output_dir).best_of_search
+    output_dir = best_run.path if best_run else FLAGS.output_dir
     # The best run of a search keeps what was varied, even if the command line is that of the search.
-    given = {key: value for key, value in given_flags(FLAGS).items() if output_dir == FLAGS.output_dir or may_change(key)}
+    flag_values = {key: value for key, value in given_flags(FLAGS).items() if output_dir == FLAGS.output_dir or may_change(key)}
     if FLAGS.encoding:
-        given["options.encoding"] = FLAGS.encoding
+        flag_values["options.encoding"] = FLAGS.encoding
     config = finetuning.make_config(FLAGS.task or "", FLAGS.config, FLAGS.init_checkpoint, output_dir, steps.train,
-                                    overrides=FLAGS.set, bert_config_file=FLAGS.bert_config_file, flags=given)
+                                    overrides=FLAGS.set, bert_config_file=FLAGS.bert_config_file, flags=flag_values)
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
                       predict_file=FLAGS.predict_file, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data,
                       cache_dir=os.path.expanduser(FLAGS.cache_dir))
-    asked = run_config.asked_keys(given, FLAGS.set)
+    asked = run_config.asked_keys(flag_values, FLAGS.set)
     if searching:
         _search(command_line.from_flags(SearchFlags, FLAGS), config, files, placement, steps, asked)
         return
     metrics = FineTuning(load_task(config), files, RunFolder(output_dir), placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best,
-                         given=asked).carry_out()
+                         asked_keys=asked).carry_out()
     print(metric_lines(metrics))
     print(f"checkpoints, configuration, log and results: {os.path.join(output_dir, '')}")
 
 
-def _search(given: SearchFlags, config: Config, files, placement, steps, asked: set[str]) -> None:
+def _search(values: SearchFlags, config: Config, files, placement, steps, asked: set[str]) -> None:
     """Trains all settings, seeds and folds, and predicts with the best run if that is asked for; `asked` are the keys that are given."""
     import keras
 
@@ -116,13 +116,13 @@ def _search(given: SearchFlags, config: Config, files, placement, steps, asked: 
     if placement.strategy == "multi_worker":  # TensorFlow connects the workers of a process once, for one model
         raise ValueError("--grid, --vary, --random, --folds and --seeds: expected another --strategy than multi_worker, which trains one "
                          "run; give each run a command and an --output_dir of its own")
-    if given.folds and steps.predict:
+    if values.folds and steps.predict:
         raise ValueError("--folds: expected no --predict_file and no --do_predict beside it, because the model of a fold has not seen all "
                          "rows; train the best setting without --folds to predict with it")
 
     def train_one(changed: Config, folder: str) -> dict[str, float]:
         try:
-            return FineTuning(load_task(changed), files, RunFolder(folder), placement, given.init_checkpoint, opened=compared).carry_out()
+            return FineTuning(load_task(changed), files, RunFolder(folder), placement, values.init_checkpoint, opened=compared).carry_out()
         finally:
             keras.backend.clear_session()
             gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
@@ -131,23 +131,24 @@ def _search(given: SearchFlags, config: Config, files, placement, steps, asked: 
     if task.constant_answers(files, steps):
         raise ValueError("--grid, --vary, --random, --folds and --seeds: expected a model to train, but this task gives every row the same "
                          "answer")
-    origin = task.data_digests(files) | {"init_checkpoint": given.init_checkpoint and normal(given.init_checkpoint)}
+    origin = task.data_digests(files) | {"init_checkpoint": values.init_checkpoint and normal(values.init_checkpoint)}
     if vocab_file := config.tokenizer.vocab_file:
         origin["vocabulary"] = file_digest(vocab_file)
     metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
-    grid: search.Grid = {**(search.PAPER_GRID if given.grid else {}), **search.parse_vary(given.vary)}
+    grid: search.Grid = {**(search.PAPER_GRID if values.grid else {}), **search.parse_vary(values.vary)}
     if both := sorted(asked & grid.keys()):
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
-    settings = search.draw_settings(grid, given.random, config.seed) if given.random else search.settings_of(grid)
-    finetuning.check_settings(config, settings, asked, placement, given.init_checkpoint, steps)
-    with contextlib.nullcontext() if is_remote(given.output_dir) else RunFolder(given.output_dir).locked():
-        outcomes, best = search.search(config, settings, given.seeds, given.output_dir, metric, train_one, origin=origin, folds=given.folds)
-    print("\n".join(search.describe(outcomes, metric, given.folds)))
+    settings = search.draw_settings(grid, values.random, config.seed) if values.random else search.settings_of(grid)
+    finetuning.check_settings(config, settings, asked, placement, values.init_checkpoint, steps)
+    with contextlib.nullcontext() if is_remote(values.output_dir) else RunFolder(values.output_dir).locked():
+        outcomes, best = search.search(config, settings, values.seeds, values.output_dir, metric, train_one, origin=origin,
+                                       folds=values.folds)
+    print("\n".join(search.describe(outcomes, metric, values.folds)))
     print(f"  {best}")
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)
         trained = load_task(RunFolder(best).require_config())  # with its own values, and the labels that it found
-        FineTuning(trained, files, RunFolder(best), placement, "", only, given.predict_best, given=asked).carry_out()
+        FineTuning(trained, files, RunFolder(best), placement, "", only, values.predict_best, asked_keys=asked).carry_out()
 
 
 if __name__ == "__main__":

@@ -47,13 +47,13 @@ def main(_) -> None:
     from official_bert.training import run_config
     from official_bert.training.distribution import Placement, answering_scope, is_first_worker
     from official_bert.training.task import DataFiles
-    given, path, bert_config_file = given_flags(FLAGS), FLAGS.config, FLAGS.bert_config_file
+    flag_values, path, bert_config_file = given_flags(FLAGS), FLAGS.config, FLAGS.bert_config_file
     batch = [] if FLAGS.predict_batch_size is None else [f"training.eval_batch_size={FLAGS.predict_batch_size}"]
     run = RunFolder(FLAGS.output_dir)
     overrides, start = [*batch, *FLAGS.set], (FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "")
 
     def make_config():
-        config = load_config(path, bert_config_file=bert_config_file, flags=given, report=print,
+        config = load_config(path, bert_config_file=bert_config_file, flags=flag_values, report=print,
                              overrides=overrides + ([] if path else ["task=squad"]), checkpoint=run_config.checkpoint_values(*start),
                              defaults=merge({} if path else FINE_TUNING, ANSWERS_OF_2018),
                              count_entries=run_config.counter_of_entries(run))
@@ -62,7 +62,7 @@ def main(_) -> None:
         return config
 
     squad = QuestionRun(
-        run=run, make_config=make_config, init_checkpoint=FLAGS.init_checkpoint, flags=given, overrides=overrides,
+        run=run, make_config=make_config, init_checkpoint=FLAGS.init_checkpoint, flags=flag_values, overrides=overrides,
         files=DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
                         cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data),
         trains=FLAGS.do_train, answers=FLAGS.do_predict, ensemble=[folder for folder in FLAGS.ensemble.split(",") if folder],

@@ -126,10 +126,10 @@ def _open_all(paths: Sequence[str], folder: str) -> list[RecordIndex]:
         copies = _each("copying records", elsewhere, show, lambda path, part: local_records(path, folder, part))
         plain = [copies.get(path, path) for path in paths]
         names = dict(zip(plain, paths))
-        found = {path: index for path in names if (index := find_index(path, folder))}
-        found |= _each("indexing records", [path for path in names if path not in found], show,
+        indices = {path: index for path in names if (index := find_index(path, folder))}
+        indices |= _each("indexing records", [path for path in names if path not in indices], show,
                        lambda path, part: make_index(path, folder, names[path], part))
-        return [found[path] for path in plain]
+        return [indices[path] for path in plain]
 
 
 def _each(stage: str, paths: Sequence[str], show: Callable[[str, float], None], function: Callable) -> dict:

@@ -11,9 +11,9 @@ from official_bert.data.labelled_texts import numbers_of
 Weights = Literal["", "balanced"] | tuple[float, ...] | dict[str, float]  # "": every class counts 1
 
 
-def check_weights(given: Weights, where: str) -> None:
+def check_weights(weights: Weights, where: str) -> None:
     """Raises ValueError, naming `where`, for weights that are not above 0."""
-    values = {} if isinstance(given, str) else given if isinstance(given, Mapping) else dict(enumerate(given))
+    values = {} if isinstance(weights, str) else weights if isinstance(weights, Mapping) else dict(enumerate(weights))
     if wrong := [f"{value} for {key}" for key, value in values.items() if not 0.0 < value < math.inf]:
         raise ValueError(f"{where}: expected weights above 0, got {wrong[0]}")
 
@@ -24,7 +24,7 @@ def check_smoothing(smoothing: float, where: str) -> None:
         raise ValueError(f"{where}: expected a share from 0 to below 1, got {smoothing}")
 
 
-def class_weights(given: Weights, labels: Sequence[str], counts: np.ndarray, where: str) -> np.ndarray:
+def class_weights(weights: Weights, labels: Sequence[str], counts: np.ndarray, where: str) -> np.ndarray:
     """Returns the weight of each label, float32 [K]; `counts` [K] are its training rows.
 
     `balanced` is scikit-learn's: all rows / (labels that have rows * rows of the label); a label without rows gets 1. A mapping gives the
@@ -32,38 +32,38 @@ def class_weights(given: Weights, labels: Sequence[str], counts: np.ndarray, whe
 
     Raises ValueError, naming `where`, for a list of another length and for unknown labels.
     """
-    if given == "balanced":
+    if weights == "balanced":
         used = counts > 0
         return np.where(used, counts.sum() / (used.sum() * np.maximum(counts, 1)), 1.0).astype(np.float32)
-    return _given(given, labels, where)
+    return _weights_by_label(weights, labels, where)
 
 
-def positive_weights(given: Weights, labels: Sequence[str], matrix: np.ndarray, where: str) -> np.ndarray:
+def positive_weights(weights: Weights, labels: Sequence[str], matrix: np.ndarray, where: str) -> np.ndarray:
     """Returns the weight of each label's positive rows, float32 [K]; `matrix` [N,K] holds 0 and 1.
 
     `balanced` is rows without the label / rows with it; a label that all rows have, or none, gets 1. Otherwise as `class_weights`.
     """
-    if given == "balanced":
+    if weights == "balanced":
         positive = matrix.sum(axis=0)
         negative = len(matrix) - positive
         return np.where((positive > 0) & (negative > 0), negative / np.maximum(positive, 1.0), 1.0).astype(np.float32)
-    return _given(given, labels, where)
+    return _weights_by_label(weights, labels, where)
 
 
-def _given(given: Weights, labels: Sequence[str], where: str) -> np.ndarray:
-    weights = np.ones(len(labels), np.float32)
-    if isinstance(given, Mapping):
+def _weights_by_label(weights: Weights, labels: Sequence[str], where: str) -> np.ndarray:
+    by_label = np.ones(len(labels), np.float32)
+    if isinstance(weights, Mapping):
         number_of = numbers_of(labels)
-        for label, weight in given.items():
+        for label, weight in weights.items():
             if (number := number_of(label)) < 0:
                 hint = " (in YAML, yes and no are truth values: write them in quotes)" if label in ("true", "false") else ""
                 raise ValueError(f"{where}: expected labels of {list(labels)}, got {label!r}{hint}")
-            weights[number] = weight
-    elif given:
-        if len(given) != len(labels):
-            raise ValueError(f"{where}: expected a weight for each of the {len(labels)} labels, {list(labels)}, got {len(given)}")
-        weights[:] = given  # type: ignore[arg-type]
-    return weights
+            by_label[number] = weight
+    elif weights:
+        if len(weights) != len(labels):
+            raise ValueError(f"{where}: expected a weight for each of the {len(labels)} labels, {list(labels)}, got {len(weights)}")
+        by_label[:] = weights  # type: ignore[arg-type]
+    return by_label
 
 
 def describe(weights: np.ndarray, labels: Sequence[str], most: int = 12) -> str:

@@ -102,19 +102,19 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
 
     `refuse` raises ValueError for the first one; `skip` leaves them out and `keep` keeps them, null as an empty text, with a warning.
     """
-    given = table.columns
-    filled = {name: ["" if text is None else text for text in given[name]] for name in columns}
-    table = dataclasses.replace(table, columns=given | filled)
-    found = [(row, column) for column in columns for row, text in enumerate(texts(table, column)) if not text.strip()]
-    if not found:
+    original = table.columns
+    filled = {name: ["" if text is None else text for text in original[name]] for name in columns}
+    table = dataclasses.replace(table, columns=original | filled)
+    empty_cells = [(row, column) for column in columns for row, text in enumerate(texts(table, column)) if not text.strip()]
+    if not empty_cells:
         return table
-    row, column = found[0]
-    got = "got 'None'" if given[column][row] is None else "it is empty"
+    row, column = empty_cells[0]
+    got = "got 'None'" if original[column][row] is None else "it is empty"
     first = f"{table.place(row)}: column {column!r}: expected text, {got}"
     if empty == "refuse":
-        raise ValueError(f"{first} ({len(found)} such in this file)")
-    warn(f"{first}; {'left out' if empty == 'skip' else 'kept'}, as are {len(found) - 1} more")
-    bad = {row for row, _ in found}
+        raise ValueError(f"{first} ({len(empty_cells)} such in this file)")
+    warn(f"{first}; {'left out' if empty == 'skip' else 'kept'}, as are {len(empty_cells) - 1} more")
+    bad = {row for row, _ in empty_cells}
     return table.rows(row for row in range(len(table)) if row not in bad) if empty == "skip" else table
 
 
@@ -149,12 +149,12 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
         if isinstance(value, list):
             return any(absent(part) for part in value if not (separator and part == ""))
         return absent(value)
-    found = [(row, column) for column in columns for row, value in enumerate(table.columns[column]) if lacks(value)]
-    if not found:
+    unlabelled = [(row, column) for column in columns for row, value in enumerate(table.columns[column]) if lacks(value)]
+    if not unlabelled:
         return table
-    row, column = found[0]
+    row, column = unlabelled[0]
     first = f"{table.place(row)}: column {column!r}: expected a label, got {table.columns[column][row]!r}"
-    bad = {row for row, _ in found}
+    bad = {row for row, _ in unlabelled}
     if missing == "refuse":
         raise ValueError(f"{first} ({len(bad)} such rows in this file; options.missing_label: skip leaves them out)")
     if len(bad) == len(table):
@@ -187,13 +187,13 @@ def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
 
     `1` and `1.0` are one label, `01` and `+1` are others. Raises ValueError for labels that look alike, see `check_forms`.
     """
-    found = {label_text(value) for value in values}
-    check_forms(found, "labels")
-    spellings = Counter(map(_whole, found))
+    labels = {label_text(value) for value in values}
+    check_forms(labels, "labels")
+    spellings = Counter(map(_whole, labels))
     try:
         return tuple(sorted(spellings, key=lambda label: (int(label), label)))
     except ValueError:
-        return tuple(sorted({whole if spellings[whole := _whole(label)] > 1 else label for label in found}))
+        return tuple(sorted({whole if spellings[whole := _whole(label)] > 1 else label for label in labels}))
 
 
 def check_forms(labels: Iterable[str], where: str) -> None:
@@ -273,7 +273,7 @@ def label_columns(table: Table, labels: Sequence[str]) -> np.ndarray:
 
 def scores(table: Table, column: str, low: float = -math.inf, high: float = math.inf) -> np.ndarray:
     """Returns scores float32 [N]. Raises ValueError, naming the line, for no number or one outside `low` to `high`."""
-    found = np.zeros(len(table), np.float32)
+    column_scores = np.zeros(len(table), np.float32)
     for row, value in enumerate(table.columns[column]):
         try:
             score = float(value)
@@ -282,8 +282,8 @@ def scores(table: Table, column: str, low: float = -math.inf, high: float = math
         if not (abs(score) <= LARGEST_SCORE and low <= score <= high):
             wanted = "a finite number" if math.isinf(high) else f"a number from {low:g} to {high:g}"
             raise ValueError(f"{table.place(row)}: column {column!r}: expected {wanted}, got {value!r}")
-        found[row] = score
-    return found
+        column_scores[row] = score
+    return column_scores
 
 
 def check_held_out(train: LabelledTexts, held_out: LabelledTexts, refuse: Callable[[str], None]) -> None:

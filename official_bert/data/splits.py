@@ -78,11 +78,11 @@ def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Ha
     else:
         low, high = count - (round(options.dev_share * count) if hold_out else 0), count
     held_out, rest = order[low:high], np.concatenate([order[:low], order[high:]])
-    kept = rest[:round(options.train_share * len(rest))]
-    if not len(kept):
+    training = rest[:round(options.train_share * len(rest))]
+    if not len(training):
         name, share, of = ("train_share", options.train_share, len(rest)) if len(rest) else ("dev_share", options.dev_share, count)
         raise ValueError(f"{where}: options.{name} = {share:g} leaves nothing to train on of {of} {unit or 'texts'}")
-    train, out = (np.flatnonzero(np.isin(numbers, part)) for part in (kept, held_out))
+    train, out = (np.flatnonzero(np.isin(numbers, part)) for part in (training, held_out))
     of_unit = f" of {len(held_out)} {unit}" if unit else ""
     notes = []
     if options.folds:
@@ -92,7 +92,7 @@ def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Ha
                      f"(options.dev_share={options.dev_share:g})")
     elif hold_out and options.dev_share:
         notes.append(f"{where}: no evaluation data given, and {count} {unit or 'texts'} are too few to hold some out; nothing is evaluated")
-    if len(kept) < len(rest):
+    if len(training) < len(rest):
         notes.append(f"{where}: trains on {len(train)} of {len(units) - len(out)} {rows} (options.train_share={options.train_share:g})")
     if notes and not unit and count < len(units):
         notes.append(f"{where}: {len(units) - count} {rows} have the text of an earlier one; equal texts stay together")

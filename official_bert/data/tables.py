@@ -109,59 +109,59 @@ class TableOptions:
     header: bool = True  # the first line names the columns; without it they are c1, c2, ...
     encoding: str = ""  # of text; "": UTF-8
 
-    def read_table(self, path: Source, wanted: Sequence[str], optional: Sequence[str] = ()) -> "Table":
+    def read_table(self, path: Source, columns: Sequence[str], optional: Sequence[str] = ()) -> "Table":
         """Reads columns of a file as the function `read_table` does."""
-        return read_table(path, wanted, optional, form=self.file_format, delimiter=self.delimiter, header=self.header,
+        return read_table(path, columns, optional, form=self.file_format, delimiter=self.delimiter, header=self.header,
                           encoding=self.encoding, options=vars(self))
 
 
-def read_table(path: Source, wanted: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
+def read_table(path: Source, columns: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
                delimiter: str = "", skip_broken: bool = False, header: bool = True, encoding: str = "",
                options: Mapping[str, Any] = types.MappingProxyType({})) -> Table:
-    """Reads the columns `wanted`, and those of `optional` that are there, of a file whose first line names its columns.
+    """Reads the `columns`, and those of `optional` that are there, of a file whose first line names its columns.
 
     `path` may be rows in memory, whose keys are the columns; `labels.label` is a key within another. `names` are the columns of a file
     without such a line; without `header` they are c1, c2, ... Content decides what is JSON, Parquet, a workbook (.xlsx), packed, or
     fastText's; texts in NAME_text.txt have their labels in NAME_labels.txt (TweetEval): these two have the first and the last of the
-    columns `wanted`. Quotes mean nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A blank line is a row with an empty text if
+    `columns`. Quotes mean nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A blank line is a row with an empty text if
     there is a single column, except at the end of the file; else it is no row. A row with another number of columns is an error; with
     `skip_broken` it is left out and listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or
     in another encoding, a missing or doubled column, a broken row, broken JSON, a delimiter that cannot be one. Of a missing column it
     names that one of the `options`, by name, which names it.
     """
-    table = Table(path, {name: [] for name in wanted}, [], [], options)
+    table = Table(path, {name: [] for name in columns}, [], [], options)
     if isinstance(path, Rows):
         _fill_from_objects(table, enumerate(path.values), optional)
     elif not is_file(path):
         raise ValueError(f"{path}: " + ("expected a file, got a folder" if is_folder(path) else f"no such file{neighbours(path)}"))
-    elif (kind := format_of(path, wanted, delimiter, encoding, bool(names) or not header) if form == "auto" else form) in OBJECTS:
+    elif (kind := format_of(path, columns, delimiter, encoding, bool(names) or not header) if form == "auto" else form) in OBJECTS:
         source, objects = objects_in(path, kind, encoding)
         table = dataclasses.replace(table, path=source)
         _fill_from_objects(table, objects, optional)
     else:
-        rows = _cells(path, kind, delimiter, names, header, encoding, wanted)
+        rows = _cells(path, kind, delimiter, names, header, encoding, columns)
         _fill_from_cells(table, rows, optional, skip_broken, header and not names and kind in ("tsv", "csv"))
     if not table.lines:
         raise ValueError(f"{path}: no row in {'it' if isinstance(path, Rows) else 'this file'}")
     return table
 
 
-def read_table_parts(path: str, wanted: Sequence[str], at_once: int | None, form: Format = "auto", delimiter: str = "", header: bool = True,
-                     encoding: str = "", options: Mapping[str, Any] = types.MappingProxyType({})) -> Iterator[Table]:
+def read_table_parts(path: str, columns: Sequence[str], at_once: int | None, form: Format = "auto", delimiter: str = "",
+                     header: bool = True, encoding: str = "", options: Mapping[str, Any] = types.MappingProxyType({})) -> Iterator[Table]:
     """Yields the rows of a file as tables of at most `at_once` rows (None: one table), as `read_table` reads them; none of a file
     without rows.
 
     Only one part is in memory at a time, unless the file is one JSON document.
     """
-    kind = format_of(path, wanted, delimiter, encoding, not header) if form == "auto" else form
+    kind = format_of(path, columns, delimiter, encoding, not header) if form == "auto" else form
     source: Source = path
     if kind in OBJECTS:
         source, objects = objects_in(path, kind, encoding)
     else:
-        cells = _cells(path, kind, delimiter, (), header, encoding, wanted)
+        cells = _cells(path, kind, delimiter, (), header, encoding, columns)
         head = list(itertools.islice(cells, 1))
     while True:
-        table = Table(source, {name: [] for name in wanted}, [], [], options)
+        table = Table(source, {name: [] for name in columns}, [], [], options)
         if kind in OBJECTS:
             _fill_from_objects(table, itertools.islice(objects, at_once), ())
         else:
@@ -178,8 +178,8 @@ def column_names(path: str, form: Format, delimiter: str = "", header: bool = Tr
     return list(next(_cells(path, form, delimiter, (), header, encoding), (0, ()))[1])
 
 
-def format_of(path: str, wanted: Sequence[str], delimiter: str = "", encoding: str = "", headless: bool = False) -> Format:
-    """Returns the form of a file that should have columns `wanted`: by its content or, between TSV and CSV, its name.
+def format_of(path: str, columns: Sequence[str], delimiter: str = "", encoding: str = "", headless: bool = False) -> Format:
+    """Returns the form of a file that should have these `columns`: by its content or, between TSV and CSV, its name.
 
     A table whose first line names the columns is one, whatever else it looks like. Raises ValueError for an unknown name.
     """
@@ -194,7 +194,7 @@ def format_of(path: str, wanted: Sequence[str], delimiter: str = "", encoding: s
     if headless and content != "json":
         return known
     line = next(text_lines(path, encoding), "").rstrip("\r\n")
-    if {*wanted} <= {*map(str.strip, line.replace('"', "").split(spelled(delimiter) or ("," if known == "csv" else "\t")))}:
+    if {*columns} <= {*map(str.strip, line.replace('"', "").split(spelled(delimiter) or ("," if known == "csv" else "\t")))}:
         return known
     if content == "json" and _is_json_start(line):
         return "jsonl"
@@ -234,10 +234,10 @@ def rows_of(source: Source, encoding: str = "", always: bool = False) -> Source:
     if isinstance(source, Rows) or not (form := form_of_objects(source, encoding) or ("jsonl" if always else None)):
         return source
     named, objects = objects_in(source, form, encoding)
-    found = list(objects)
-    if not found:
+    numbered = list(objects)
+    if not numbered:
         raise ValueError(f"{source}: no row in this file")
-    return Rows(source, [row for _, row in found], () if isinstance(named, Rows) else [line for line, _ in found])
+    return Rows(source, [row for _, row in numbered], () if isinstance(named, Rows) else [line for line, _ in numbered])
 
 
 def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool,
@@ -316,11 +316,11 @@ def checked_delimiter(delimiter: str, kind: Format = "tsv") -> str:
 
 
 def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str], header: bool = True, encoding: str = "",
-           wanted: Sequence[str] = ()) -> Iterator[tuple[int, Sequence[str]]]:
+           columns: Sequence[str] = ()) -> Iterator[tuple[int, Sequence[str]]]:
     """Yields (line, cells) of each row, the names of the columns first."""
     rows = _lines(path, kind, checked_delimiter(delimiter, kind), encoding)
     if kind in ("two_files", "fasttext"):
-        names = [wanted[0], wanted[-1]] if len(wanted) > 1 else [*wanted, "label"]
+        names = [columns[0], columns[-1]] if len(columns) > 1 else [*columns, "label"]
     elif not header and not names:
         first = next(rows, (1, []))
         names, rows = column_numbers(len(first[1])), itertools.chain([first], rows)

@@ -114,7 +114,7 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     named = {_dotted(task, key): value for key, value in options.items()}
     resolved = make_config(task, os.fspath(config), init_checkpoint, run.path, flags=named, report=report)
     tuning = runs.FineTuning(load_task(resolved), files, run, Placement(), init_checkpoint, Steps(predict=predict is not None),
-                             report=report, given=named)
+                             report=report, asked_keys=named)
     return FineTuned(tuning.carry_out(), run.path, files)
 
 
@@ -153,7 +153,7 @@ def config_of_run(output_dir: str, init_checkpoint: str, path: str | None, overr
             casing.agreed(own.tokenizer.do_lower_case, asked.tokenizer.do_lower_case, folder)
             for vocab_file in ((flags or {}).get("tokenizer.vocab_file"), asked.tokenizer.vocab_file):
                 _check_same_words(own.tokenizer.vocab_file, vocab_file or "", folder)
-            if changed := [one.describe() for one in differences(to_dict(own), to_dict(asked)) if not may_change(one.key)]:
+            if changed := [change.describe() for change in differences(to_dict(own), to_dict(asked)) if not may_change(change.key)]:
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
             if path and (unread := _unread(path, own)):
                 report(f"{path}: its values yield to those of the run in {folder}, --set would not: {'; '.join(unread)}")
@@ -164,7 +164,7 @@ def config_of_run(output_dir: str, init_checkpoint: str, path: str | None, overr
 def _unread(path: str, own: Config) -> list[str]:
     """Describes the values of a YAML, without those of its `base:`, that are other than those of a run."""
     in_file = to_dict(build(Config, merge(to_dict(own), inherited_and_own(path)[1]), "config"))
-    return [one.describe() for one in differences(in_file, to_dict(own)) if one.key != "tokenizer.vocab_file"]
+    return [change.describe() for change in differences(in_file, to_dict(own)) if change.key != "tokenizer.vocab_file"]
 
 
 def _check_same_words(own: str, asked: str, folder: str) -> None:
@@ -182,11 +182,11 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked: It
         for setting in settings:
             if fixed := {key: value for key, value in setting.items() if key in FIXED_BY_CHECKPOINT}:
                 load_config(flags=fixed, checkpoint=run_config.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file))
-            one = search.with_setting(config, setting)
-            run_config.check_read(one, {*asked, *setting})
-            guards.check_counted(one.training)
-            guards.check_reinitialized(one, init_checkpoint)
-            load_task(one).check(steps)
+            varied = search.with_setting(config, setting)
+            run_config.check_read(varied, {*asked, *setting})
+            guards.check_counted(varied.training)
+            guards.check_reinitialized(varied, init_checkpoint)
+            load_task(varied).check(steps)
 
 
 def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placement: Placement, init_checkpoint: str, steps: Steps) -> None:
@@ -196,8 +196,8 @@ def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placem
     best = task.config.training.answer_with == "best"
     if not steps.train:
         changed = checkpointing.check_same_run(task.config, run, (), task.Options)
-        if told := [change.describe() for change in changed if change.key.startswith("options.")]:
-            print(f"{run.path}: other than in training: {'; '.join(told)}")
+        if changed_options := [change.describe() for change in changed if change.key.startswith("options.")]:
+            print(f"{run.path}: other than in training: {'; '.join(changed_options)}")
     if steps.train or steps.evaluate:
         measured_steps = Steps(train=steps.train, evaluate=steps.evaluate)
         metrics = runs.FineTuning(task, files, run, placement, init_checkpoint, measured_steps, best, opened=steps,
@@ -227,14 +227,14 @@ def _dotted(task: str, key: str) -> str:
     if "." in key:
         return key
     sections = {**SECTIONS, "options": task_class("glue" if dataset_name(task) else task, "task").Options}
-    found = [f"{section}.{key}" for section, kind in sections.items() if key in {field.name for field in dataclasses.fields(kind)}]
+    keys = [f"{section}.{key}" for section, kind in sections.items() if key in {field.name for field in dataclasses.fields(kind)}]
     if key == "seed":
         return key
-    if len(found) != 1:
+    if len(keys) != 1:
         known = {field.name for kind in sections.values() for field in dataclasses.fields(kind)}
         own = FLAG_KEYS[key].rpartition(".")[2] if key in FLAG_KEYS else key  # 2018's names, which others have taken over
         near = did_you_mean(own, ["seed", *sorted(known), *ARGUMENTS])
-        several = f"expected the section with it, as in **{{{' or '.join(map(repr, found))}: ...}}" if found else ""
+        several = f"expected the section with it, as in **{{{' or '.join(map(repr, keys))}: ...}}" if keys else ""
         every = f"expected one of {', '.join(['seed', *sorted(known)])}"
         raise ValueError(f"{key}: {several or (f'no such keyword; {near}' if near else every)}")
-    return found[0]
+    return keys[0]

@@ -134,14 +134,14 @@ def read_entity_texts(path: str, encoding: str = "", always: bool = False) -> En
         isinstance(row, Mapping) and "text" in row for row in rows.values)
     try:
         form = span_forms.common_form(rows)
-        found = [(rows.values[number], record[0]) for number, record in span_forms.records(rows) if record is not None]
+        pairs = [(rows.values[number], record[0]) for number, record in span_forms.records(rows) if record is not None]
     except ValueError:
         if always or not of_text:
             raise
         return None
     name, tool = (output_files.BRAT, output_files.BRAT) if annotations_of(path) else (form.name, form.tool)
-    texts = [{**(row if isinstance(row, Mapping) else {}), "text": text} for row, text in found]
-    return EntityTexts(name, tool, [row for row, _ in found], texts, len(rows.values) - len(found), of_text)
+    texts = [{**(row if isinstance(row, Mapping) else {}), "text": text} for row, text in pairs]
+    return EntityTexts(name, tool, [row for row, _ in pairs], texts, len(rows.values) - len(pairs), of_text)
 
 
 def rows_of_table(source: Rows, columns: Columns) -> list[dict[str, Any]]:
@@ -222,9 +222,9 @@ def _suffix(path: str) -> str:
 
 def _row(table: Table, number: int, columns: Columns, keep: Sequence[str], nulls: list[str]) -> dict[str, Any]:
     where = table.place(number)
-    kept = {name: _kept(table.columns[name][number], f"{where}: column {name!r}") for name in keep}
-    found = {name: [table.columns[part][number] if part else "" for part in parts] for name, parts in columns.items()}
-    return kept | {name: _input(name, columns[name], cells, where, nulls, {*columns} <= MAY_BE_NULL) for name, cells in found.items()}
+    copied = {name: _copied_value(table.columns[name][number], f"{where}: column {name!r}") for name in keep}
+    cells_of = {name: [table.columns[part][number] if part else "" for part in parts] for name, parts in columns.items()}
+    return copied | {name: _input(name, columns[name], cells, where, nulls, {*columns} <= MAY_BE_NULL) for name, cells in cells_of.items()}
 
 
 def _input(name: str, parts: Sequence[str], cells: Sequence[Any], where: str, nulls: list[str], may_be_null: bool) -> str | list[str]:
@@ -257,16 +257,16 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and not LONE_SURROGATE.search(value)
 
 
-def _kept(value: Any, where: str) -> Any:
+def _copied_value(value: Any, where: str) -> Any:
     """Returns a value to copy in JSON's types: times as ISO text, NaN as null. Raises ValueError for what JSON lacks, such as bytes."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, (list, tuple)):
-        return [_kept(item, where) for item in value]
+        return [_copied_value(item, where) for item in value]
     if isinstance(value, Mapping):
-        return {key: _kept(item, where) for key, item in value.items()}
+        return {key: _copied_value(item, where) for key, item in value.items()}
     if isinstance(value, float) and math.isnan(value):
         return None
     if value is None or _is_text(value) or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
@@ -296,7 +296,7 @@ def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]], names: Sequence[str]
         if may_be_pairs and SECOND_TEXT in {*row} - {*names}:
             raise ValueError(f"{where}: found a key {IGNORED}")
         yield {name: _input(name, (name,), (value,), where, nulls, {*names} <= MAY_BE_NULL) if name in names
-               else _kept(value, f"{where}: key {name!r}") for name, value in row.items()}
+               else _copied_value(value, f"{where}: key {name!r}") for name, value in row.items()}
     _warn_of_nulls(nulls)
 
 

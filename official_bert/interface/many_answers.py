@@ -191,9 +191,9 @@ class ManyAnswers:
         """Returns answers as the journal keeps them."""
         if self.form in ("npy", "vectors_parquet"):
             vectors = np.array([answer["embedding"] for answer in answers], np.float32)
-            kept = [{name: value for name, value in row.items() if name not in self.predictor.inputs} for row in part]
+            copied = [{name: value for name, value in row.items() if name not in self.predictor.inputs} for row in part]
             return {"width": vectors.shape[1], "vectors": base64.b64encode(vectors.tobytes()).decode(),
-                    "kept": kept if self.form == "vectors_parquet" else []}
+                    "kept": copied if self.form == "vectors_parquet" else []}
         if self.form == "lines":
             return [{**row, **answer} for row, answer in zip(part, answers)]
         return [labelled(row, answer, self.predictor.config, self.form) for row, answer in zip(part, answers)]
@@ -216,11 +216,11 @@ class _Rows:
             self.rows = (row for path in self.paths[number:] for part in self.read(path, PART) for row in part)
         for _ in itertools.islice(self.rows, start - self.place):
             pass
-        found = list(itertools.islice(self.rows, end - start))
-        if len(found) != end - start:
+        rows = list(itertools.islice(self.rows, end - start))
+        if len(rows) != end - start:
             raise ValueError(f"{self.paths[-1]}: expected {self.starts[-1]:,} rows in all, as they were counted; did a file change?")
         self.place = end
-        return found
+        return rows
 
 
 def _count(path: str, read: Read, types: dict[str, tuple[type, str]] | None) -> int:
@@ -259,8 +259,8 @@ def _identity(path: str) -> list:
 def _weights(path: str) -> list:
     """What tells a model from another one at its path, such as that of a later checkpoint."""
     if prefix := checkpoint_at(path):
-        named = [one for one in files.files_below(files.folder_of(prefix) or ".") if os.path.basename(one).startswith(
-            f"{os.path.basename(prefix)}.")]
+        named = [file for file in files.files_below(files.folder_of(prefix) or ".")
+                 if os.path.basename(file).startswith(f"{os.path.basename(prefix)}.")]
     else:
         named = files.files_below(path) if files.is_folder(path) else [path] if files.is_file(path) else []
     return [files.absolute(path), *map(_identity, sorted(named))]
@@ -296,11 +296,11 @@ def _write_vectors(path: str, replay: Callable[[], Iterator[Mapping[str, Any]]],
     """Writes a table of vectors, `embedding`, beside the columns that are kept."""
     import pyarrow
     import pyarrow.parquet
-    kept, width = _schema(entry["kept"] for entry in replay()), next(replay())["width"]
-    with pyarrow.parquet.ParquetWriter(path, kept.append(pyarrow.field("embedding", pyarrow.list_(pyarrow.float32(), width)))) as writer:
+    schema, width = _schema(entry["kept"] for entry in replay()), next(replay())["width"]
+    with pyarrow.parquet.ParquetWriter(path, schema.append(pyarrow.field("embedding", pyarrow.list_(pyarrow.float32(), width)))) as writer:
         for entry in replay():
             column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(_vectors(entry).ravel()), width)
-            columns = pyarrow.Table.from_pylist(entry["kept"], kept).columns
+            columns = pyarrow.Table.from_pylist(entry["kept"], schema).columns
             writer.write_table(pyarrow.Table.from_arrays([*columns, column], schema=writer.schema))
 
 

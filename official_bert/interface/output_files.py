@@ -77,9 +77,9 @@ def labelled(row: Mapping[str, Any], answer: Mapping[str, Any], config: Config |
     value = next(answer[name] for name in ANSWERS if name in answer)
     if isinstance(value, list) and form == "csv":
         value = getattr(options, "label_separator", ",").join(value)
-    kept = {names.get(name, name): json.dumps(cell, ensure_ascii=False) if form == "csv" and isinstance(cell, (list, dict)) else cell
+    cells = {names.get(name, name): json.dumps(cell, ensure_ascii=False) if form == "csv" and isinstance(cell, (list, dict)) else cell
             for name, cell in row.items()}
-    return kept | {getattr(options, "label_column", "") or "label": value}
+    return cells | {getattr(options, "label_column", "") or "label": value}
 
 
 def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]],
@@ -95,9 +95,9 @@ def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], ans
         return
     if form in span_forms.BY_NAME:
         kind = span_forms.BY_NAME[form]
-        kept = [{key: value for key, value in row.items() if key != "text"} for row in rows]
+        copied = [{key: value for key, value in row.items() if key != "text"} for row in rows]
         written = [kind.write(row, *record) for row, record in zip(originals, records)] if originals else [
-            kind.convert(row, *record) for row, record in zip(kept, records)]
+            kind.convert(row, *record) for row, record in zip(copied, records)]
         with written_whole(path) as file:
             if form in span_forms.LISTS and not (originals and suffix_of(path) == ".jsonl"):  # which was read as lines
                 file.write(json.dumps(written, ensure_ascii=False, indent=1) + "\n")

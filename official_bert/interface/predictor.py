@@ -93,9 +93,9 @@ class Predictor:
         if is_single(texts, self.inputs, self._columns):
             return self([texts], batch_size)[0]
         rows, index = read_texts(texts, self.inputs, self._columns)
-        found = self.answer(rows, batch_size)
-        warn_of_empty([reason for row, answer in zip(rows, found) if (reason := self.lacks_question(row, answer))], len(rows))
-        answers = [named_probabilities(self.unpadded(answer), self.labels) for answer in found]
+        arrays = self.answer(rows, batch_size)
+        warn_of_empty([reason for row, answer in zip(rows, arrays) if (reason := self.lacks_question(row, answer))], len(rows))
+        answers = [named_probabilities(self.unpadded(answer), self.labels) for answer in arrays]
         return answers if index is None else as_frame(answers, index)
 
     def evaluate(self, data: Any) -> dict[str, float]:
@@ -149,9 +149,9 @@ class Predictor:
             rows = [{**row, "text": front + row["text"]} for row in rows]
         vectors = out
         for chosen in self._batches(rows, batch_size):
-            found = np.asarray(self._outputs([rows[index] for index in chosen])["embedding"], np.float32)
-            vectors = np.zeros((len(rows), found.shape[-1]), np.float32) if vectors is None else vectors
-            vectors[chosen] = found / np.maximum(np.linalg.norm(found, axis=-1, keepdims=True), 1e-12)
+            part = np.asarray(self._outputs([rows[index] for index in chosen])["embedding"], np.float32)
+            vectors = np.zeros((len(rows), part.shape[-1]), np.float32) if vectors is None else vectors
+            vectors[chosen] = part / np.maximum(np.linalg.norm(part, axis=-1, keepdims=True), 1e-12)
         return np.zeros((0, 0), np.float32) if vectors is None else vectors
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:

@@ -48,9 +48,9 @@ class Projection(keras.layers.EinsumDense):
     def call(self, x):
         """x [B,S,...] -> [B,S,...]."""
         batch, length, *contracted = ops.shape(x)
-        width, made = math.prod(self.kernel.shape[:len(contracted)]), self.kernel.shape[len(contracted):]
+        width, new_shape = math.prod(self.kernel.shape[:len(contracted)]), self.kernel.shape[len(contracted):]
         product = ops.matmul(ops.reshape(x, (-1, width)), ops.reshape(self.kernel, (width, -1)))
-        return ops.reshape(product if self.bias is None else product + ops.reshape(self.bias, (-1,)), (batch, length, *made))
+        return ops.reshape(product if self.bias is None else product + ops.reshape(self.bias, (-1,)), (batch, length, *new_shape))
 
 
 @keras.saving.register_keras_serializable("official_bert")

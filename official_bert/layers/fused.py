@@ -26,9 +26,9 @@ _for_every_length = contextvars.ContextVar("for_every_length", default=False)
 
 
 @contextlib.contextmanager
-def for_every_length(wanted: bool) -> Iterator[None]:
-    """While it is open, and `wanted`, pieces are used for tensors of unknown shape too."""
-    token = _for_every_length.set(wanted)
+def for_every_length(active: bool) -> Iterator[None]:
+    """While it is open, and `active`, pieces are used for tensors of unknown shape too."""
+    token = _for_every_length.set(active)
     try:
         yield
     finally:
@@ -66,14 +66,14 @@ class Dropout(keras.layers.Dropout):
         """[...] -> [...]."""
         if not training or not self.rate or not pays(inputs):
             return super().call(inputs, training=training)
-        kept = self.draw(inputs)
+        keep_mask = self.draw(inputs)
 
         @tf.custom_gradient
         def dropped(x):
             return scaled(x), scaled  # linear
 
         def scaled(x):
-            return _run(_scale_kept, x, kept, rate=self.rate, dtype=inputs.dtype)
+            return _run(_scale_kept, x, keep_mask, rate=self.rate, dtype=inputs.dtype)
         return dropped(inputs)
 
     def draw(self, like):
@@ -93,23 +93,23 @@ def gelu_erf(x):
 
 def normalized_sum(x, residual, dropout: Dropout, norm: keras.layers.LayerNormalization):
     """norm(residual + dropout(x)) in training: x, residual [...,D] -> [...,D]."""
-    kept = (dropout.draw(x),) if dropout.rate else ()
+    mask = (dropout.draw(x),) if dropout.rate else ()
     options = {"rate": dropout.rate, "epsilon": norm.epsilon}
 
     @tf.custom_gradient
     def normalized(x, residual, gamma, beta):
-        found, total, mean, inverse = _run(_normalize, x, residual, gamma, beta, *kept, **options)
+        normed, total, mean, inverse = _run(_normalize, x, residual, gamma, beta, *mask, **options)
 
         def gradient(upstream):
-            return _run(_normalize_gradient, upstream, total, mean, inverse, gamma, *kept, **options)
-        return found, gradient
+            return _run(_normalize_gradient, upstream, total, mean, inverse, gamma, *mask, **options)
+        return normed, gradient
     gamma = tf.convert_to_tensor(norm.gamma)
     return normalized(x, residual, gamma, tf.convert_to_tensor(norm.beta) if norm.center else tf.zeros_like(gamma))
 
 
 def attention_weights(scores, mask, dropout: Dropout, dtype: str):
     """dropout(softmax(scores where mask)) in training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> [B,N,Q,S] of a dtype."""
-    kept = (dropout.draw(scores),) if dropout.rate else ()
+    keep_mask = (dropout.draw(scores),) if dropout.rate else ()
 
     @tf.custom_gradient
     def weighted(scores):
@@ -117,8 +117,8 @@ def attention_weights(scores, mask, dropout: Dropout, dtype: str):
         shares = tf.nn.softmax(tf.where(mask, tf.cast(scores, tf.float32), UNSEEN))
 
         def gradient(upstream):
-            return _run(_softmax_gradient, upstream, shares, mask, *kept, rate=dropout.rate, dtype=scores.dtype)
-        return _run(_scale_kept, shares, *kept, rate=dropout.rate, dtype=tf.as_dtype(dtype)), gradient
+            return _run(_softmax_gradient, upstream, shares, mask, *keep_mask, rate=dropout.rate, dtype=scores.dtype)
+        return _run(_scale_kept, shares, *keep_mask, rate=dropout.rate, dtype=tf.as_dtype(dtype)), gradient
     return weighted(scores)
 
 
@@ -175,11 +175,11 @@ def _attend_between(edges, q, k, v, mask_of, dropout, training):
             for number, _ in enumerate(seeds):
                 with tf.control_dependencies([*of_q[-1:], of_k, of_v]):
                     part = slice(edges[number], edges[number + 1])
-                    shares, mask, kept, used = weights(q, k, number)
+                    shares, mask, keep_mask, used = weights(q, k, number)
                     of_v += _float(tf.matmul(used, upstream[:, :, part], transpose_a=True))
                     of_weights = tf.matmul(upstream[:, :, part], v, transpose_b=True)
                     run = _run if pays(shares) else lambda function, *tensors, **options: function(*tensors, **options)
-                    of_scores = run(_softmax_gradient, of_weights, shares, mask, *kept, rate=dropout.rate, dtype=q.dtype)
+                    of_scores = run(_softmax_gradient, of_weights, shares, mask, *keep_mask, rate=dropout.rate, dtype=q.dtype)
                     of_k += _float(tf.matmul(of_scores, q[:, :, part], transpose_a=True))
                     of_q.append(tf.matmul(of_scores, k))
             return tf.concat(of_q, 2), tf.cast(of_k, k.dtype), tf.cast(of_v, v.dtype)
@@ -258,33 +258,33 @@ def _draw(like, seed, rate):
     return tf.random.stateless_uniform(tf.shape(like), seed, alg="threefry") >= rate
 
 
-def _scale_kept(x, kept=None, *, rate, dtype):
-    scaled = _float(x) if kept is None else tf.where(kept, _float(x) * (1.0 / (1.0 - rate)), 0.0)
+def _scale_kept(x, keep_mask=None, *, rate, dtype):
+    scaled = _float(x) if keep_mask is None else tf.where(keep_mask, _float(x) * (1.0 / (1.0 - rate)), 0.0)
     return tf.cast(scaled, dtype)
 
 
-def _normalize(x, residual, gamma, beta, kept=None, *, rate, epsilon):
+def _normalize(x, residual, gamma, beta, keep_mask=None, *, rate, epsilon):
     """Returns the normalized sum, and what the gradient needs: the sum, its mean and 1 / its standard deviation."""
-    total = tf.cast(_float(residual) + _scale_kept(x, kept, rate=rate, dtype=tf.float32), x.dtype)
+    total = tf.cast(_float(residual) + _scale_kept(x, keep_mask, rate=rate, dtype=tf.float32), x.dtype)
     mean = tf.reduce_mean(_float(total), axis=-1, keepdims=True)
     centered = _float(total) - mean
     inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True) + epsilon)
     return tf.cast(centered * inverse * gamma + beta, x.dtype), total, mean, inverse
 
 
-def _normalize_gradient(upstream, total, mean, inverse, gamma, kept=None, *, rate, epsilon):
+def _normalize_gradient(upstream, total, mean, inverse, gamma, keep_mask=None, *, rate, epsilon):
     """Returns the gradients of x, residual, gamma and beta."""
     del epsilon
     upstream, normalized = _float(upstream), (_float(total) - mean) * inverse
     scaled = upstream * gamma
     along = tf.reduce_mean(scaled * normalized, axis=-1, keepdims=True)
-    found = inverse * (scaled - tf.reduce_mean(scaled, axis=-1, keepdims=True) - normalized * along)
+    of_total = inverse * (scaled - tf.reduce_mean(scaled, axis=-1, keepdims=True) - normalized * along)
     rows = tuple(range(len(total.shape) - 1))
-    return (_scale_kept(found, kept, rate=rate, dtype=total.dtype), tf.cast(found, total.dtype),
+    return (_scale_kept(of_total, keep_mask, rate=rate, dtype=total.dtype), tf.cast(of_total, total.dtype),
             tf.reduce_sum(upstream * normalized, axis=rows), tf.reduce_sum(upstream, axis=rows))
 
 
-def _softmax_gradient(upstream, shares, mask, kept=None, *, rate, dtype):
-    upstream = _scale_kept(upstream, kept, rate=rate, dtype=tf.float32)
+def _softmax_gradient(upstream, shares, mask, keep_mask=None, *, rate, dtype):
+    upstream = _scale_kept(upstream, keep_mask, rate=rate, dtype=tf.float32)
     found = shares * (upstream - tf.reduce_sum(upstream * shares, axis=-1, keepdims=True))
     return tf.cast(tf.where(mask, found, 0.0), dtype)

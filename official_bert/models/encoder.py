@@ -201,13 +201,13 @@ class BertEncoder(keras.Model):
                 sites, x, *(distances[name] for name in learned))
         return layer(x, attention_mask=mask, training=training, **distances)
 
-    def _last_rows(self, layer, x, mask, wanted, training):
-        """Runs the last layer for the rows `wanted` [B,1+P] only -> [B,1+P,D]; keys and values come from all rows."""
+    def _last_rows(self, layer, x, mask, positions, training):
+        """Runs the last layer for the rows at `positions` [B,1+P] only -> [B,1+P,D]; keys and values come from all rows."""
         if isinstance(mask, Visibility):
-            mask = mask.of_layer(mask.window, mask.rotary, wanted)
+            mask = mask.of_layer(mask.window, mask.rotary, positions)
         elif mask.shape[2] != 1:
-            mask = ops.take_along_axis(mask, ops.expand_dims(wanted, (1, 3)), axis=2)  # [B,1,1+P,S]
-        return layer(x, attention_mask=mask, queries=gather_rows(x, wanted), training=training, **self._distances(x, wanted))
+            mask = ops.take_along_axis(mask, ops.expand_dims(positions, (1, 3)), axis=2)  # [B,1,1+P,S]
+        return layer(x, attention_mask=mask, queries=gather_rows(x, positions), training=training, **self._distances(x, positions))
 
     def get_config(self):
         return super().get_config() | self.settings

@@ -38,21 +38,21 @@ def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:
 
     Raises ValueError for another name, and for a layer that a model of so many layers lacks.
     """
-    found: set[str] = set()
+    frozen: set[str] = set()
     every = [f"layer_{number}" for number in range(layers)]
     for name in filter(None, (part.strip() for text in ([freeze] if isinstance(freeze, str) else freeze) for part in text.split(","))):
         if name == "encoder":
-            found |= {"embeddings", *every, "pooler"}
+            frozen |= {"embeddings", *every, "pooler"}
         elif name in PARTS:
-            found.add(name)
+            frozen.add(name)
         elif match := LAYERS.fullmatch(name):
             first, last = int(match[1]), int(match[2] or match[1])
             if not first <= last < layers:
                 raise ValueError(f"{WHERE}: {name}: expected layers from 0 to {layers - 1}, the last one not before the first")
-            found |= set(every[first:last + 1])
+            frozen |= set(every[first:last + 1])
         else:
             raise ValueError(f"{WHERE}: expected embeddings, layers 0-{layers - 1} (or any of them), pooler, encoder, got {name!r}")
-    return found
+    return frozen
 
 
 def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
@@ -60,17 +60,17 @@ def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
 
     Raises ValueError if nothing is left to train, and as `frozen_parts` does.
     """
-    wanted = frozen_parts(parts, layers_of(model)) if parts else set()
-    if not wanted:
+    frozen = frozen_parts(parts, layers_of(model)) if parts else set()
+    if not frozen:
         return ()
     before = sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
     for name, weight in weights_by_name(model).items():
-        if part_of(name) in wanted:
+        if part_of(name) in frozen:
             weight.trainable = False
     if not model.trainable_variables:
         raise ValueError(f"{WHERE}: expected something left to train, got all parts of a model without a head")
     after = sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
-    names = ", ".join(sorted(wanted, key=lambda part: (part == "pooler", part != "embeddings", len(part), part)))
+    names = ", ".join(sorted(frozen, key=lambda part: (part == "pooler", part != "embeddings", len(part), part)))
     return (f"frozen: {names}; {after:,} of {before:,} parameters are trained",)
 
 

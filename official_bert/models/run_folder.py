@@ -348,14 +348,14 @@ class RunFolder:
     @property
     def results(self) -> dict[str, float]:
         """Reads the metrics in `eval_results.txt`; {} if there is none. Raises ValueError, naming the line, for anything else there."""
-        path, found = self.file(RESULTS_FILE), {}
+        path, metrics = self.file(RESULTS_FILE), {}
         for number, line in enumerate(read_text(path).splitlines() if exists(path) else (), 1):
             name, _, value = line.partition(" = ")
             try:
-                found[name] = math.nan if value == "undefined" else float(value)
+                metrics[name] = math.nan if value == "undefined" else float(value)
             except ValueError:
                 raise ValueError(f"{path}:{number}: expected name = number, got {line!r:.60}") from None
-        return found
+        return metrics
 
     def write_results(self, metrics: Mapping[str, float], evaluation: str = "", digest: str = "") -> None:
         """Writes `eval_results.txt`, sorted by name as in 2018, and notes the digest of the data if it is given.

@@ -48,7 +48,7 @@ class SparseEncoder(EncoderWithHeads):
             logits = self.masked_lm(part["hidden"], table, training=training)               # [TEXTS_AT_ONCE,S,V]
             return ops.max(ops.where(ops.expand_dims(part["mask"], 2) > 0, logits, -1e9), axis=1)
         parts = {"hidden": hidden, "mask": rows["input_mask"]}
-        found = recomputed_in_chunks(largest, [*self.masked_lm.weights, table], [], parts, TEXTS_AT_ONCE,
+        largest_scores = recomputed_in_chunks(largest, [*self.masked_lm.weights, table], [], parts, TEXTS_AT_ONCE,
                                      self.encoder.settings["vocab_size"]) if in_parts else largest(parts)
         # ONNX has no log1p; of what it loses, nothing is left beyond float32's last place at 1.
-        return ops.log1p(ops.relu(found)) if in_parts else ops.log(1.0 + ops.relu(found))
+        return ops.log1p(ops.relu(largest_scores)) if in_parts else ops.log(1.0 + ops.relu(largest_scores))

@@ -44,9 +44,9 @@ def check_same_rows(first: ComparableAnswers, second: ComparableAnswers) -> None
     if len(first.questions) != len(second.questions):
         raise ValueError(f"expected the same rows, got {len(first.questions)} and {len(second.questions)}")
     for what, ours, theirs in (("text", first.questions, second.questions), ("right answer", first.gold, second.gold)):
-        for row, (one, other) in enumerate(zip(ours, theirs)):
-            if one != other:
-                raise ValueError(f"expected the same rows, got another {what} in row {row}: {one!r:.60} and {other!r:.60}")
+        for row, (our_row, their_row) in enumerate(zip(ours, theirs)):
+            if our_row != their_row:
+                raise ValueError(f"expected the same rows, got another {what} in row {row}: {our_row!r:.60} and {their_row!r:.60}")
 
 
 def measure_differences(first: ComparableAnswers, second: ComparableAnswers, resamples: int = RESAMPLES,

@@ -84,11 +84,11 @@ def confusion_picture(matrix: np.ndarray, labels: Sequence[str]) -> Picture:
 def reliability_picture(bins: Sequence[Bin]) -> Picture:
     """Accuracy against confidence; bars are the share of rows in each bin."""
     with _drawn("Reliability: the share of right answers for each confidence; the diagonal is perfect", 5.0, 4.5) as (axes, done):
-        total = sum(one.rows for one in bins)
-        axes.bar([(one.low + one.high) / 2 for one in bins], [one.rows / total for one in bins], width=0.09, color="lightgray",
+        total = sum(part.rows for part in bins)
+        axes.bar([(part.low + part.high) / 2 for part in bins], [part.rows / total for part in bins], width=0.09, color="lightgray",
                  label="share of rows")
         axes.plot([0, 1], [0, 1], color="gray", linestyle=":")
-        axes.plot([one.confidence for one in bins], [one.accuracy for one in bins], marker="o", label="share of right answers")
+        axes.plot([part.confidence for part in bins], [part.accuracy for part in bins], marker="o", label="share of right answers")
         axes.set_xlabel("probability of the answer")
         axes.set_ylim(0, 1.02)
         axes.legend()

@@ -34,7 +34,7 @@ class Mistake:
     """A row that was answered wrongly: the texts, what was wanted, what came, and how wrong that is (a probability, a distance)."""
 
     texts: Sequence[str]
-    wanted: str
+    right: str
     got: str
     by: float
 
@@ -44,9 +44,10 @@ MOST_MISTAKES, MOST_CHARACTERS = 20, 600  # shown
 
 def mistakes_section(mistakes: Sequence[Mistake], by: str, name: str = "mistakes", title: str = "The most confident mistakes") -> Section:
     """The worst mistakes, in this order; `by` names the number that orders them."""
-    worst = sorted(mistakes, key=lambda one: -one.by)[:MOST_MISTAKES]
-    values = [{"texts": [shortened(text) for text in one.texts], "wanted": one.wanted, "got": one.got, "by": one.by} for one in worst]
-    rows: list[list[Cell]] = [["\n".join(shortened(text) for text in one.texts), one.wanted, one.got, one.by] for one in worst]
+    worst = sorted(mistakes, key=lambda mistake: -mistake.by)[:MOST_MISTAKES]
+    names = ("texts", "wanted", "got", "by")
+    values = [dict(zip(names, (list(map(shortened, mistake.texts)), mistake.right, mistake.got, mistake.by))) for mistake in worst]
+    rows: list[list[Cell]] = [["\n".join(map(shortened, mistake.texts)), mistake.right, mistake.got, mistake.by] for mistake in worst]
     return Section(name=name, title=title, values=values, header=("text", "wanted", "got", by), rows=rows,
                    note=f"In all: {len(mistakes)}" + (f"; shown: {len(worst)}" if len(mistakes) > len(worst) else ""))
 

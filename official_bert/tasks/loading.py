@@ -148,9 +148,9 @@ def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:
 def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
     """Returns the task's model with the weights of our checkpoint; its encoder if only that was converted."""
     try:
-        found = ours.weight_names(prefix)
+        stored_names = ours.weight_names(prefix)
         model = task.build_model()
-        if missing := sorted(set(checkpoints.named_weights(model)) - set(found)):
+        if missing := sorted(set(checkpoints.named_weights(model)) - set(stored_names)):
             if task.config.task not in (ours.TASKS[""], ours.VECTORS):
                 raise ValueError(f"{prefix}: expected every weight of task {task.config.task}, missing: {', '.join(missing[:6])}")
             return formats.make_model(_answering(formats.read(prefix)))

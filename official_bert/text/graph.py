@@ -144,11 +144,11 @@ class GraphTokenizer(tf.Module):
         # A word begins at an isolated character, after one, after a space, and at the start of a text.
         isolated = tf.equal(items.kinds, characters.ISOLATED)
         behind = tf.concat([[True], tf.not_equal(items.kinds, characters.LETTER)], 0) | _begins_row(items)
-        kept = tf.cast(tf.where(tf.not_equal(items.kinds, characters.SPACE))[:, 0], tf.int32)
-        begins = tf.cast(tf.where(tf.gather(isolated | behind[:-1], kept))[:, 0], tf.int32)
-        codes, splits = tf.gather(items.codes, kept), tf.concat([begins, [tf.size(kept)]], 0)
-        return _Words(_spell(codes, splits), splits, codes, tf.gather(items.sources, kept), tf.gather(items.ends, kept),
-                      tf.searchsorted(tf.gather(kept, begins), items.row_splits), text_starts)
+        places = tf.cast(tf.where(tf.not_equal(items.kinds, characters.SPACE))[:, 0], tf.int32)
+        begins = tf.cast(tf.where(tf.gather(isolated | behind[:-1], places))[:, 0], tf.int32)
+        codes, splits = tf.gather(items.codes, places), tf.concat([begins, [tf.size(places)]], 0)
+        return _Words(_spell(codes, splits), splits, codes, tf.gather(items.sources, places), tf.gather(items.ends, places),
+                      tf.searchsorted(tf.gather(places, begins), items.row_splits), text_starts)
 
     def _normalise(self, codes: tf.Tensor, row_splits: tf.Tensor) -> _Items:
         """codes [N] -> their items."""
@@ -202,9 +202,9 @@ class GraphTokenizer(tf.Module):
         return items._replace(kinds=tf.where(tf.equal(items.kinds, characters.MARK), characters.LETTER, items.kinds))
 
 
-def _when(found: tf.Tensor, change: Callable[[_Items], _Items], items: _Items) -> _Items:
-    """Returns `change(items)` if anything in the batch is `found`, else `items`."""
-    return tf.cond(tf.reduce_any(found), lambda: change(items), lambda: items)
+def _when(marked: tf.Tensor, change: Callable[[_Items], _Items], items: _Items) -> _Items:
+    """Returns `change(items)` if anything in the batch is `marked`, else `items`."""
+    return tf.cond(tf.reduce_any(marked), lambda: change(items), lambda: items)
 
 
 def _kind(entries: tf.Tensor) -> tf.Tensor:

@@ -8,8 +8,8 @@ from official_bert.files import BadText, read_lines
 from official_bert.text.tokenization import BasicTokenizer
 
 
-def read_vectors(path: str, wanted: Collection[str], lower: bool = False, on_bad_text: BadText = "error") -> dict[str, np.ndarray]:
-    """Reads the vectors of the `wanted` words that are in a file, float64 [W] each; word2vec's first line (words, numbers) may be there.
+def read_vectors(path: str, words: Collection[str], lower: bool = False, on_bad_text: BadText = "error") -> dict[str, np.ndarray]:
+    """Reads the vectors of the `words` that are in a file, float64 [W] each; word2vec's first line (words, numbers) may be there.
 
     The file may be packed (`.gz`). With `lower`, words first lose capitals and accents, as a lower-cased vocabulary's have; of several
     the first one counts, which is the most frequent in the published files.
@@ -28,7 +28,7 @@ def read_vectors(path: str, wanted: Collection[str], lower: bool = False, on_bad
         word = " ".join(parts[:-width])  # a few published words have spaces in them
         if lower:
             word = word.lower() if word.isascii() else lower_casing.normalise(word).strip()
-        if word in wanted and word not in vectors:
+        if word in words and word not in vectors:
             vectors[word] = _numbers(parts[-width:], f"{path}:{number}")
     if not width:
         raise ValueError(f"{path}: no word vector in this file")

@@ -169,13 +169,13 @@ class CheckpointFolder:
     def _remove_all_but_the_last(self, newest: int) -> None:
         checkpoints = {step_of(prefix): prefix for prefix in self.run.checkpoints()}
         steps = sorted(step for step in checkpoints if step <= newest)
-        kept = steps if self.keep is None else steps[-self.keep:]
-        kept = sorted({*kept, *(step for step in steps if self.keep_every and step % self.keep_every == 0)})
-        names = [os.path.basename(checkpoints[step]) for step in kept]
+        lasting = steps if self.keep is None else steps[-self.keep:]
+        lasting = sorted({*lasting, *(step for step in steps if self.keep_every and step % self.keep_every == 0)})
+        names = [os.path.basename(checkpoints[step]) for step in lasting]
         with written_whole(self.run.file(STATE_FILE)) as file:
             file.write(f'model_checkpoint_path: "{names[-1]}"\n')
             file.writelines(f'all_model_checkpoint_paths: "{name}"\n' for name in names)
-        for step in set(checkpoints) - set(kept):
+        for step in set(checkpoints) - set(lasting):
             _remove(checkpoints[step])
 
 

@@ -180,12 +180,12 @@ def _find_tpu(placement: Placement, where: str) -> tuple[Any, list[str]]:
             results.put(error)
     threading.Thread(target=find, daemon=True).start()  # it may wait for an answer of the cloud that never comes
     try:
-        found = results.get(timeout=LOOKUP_SECONDS)
+        answer = results.get(timeout=LOOKUP_SECONDS)
     except queue.Empty:
         raise ValueError(_unreachable(where, f"nothing was found within {LOOKUP_SECONDS:.0f} s")) from None
-    if isinstance(found, Exception):
-        raise ValueError(_unreachable(where, found))
-    return found
+    if isinstance(answer, Exception):
+        raise ValueError(_unreachable(where, answer))
+    return answer
 
 
 def _unreachable(where: str, error: object) -> str:

@@ -200,9 +200,9 @@ class BertOptimizer(keras.optimizers.Optimizer):
 
     def apply(self, grads, trainable_variables=None):
         """Clips by the global norm, then updates; Keras leaves out variables whose gradient is None, with a warning."""
-        found = [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
-        scale = clip_scale(tf.linalg.global_norm(found), self.rule.clip_norm)
-        return super().apply([None if grad is None else grad * scale for grad in found], trainable_variables)
+        tensors = [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
+        scale = clip_scale(tf.linalg.global_norm(tensors), self.rule.clip_norm)
+        return super().apply([None if grad is None else grad * scale for grad in tensors], trainable_variables)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates one variable."""

@@ -72,10 +72,10 @@ def with_classes_of(config: Config, init_checkpoint: str) -> Config:
     stored = formats.as_head(stored, "tagger") if config.task == "ner" and stored.head == "classifier" else stored
     if stored.head not in ("classifier", "tagger"):
         return config
-    found = ours.class_options(stored)
-    if (columns := config.options.get("label_columns")) and not classes.named(found.get("labels", ())):
-        found |= {"labels": list(columns)}  # the columns name what the checkpoint does not
-    return dataclasses.replace(config, options=merge(found, config.options))
+    class_options = ours.class_options(stored)
+    if (columns := config.options.get("label_columns")) and not classes.named(class_options.get("labels", ())):
+        class_options |= {"labels": list(columns)}  # the columns name what the checkpoint does not
+    return dataclasses.replace(config, options=merge(class_options, config.options))
 
 
 def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[str], None] = print) -> Config:
@@ -118,11 +118,11 @@ def asked_keys(flags: Mapping[str, Any] | None, overrides: Iterable[str]) -> set
     return {*(flags or {}), *(text.partition("=")[0] for text in overrides)}
 
 
-def check_read(config: Config, given: Iterable[str]) -> None:
-    """Raises ValueError for a key that is `given` by a flag or --set, and does nothing because another one of the configuration counts."""
+def check_read(config: Config, keys: Iterable[str]) -> None:
+    """Raises ValueError for one of `keys`, those of flags and --set, that does nothing because another one of the configuration counts."""
     for unread, counts in UNREAD_BESIDE:
         value, other = (getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts)))
-        if unread in given:
+        if unread in keys:
             refuse_unused(f"config.{unread}", value, 0, f"config.{counts} 0 (not {other})", not other)
 
 

@@ -61,7 +61,7 @@ class FineTuning:
     best: bool | None = None  # whether the best checkpoint answers, or the last one; by default as `training.answer_with` says
     report: Callable[[str], None] = print
     opened: Steps | None = None  # the steps whose data are opened and checked before training; by default `steps`
-    given: Collection[str] = ()  # the keys that the user gives: what an evaluation tuned yields to them
+    asked_keys: Collection[str] = ()  # the keys that the user gives: what an evaluation tuned yields to them
     named_results: bool = True  # whether results on other data than the run's own get names of their own, beside the run's
 
     @property
@@ -132,7 +132,7 @@ class FineTuning:
         # Beside weights that lie elsewhere nothing was written.
         measured_task = measured.resolved.task if measured else self.task
         tuned_now = measured_task.tuned_options(measured.metrics) if measured and not self.steps.train else {}
-        task = with_tuned(measured_task, tuned_now or tuned_for(checkpoint_at(weights)), self.given, self.report)
+        task = with_tuned(measured_task, tuned_now or tuned_for(checkpoint_at(weights)), self.asked_keys, self.report)
         reusable = measured and self.steps.train and task.options == measured_task.options
         resolved = measured.resolved if measured and reusable else resolve_answers(task, self.files, self.placement)
         assert resolved.tests is not None
@@ -165,16 +165,16 @@ def store_tuned(task: TaskBase, metrics: Mapping[str, float], run: RunFolder, be
     write_tuned(tuned, RunFolder(run.answering_folder(best)).checkpoint(step))
 
 
-def with_tuned(task: TaskBase, stored: Mapping[str, Any], given: Collection[str], report: Callable[[str], None],
-               told: str = "tuned in evaluation") -> TaskBase:
+def with_tuned(task: TaskBase, stored: Mapping[str, Any], asked_keys: Collection[str], report: Callable[[str], None],
+               event: str = "tuned in evaluation") -> TaskBase:
     """Returns the task with stored `tuned_options`, and reports them.
 
-    They yield to numbers that the user has `given`, by dotted key, such as 2018's default.
+    They yield to numbers that the user has given, `asked_keys` by dotted key, such as 2018's default.
     """
-    left = {key: value for key, value in stored.items() if f"options.{key}" not in given or isinstance(getattr(task.options, key), str)}
-    tuned = task.with_tuned(left)
+    tuned = task.with_tuned({key: value for key, value in stored.items()
+                             if f"options.{key}" not in asked_keys or isinstance(getattr(task.options, key), str)})
     if changes := differences(to_dict(task.options), to_dict(tuned.options)):
-        report(f"{told}: {'; '.join(change.describe() for change in changes)}")
+        report(f"{event}: {'; '.join(change.describe() for change in changes)}")
     return tuned
 
 

@@ -241,18 +241,18 @@ class _Records:
         self.folder, self.path = folder, folder.file(SEARCH_FILE)
         self.metric, self.sign = metric.removeprefix("-"), -1.0 if metric.startswith("-") else 1.0
         self.runs: dict[str, dict] = {}
-        self.kept: set[str] = set()
+        self.with_checkpoints: set[str] = set()
         self.origin, self.configs = dict(origin), configs
         if (stored := folder.search) is not None:
-            self.runs, self.kept = stored["runs"], set(stored["kept"])
+            self.runs, self.with_checkpoints = stored["runs"], set(stored["kept"])
             self._check_origin(stored["origin"])
             for name in configs:
                 if name in self.runs:
                     self._check_run(name)
 
     def _check_origin(self, before: Mapping[str, str]) -> None:
-        wanted = dict.fromkeys(DATA) | self.origin
-        if other := [name for name, value in wanted.items() if before.get(name, None if name in DATA else value) != value]:
+        origin = dict.fromkeys(DATA) | self.origin
+        if other := [name for name, value in origin.items() if before.get(name, None if name in DATA else value) != value]:
             raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
 
     def _check_run(self, name: str) -> None:
@@ -271,8 +271,8 @@ class _Records:
     def value(self, name: str) -> float:
         """The metric of a finished run; infinite, worse than all others, if it diverged or has none (a correlation of equal answers)."""
         metrics = self.runs[name]["metrics"]
-        found = math.nan if metrics is None else metrics[self.metric]
-        return found if math.isfinite(found) else -self.sign * math.inf
+        measured = math.nan if metrics is None else metrics[self.metric]
+        return measured if math.isfinite(measured) else -self.sign * math.inf
 
     def add(self, name: str, metrics: Mapping[str, float] | None) -> None:
         """Notes a run, without metrics if it diverged, and removes the checkpoints of all but the best of this search.
@@ -282,18 +282,19 @@ class _Records:
         if metrics is not None:
             self._check_metric(metrics)
         self.runs[name] = {"config": to_dict(self.configs[name]), "metrics": metrics and dict(metrics)}
-        self.kept.add(name)
-        others = (self.kept & self.configs.keys()) - {self.best()}
-        self.kept -= others
+        self.with_checkpoints.add(name)
+        others = (self.with_checkpoints & self.configs.keys()) - {self.best()}
+        self.with_checkpoints -= others
         self.write()
         for other in others:
             RunFolder(self.folder.file(other)).remove_weights()
 
     def write(self) -> None:
         """Writes the file."""
-        found = {"metric": self.metric, "best": self.best(), "kept": sorted(self.kept), "origin": self.origin, "runs": self.runs}
+        content = {"metric": self.metric, "best": self.best(), "kept": sorted(self.with_checkpoints), "origin": self.origin,
+                   "runs": self.runs}
         with files.written_whole(self.path) as file:
-            json.dump(found, file, indent=1)
+            json.dump(content, file, indent=1)
 
     def best(self) -> str:
         """The best finished run of this search, the first of equal ones."""
@@ -301,7 +302,7 @@ class _Records:
 
     def lacks_checkpoints(self, name: str) -> bool:
         """Whether the checkpoints of a finished run have been removed."""
-        return name not in self.kept
+        return name not in self.with_checkpoints
 
 
 def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], float]:

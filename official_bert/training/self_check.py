@@ -44,23 +44,23 @@ class Finding:
         return not self.first
 
 
-def compare(check: str, case: str, got: Values, wanted: Values, tolerance: float, rounded: Values | None = None) -> Finding:
-    """Compares tensors, named `KIND NAME`, in the order of `wanted`; numbers that are not finite are an infinite error.
+def compare(check: str, case: str, got: Values, expected: Values, tolerance: float, rounded: Values | None = None) -> Finding:
+    """Compares tensors, named `KIND NAME`, in the order of `expected`; numbers that are not finite are an infinite error.
 
     `rounded` are the CPU's values in the precision of `got`: an error may be ROUNDINGS times as large as theirs.
     """
-    if set(got) != set(wanted):
-        raise ValueError(f"{check}, {case}: expected the same tensors, got others: {sorted(set(got) ^ set(wanted))[:3]}")
-    floors = {kind: FLOOR * _root_mean_square(np.concatenate([np.ravel(value) for name, value in wanted.items() if _kind(name) == kind]))
-              for kind in {_kind(name) for name in wanted}}
+    if set(got) != set(expected):
+        raise ValueError(f"{check}, {case}: expected the same tensors, got others: {sorted(set(got) ^ set(expected))[:3]}")
+    floors = {kind: FLOOR * _root_mean_square(np.concatenate([np.ravel(value) for name, value in expected.items() if _kind(name) == kind]))
+              for kind in {_kind(name) for name in expected}}
 
     def errors_of(values: Values) -> dict[str, float]:
-        return {name: _error(values[name], value, floors[_kind(name)]) for name, value in wanted.items()}
+        return {name: _error(values[name], value, floors[_kind(name)]) for name, value in expected.items()}
     errors = errors_of(got)
-    allowed = {name: max(tolerance, ROUNDINGS * error) for name, error in errors_of(rounded or wanted).items()}
+    allowed = {name: max(tolerance, ROUNDINGS * error) for name, error in errors_of(rounded or expected).items()}
     worst = max(errors, key=lambda name: errors[name] / allowed[name])
     first = next((name for name, error in errors.items() if error > allowed[name]), "")
-    return Finding(check=check, case=case, tensors=len(wanted), worst=worst, error=errors[worst], tolerance=allowed[worst], first=first)
+    return Finding(check=check, case=case, tensors=len(expected), worst=worst, error=errors[worst], tolerance=allowed[worst], first=first)
 
 
 def _kind(name: str) -> str:
@@ -71,10 +71,10 @@ def _root_mean_square(value: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(value.astype(np.float64))))) if value.size else 0.0
 
 
-def _error(got: np.ndarray, wanted: np.ndarray, floor: float) -> float:
-    if got.shape != wanted.shape or not np.isfinite(got).all():
+def _error(got: np.ndarray, expected: np.ndarray, floor: float) -> float:
+    if got.shape != expected.shape or not np.isfinite(got).all():
         return float("inf")
-    return _root_mean_square(got - wanted) / max(_root_mean_square(wanted), floor, 1e-30)
+    return _root_mean_square(got - expected) / max(_root_mean_square(expected), floor, 1e-30)
 
 
 def draw_weights(task: TaskBase) -> list[np.ndarray]:
@@ -136,10 +136,10 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
     arguments = ([tf.constant(value) for value in weights], {name: tf.constant(value) for name, value in batch.items()})
     if strategy is None:
         with tf.device("CPU:0"):
-            found = tf.function(one_pass, autograph=False)(*arguments)
-        return {"CPU": {name: found[name].numpy() for name in _in_order(found, names)}}
-    found = tf.function(lambda *given: strategy.run(one_pass, args=given), autograph=False)(*arguments)
-    local = {name: strategy.experimental_local_results(found[name]) for name in _in_order(found, names)}
+            tensors = tf.function(one_pass, autograph=False)(*arguments)
+        return {"CPU": {name: tensors[name].numpy() for name in _in_order(tensors, names)}}
+    tensors = tf.function(lambda *given: strategy.run(one_pass, args=given), autograph=False)(*arguments)
+    local = {name: strategy.experimental_local_results(tensors[name]) for name in _in_order(tensors, names)}
     return {_place(strategy, index, replica): {name: values[index].numpy() for name, values in local.items()}
             for index, replica in enumerate(next(iter(local.values())))}
 

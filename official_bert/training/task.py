@@ -63,16 +63,16 @@ class DataFiles:
     def check_not_answers(self, output_dir: str) -> None:
         """Raises ValueError for a file that lies in `output_dir` and has the name of a prediction file: answers would replace it."""
         for name in ("train_file", "eval_file", "predict_file"):
-            given = getattr(self, name)
-            path = real(given) if isinstance(given, str) else ""
+            source = getattr(self, name)
+            path = real(source) if isinstance(source, str) else ""
             if os.path.basename(path).startswith(BEGINNING_OF_ANSWERS) and folder_of(path) == real(output_dir):
-                raise ValueError(f"--{name}={given}: answers would replace this file, because its name in --output_dir is theirs; rename "
+                raise ValueError(f"--{name}={source}: answers would replace this file, because its name in --output_dir is theirs; rename "
                                  "it or give another folder")
 
-    def path(self, given: Source, names: Sequence[str]) -> Source:
-        """Returns `given`, or the first of `names` that is in `data_dir`; "" if there is neither."""
-        if given or not self.data_dir:
-            return given
+    def path(self, source: Source, names: Sequence[str]) -> Source:
+        """Returns `source`, or the first of `names` that is in `data_dir`; "" if there is neither."""
+        if source or not self.data_dir:
+            return source
         return next(filter(is_file, (os.path.join(self.data_dir, name) for name in names)), "")
 
     def training_path(self, names: Sequence[str]) -> Source:
@@ -246,9 +246,9 @@ class TaskBase(abc.ABC):
         """The tokenizer of `config.tokenizer`."""
         return loading.load(self.config.tokenizer.vocab_file, self.config.tokenizer.do_lower_case)
 
-    def with_options(self, **found: Any) -> Self:
+    def with_options(self, **values: Any) -> Self:
         """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""
-        options = to_dict(dataclasses.replace(self.options, **found))
+        options = to_dict(dataclasses.replace(self.options, **values))
         return type(self)(dataclasses.replace(self.config, options=options))
 
     @property
@@ -322,10 +322,10 @@ class TaskBase(abc.ABC):
 
     def data_digests(self, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
         """The SHA-256 of the data that `train` and `eval` read, as far as these steps are done and the files exist."""
-        wanted = {"train": steps.train, "eval": steps.evaluate}
-        found = {use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
-                 for use, sources in self.data(files).items() if wanted[use]}
-        return {use: text_digest(parts) for use, parts in found.items() if parts}
+        done = {"train": steps.train, "eval": steps.evaluate}
+        digests = {use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
+                 for use, sources in self.data(files).items() if done[use]}
+        return {use: text_digest(parts) for use, parts in digests.items() if parts}
 
     @abc.abstractmethod
     def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:

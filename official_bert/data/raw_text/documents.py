@@ -56,10 +56,10 @@ def detect_format(lines: Iterable[str]) -> Format:
 
 def check_prepared(path: str, head: bytes) -> None:
     """Raises ValueError if a file that begins with `head` is no plain text, or raw text whose marks would be taken for words."""
-    if found := next((name for pattern, name in RAW if re.match(pattern, head)), ""):
-        raise ValueError(f"{path}: expected text with a sentence on each line, got {found}; tools/prepare_corpus.py makes such text of it")
-    if found := next((name for pattern, name in NO_TEXT if re.match(pattern, head)), ""):
-        raise ValueError(f"{path}: expected text in UTF-8 with a sentence on each line, got {found}")
+    if content := next((name for pattern, name in RAW if re.match(pattern, head)), ""):
+        raise ValueError(f"{path}: expected text with a sentence on each line, got {content}; tools/prepare_corpus.py makes such text")
+    if content := next((name for pattern, name in NO_TEXT if re.match(pattern, head)), ""):
+        raise ValueError(f"{path}: expected text in UTF-8 with a sentence on each line, got {content}")
 
 
 def check_prepared_files(paths: Iterable[str]) -> None:
@@ -278,7 +278,7 @@ class Cleaner:
             paragraphs = [document.title, *paragraphs]
         elif document.title:
             report.drop(TITLES, document.title, expected=True, **self._amounts_of_text(document.title))
-        kept = []
+        texts = []
         for paragraph in paragraphs:
             if text := " ".join(paragraph.split()):
                 reason = "" if self.keep_everything else self._filters[document.headings].reason_to_drop(text)
@@ -286,8 +286,8 @@ class Cleaner:
                     expected = reason in running_text.NOT_RUNNING_TEXT
                     report.drop(reason, text, expected=expected, **self._amounts_of_text(text))
                 else:
-                    kept.append(text)
-        return kept
+                    texts.append(text)
+        return texts
 
     def _amounts_of_text(self, text: str) -> dict[str, int]:
         return {"characters": _count_characters(text), "words": self._count_words(text)}

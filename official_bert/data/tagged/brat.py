@@ -85,13 +85,13 @@ def answered_documents(rows: Sequence[Mapping[str, Any]], entities: Sequence[Seq
     """Returns the documents of rows with entities: those that the rows come from, or one, `name`, with a line for each text."""
     if not all(map(is_row, rows)):
         text, moved = "", []
-        for row, found in zip(rows, entities):
-            moved += [(start + len(text), end + len(text), kind) for start, end, kind in found]
+        for row, spans in zip(rows, entities):
+            moved += [(start + len(text), end + len(text), kind) for start, end, kind in spans]
             text += row["text"] + "\n"
         return [Document(name, text, moved)]
     by_file: dict[str, list[Places]] = {}
-    for row, found in zip(rows, entities):
-        by_file.setdefault(row[FILE], []).extend((start + row[START], end + row[START], kind) for start, end, kind in found)
+    for row, spans in zip(rows, entities):
+        by_file.setdefault(row[FILE], []).extend((start + row[START], end + row[START], kind) for start, end, kind in spans)
     return [Document(os.path.basename(file).removesuffix(ANNOTATIONS), read_document_text(file, encoding), places)
             for file, places in by_file.items()]
 

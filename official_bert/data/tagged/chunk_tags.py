@@ -233,12 +233,12 @@ def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
     """
     counts: dict[str, np.ndarray] = {}  # by type: right, predicted, gold
     same = total = 0
-    for tags, found in zip(gold, predicted, strict=True):
-        wanted, given = set(read_chunks(tags)), set(read_chunks(found))
-        for column, chunks in enumerate((wanted & given, given, wanted)):
+    for tags, answered_tags in zip(gold, predicted, strict=True):
+        gold_chunks, answered_chunks = set(read_chunks(tags)), set(read_chunks(answered_tags))
+        for column, chunks in enumerate((gold_chunks & answered_chunks, answered_chunks, gold_chunks)):
             for chunk in chunks:
                 counts.setdefault(chunk.kind or UNNAMED, np.zeros(3, int))[column] += 1
-        same += sum(one == other for one, other in zip(tags, found, strict=True))
+        same += sum(one == other for one, other in zip(tags, answered_tags, strict=True))
         total += len(tags)
     right, given_total, gold_total = sum(counts.values(), np.zeros(3, int))
     scores = {"precision": _share(right, given_total), "recall": _share(right, gold_total),

@@ -96,10 +96,11 @@ def _labelled(values: Iterable[Mapping[str, Any]]) -> list[Span]:
 
 
 def _read_label_studio(task: Mapping[str, Any]) -> Record | None:
-    given = [one for one in task.get("annotations") or task.get("completions") or [] if not one.get("was_cancelled")]
-    if (task.get("annotations") or task.get("completions")) and not given:
+    everybody = task.get("annotations") or task.get("completions") or []
+    annotations = [annotation for annotation in everybody if not annotation.get("was_cancelled")]
+    if everybody and not annotations:
         return None  # a person skipped it
-    results = (given or task.get("predictions") or [{}])[0].get("result", [])
+    results = (annotations or task.get("predictions") or [{}])[0].get("result", [])
     values = [result["value"] for result in results if result.get("type", "labels") == "labels"]
     return _label_studio_text(task), _labelled(values)
 
@@ -280,19 +281,19 @@ class Reading:
     def notes(self, source: Source) -> list[str]:
         """Lines for the user about what was counted."""
         hint = "have other words in the file than stand at their places (options.places: utf16 reads those of JavaScript)"
-        told = [(self.differing, hint), (self.widened, "cut a word and were widened to it"),
+        places_and_words = [(self.differing, hint), (self.widened, "cut a word and were widened to it"),
                 (self.dropped, "overlapped a longer one and were left out")]
-        lines = [f"{source}: {len(places)} spans {what}, the first in {places[0]}" for places, what in told if places]
+        lines = [f"{source}: {len(places)} spans {what}, the first in {places[0]}" for places, what in places_and_words if places]
         return lines + ([f"{source}: {self.rejected} rows that people rejected or skipped left out"] if self.rejected else [])
 
 
 def common_form(rows: Rows) -> Form:
     """Returns the form of rows. Raises ValueError, naming a row of each, for rows of several forms."""
     longest, form = 0, FORMS[0]
-    for one in FORMS:
-        fitting = next((number for number, row in enumerate(rows.values) if not one.fits(row)), len(rows.values))
+    for candidate in FORMS:
+        fitting = next((number for number, row in enumerate(rows.values) if not candidate.fits(row)), len(rows.values))
         if fitting > longest:
-            longest, form = fitting, one
+            longest, form = fitting, candidate
     if longest < len(rows.values):
         row = rows.values[longest]
         got = f"that of {other.tool}" if (other := form_of(row)) else json.dumps(row, ensure_ascii=False, default=str)[:60]
@@ -338,16 +339,16 @@ def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> 
 
 def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]:
     """Keeps entities that share no word: the longest of those that do, the first of equally long ones."""
-    kept: list[Chunk] = []
-    for chunk in sorted({*chunks}, key=lambda one: (one.start - one.end, one.start, one.kind)):
-        if other := next((one for one in kept if one.start < chunk.end and chunk.start < one.end), None):
+    apart: list[Chunk] = []
+    for chunk in sorted({*chunks}, key=lambda entity: (entity.start - entity.end, entity.start, entity.kind)):
+        if other := next((entity for entity in apart if entity.start < chunk.end and chunk.start < entity.end), None):
             if reading.overlaps == "refuse":
                 raise ValueError(f"{where}: entities overlap, {other.kind} and {chunk.kind}, and each word has one tag; "
                                  "options.overlaps=longest keeps the longest")
             reading.dropped.append(where)
         else:
-            kept.append(chunk)
-    return sorted(kept, key=lambda one: one.start)
+            apart.append(chunk)
+    return sorted(apart, key=lambda entity: entity.start)
 
 
 def wide(text: str) -> bool:

@@ -89,9 +89,9 @@ def answer_pieces(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer) -
     first, last = int(pieces.first[example.start_word]), int(pieces.first[example.end_word + 1]) - 1
     # Tokens hold no spaces, so equal text between spaces is equal tokens; searching text takes linear time.
     within = f" {' '.join(pieces.tokens[first:last + 1])} "
-    wanted = tokenizer.tokenize(example.answer)
-    place = within.find(f" {' '.join(wanted)} ") if wanted else -1
+    answer_tokens = tokenizer.tokenize(example.answer)
+    place = within.find(f" {' '.join(answer_tokens)} ") if answer_tokens else -1
     if place < 0:
         return first, last
     start = first + within.count(" ", 0, place)
-    return start, start + len(wanted) - 1
+    return start, start + len(answer_tokens) - 1

@@ -83,7 +83,7 @@ def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: s
 
     Warns of text that is lost, and of a language that MLQA's script does not know.
     """
-    found = []
+    scores = []
     for path in paths:
         questions = task.resolve(DataFiles(predict_file=path), Steps(train=False, evaluate=False, predict=True), model).tests
         assert isinstance(questions, Questions)
@@ -98,9 +98,9 @@ def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: s
         if language not in ARTICLES:
             warn(f"{path}: its language, {language}, has no rules in MLQA's script, which knows {', '.join(ARTICLES)}")
         of_mlqa = mlqa_metrics(questions.file.articles, answers, language)
-        found.append(Scores(language, os.path.basename(path), len(answers), measured["exact_match"], measured["f1"],
+        scores.append(Scores(language, os.path.basename(path), len(answers), measured["exact_match"], measured["f1"],
                             of_mlqa.get("exact_match"), of_mlqa.get("f1")))
-    return found
+    return scores
 
 
 def losses(questions: Questions) -> list[str]:

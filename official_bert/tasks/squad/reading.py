@@ -101,11 +101,11 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
         if "answers" in row and not training:
             _check_gold(row, where)
         example = SquadExample(qas_id, question, passage)
-        given = _with_answers(example, row, where, version_2, several, alignment) if training else [example]
-        wrong = [one for one in given if training and not one.is_impossible and not _is_labelled(one, alignment)]
-        unfound += [f"{qas_id} ({one.answer!r})" for one in wrong]
-        skipped += len(wrong) == len(given)
-        examples += [one for one in given if one not in wrong]
+        answered = _with_answers(example, row, where, version_2, several, alignment) if training else [example]
+        wrong = [answer for answer in answered if training and not answer.is_impossible and not _is_labelled(answer, alignment)]
+        unfound += [f"{qas_id} ({answer.answer!r})" for answer in wrong]
+        skipped += len(wrong) == len(answered)
+        examples += [answer for answer in answered if answer not in wrong]
     if not examples:
         raise ValueError(f"{path}: no question in this file" + (", all were skipped" if unfound else ""))
     return SquadFile(path, tuple(examples), articles, tuple(unfound), skipped)
@@ -116,12 +116,12 @@ def units_of(articles: Sequence[Mapping], least: int) -> tuple[dict[str, str], s
 
     If there are fewer than `least` articles, it is the passage of each question, and "passages".
     """
-    found = {row["id"]: (article.get("title") or article["paragraphs"][0]["context"], paragraph["context"])
+    contexts = {row["id"]: (article.get("title") or article["paragraphs"][0]["context"], paragraph["context"])
              for article in articles for paragraph in article["paragraphs"] for row in paragraph["qas"]}
-    by_article = {qas_id: title for qas_id, (title, _) in found.items()}
+    by_article = {qas_id: title for qas_id, (title, _) in contexts.items()}
     if len(set(by_article.values())) >= least:
         return by_article, "articles"
-    return {qas_id: context for qas_id, (_, context) in found.items()}, "passages"
+    return {qas_id: context for qas_id, (_, context) in contexts.items()}, "passages"
 
 
 def only(file: SquadFile, ids: Set[str]) -> SquadFile:
@@ -212,10 +212,10 @@ def _with_answers(example: SquadExample, row: Mapping, where: str, version_2: bo
         hint = ("; a file with questions that have none is read with version_2_with_negative" if not answers else
                 "; is this a development set? Its answers are several people's; options.several_answers: first or all trains on them")
         raise ValueError(f"{where} ({example.qas_id}): expected exactly 1 answer in training data, got {len(answers)}{hint}")
-    given = [(_get(answer, "text", str, f"{where}.answers[{number}]"), _get(answer, "answer_start", int, f"{where}.answers[{number}]"))
-             for number, answer in enumerate(answers[:1] if several == "first" else answers)]
+    places = [(_get(answer, "text", str, f"{where}.answers[{number}]"), _get(answer, "answer_start", int, f"{where}.answers[{number}]"))
+              for number, answer in enumerate(answers[:1] if several == "first" else answers)]
     different: dict[tuple, SquadExample] = {}
-    for text, start in given:
+    for text, start in places:
         answered = _with_answer(example, text, start)
         label = (answered.start_word, answered.end_word) if alignment == 2018 else (answered.answer_start, answered.answer_end)
         different.setdefault((text, *label), answered)
@@ -241,27 +241,27 @@ def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
 
     As in 2018, spaces may differ, and the words may contain more than the answer.
     """
-    if (found := _stretch(passage, text, start)) is None:
+    if (words := _stretch(passage, text, start)) is None:
         return -1, -1
-    first, last = found
-    return found if " ".join(text.split()) in " ".join(passage.words[first:last + 1]) else (-1, -1)
+    first, last = words
+    return words if " ".join(text.split()) in " ".join(passage.words[first:last + 1]) else (-1, -1)
 
 
 def answer_place(passage: Passage, text: str, start: int) -> tuple[int, int] | None:
     """Returns where an answer begins and ends in its context: at `start` or, if another text stands there, at the nearest place within
     the words there. Spaces may differ, and those around the answer do not count. None: these words do not contain it.
     """
-    if (found := _stretch(passage, text, start)) is None:
+    if (words := _stretch(passage, text, start)) is None:
         return None
-    first, last = found
+    first, last = words
     stretch = slice(passage.word_starts[first], passage.word_starts[last] + len(passage.words[last]))
-    wanted = start + len(text) - len(text.lstrip())
+    expected_place = start + len(text) - len(text.lstrip())
     reads = re.compile(r"\s+".join(map(re.escape, text.split())))
-    if match := reads.match(passage.context, wanted):
+    if match := reads.match(passage.context, expected_place):
         return match.span()
     # A lookahead, so that places may overlap.
     places = [match.span(1) for match in re.finditer(f"(?=({reads.pattern}))", passage.context[stretch])]
-    nearest = min(places, key=lambda place: abs(place[0] + stretch.start - wanted), default=None)
+    nearest = min(places, key=lambda place: abs(place[0] + stretch.start - expected_place), default=None)
     return nearest and (nearest[0] + stretch.start, nearest[1] + stretch.start)
 
 

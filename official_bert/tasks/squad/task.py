@@ -203,11 +203,11 @@ class Task(TaskBase):
         found = metrics.get("best_f1_threshold")
         return {} if found is None else {"null_score_diff_threshold": found}
 
-    def with_tuned(self, found):
+    def with_tuned(self, stored):
         """Takes the stored threshold in the place of 0.0, 2018's default."""
-        if not found or not self.options.version_2_with_negative or self.options.null_score_diff_threshold:
+        if not stored or not self.options.version_2_with_negative or self.options.null_score_diff_threshold:
             return self
-        return self.with_options(null_score_diff_threshold=float(found["null_score_diff_threshold"]))
+        return self.with_options(null_score_diff_threshold=float(stored["null_score_diff_threshold"]))
 
     def served(self, model, options):
         asked = self.options
@@ -254,11 +254,11 @@ class Questions:
 
     def decode(self, predictions: Predictions) -> dict[str, Decoded]:
         """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early."""
-        found = self.source.in_order(predictions)
-        missing = incomplete(found, [feature.example_index for feature in self.features])
-        kept = [(feature, row) for feature, row in zip(self.features, found) if feature.example_index not in missing]
-        logits = [_logits(row, len(feature.input_ids)) for feature, row in kept]
-        return decode_all(self.file.examples, [feature for feature, _ in kept], logits, self.task.rules,
+        rows = self.source.in_order(predictions)
+        missing = incomplete(rows, [feature.example_index for feature in self.features])
+        whole = [(feature, row) for feature, row in zip(self.features, rows) if feature.example_index not in missing]
+        logits = [_logits(row, len(feature.input_ids)) for feature, row in whole]
+        return decode_all(self.file.examples, [feature for feature, _ in whole], logits, self.task.rules,
                           self.task.config.tokenizer.do_lower_case)
 
     def check_answers(self) -> None:
@@ -316,9 +316,9 @@ def _logits(row, length: int) -> Logits:
     return Logits(*(np.asarray(row[name][:length], np.float64) for name in ("start_logits", "end_logits")))
 
 
-def average_logits(found: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> list[dict[str, np.ndarray]]:
+def average_logits(predictions: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> list[dict[str, np.ndarray]]:
     """Averages the predictions of several models for the same rows in the same order."""
-    return [{name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]} for rows in zip(*found, strict=True)]
+    return [{name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]} for rows in zip(*predictions, strict=True)]
 
 
 def write_answers(decoded: dict[str, Decoded], output_dir: str, version_2: bool) -> list[str]:

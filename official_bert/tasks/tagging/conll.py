@@ -158,7 +158,7 @@ def _without_comments(path: str, blocks: Sequence[Block], columns: Columns, note
     words = [line for block in blocks for _, line in block.rows if not line.startswith("#")]
     known = {cells[columns.tag].strip(SPACES) for cells in map(columns.split, words) if _has_column(cells, columns.tag)}
     widths = collections.Counter(len(columns.split(line)) for line in words)
-    kept, comments = [], []
+    sentences, comments = [], []
     for block in blocks:
         rows: list[tuple[int, str]] = []
         others = {len(columns.split(line)) for _, line in block.rows if not line.startswith("#")} or {*dict(widths.most_common(1))}
@@ -169,10 +169,10 @@ def _without_comments(path: str, blocks: Sequence[Block], columns: Columns, note
             else:
                 rows.append((number, line))
         if rows:
-            kept.append(Block(rows, block.document))
+            sentences.append(Block(rows, block.document))
     if comments:
         notes.append(f"{path}: {len(comments)} comment lines left out, the first in line {comments[0]}")
-    return kept
+    return sentences
 
 
 def _of_lines(path: str, block: Block, with_tags: bool, columns: Columns, first: dict[str, str], empty: list[str]) -> Sentence | None:

@@ -24,15 +24,16 @@ def _of_entities(sentences: Sequence[Tagged]) -> Iterator[Section]:
     counts: dict[str, np.ndarray] = {}  # by type: right, answered, gold
     pairs: collections.Counter = collections.Counter()
     mistakes = []
-    for words, gold, found in sentences:
-        right, given = ([dataclasses.replace(chunk, kind=chunk.kind or UNNAMED) for chunk in read_chunks(tags)] for tags in (gold, found))
-        for column, chunks in enumerate((set(right) & set(given), given, right)):
+    for words, gold, answered_tags in sentences:
+        right, answered = ([dataclasses.replace(chunk, kind=chunk.kind or UNNAMED) for chunk in read_chunks(tags)]
+                           for tags in (gold, answered_tags))
+        for column, chunks in enumerate((set(right) & set(answered), answered, right)):
             for chunk in chunks:
                 counts.setdefault(chunk.kind, np.zeros(3, int))[column] += 1
-        wrong = list(confusions(right, given))
+        wrong = list(confusions(right, answered))
         pairs.update(wrong)
         if wrong:
-            mistakes.append(Mistake([" ".join(words)], _named(words, right), _named(words, given), float(len(wrong))))
+            mistakes.append(Mistake([" ".join(words)], _named(words, right), _named(words, answered), float(len(wrong))))
     scores = {kind: {"precision": _share(right, answered), "recall": _share(right, gold),
                      "f1": _share(2 * right, answered + gold), "support": int(gold)}
               for kind, (right, answered, gold) in sorted(counts.items())}
@@ -41,19 +42,19 @@ def _of_entities(sentences: Sequence[Tagged]) -> Iterator[Section]:
     yield mistakes_section(mistakes, "entities wrong", title="The worst sentences")
 
 
-def confusions(gold: Sequence[Chunk], given: Sequence[Chunk]) -> Iterator[tuple[str, str]]:
+def confusions(gold: Sequence[Chunk], answered: Sequence[Chunk]) -> Iterator[tuple[str, str]]:
     """Yields (right type, answered type) of each entity that is not answered exactly, and of each answer where there is none.
 
     The answered type is in brackets if the boundaries differ.
     """
     for chunk in gold:
-        near = [one for one in given if one.start < chunk.end and chunk.start < one.end]
+        near = [answer for answer in answered if answer.start < chunk.end and chunk.start < answer.end]
         if chunk not in near:
-            exact = next((one.kind for one in near if (one.start, one.end) == (chunk.start, chunk.end)), "")
+            exact = next((answer.kind for answer in near if (answer.start, answer.end) == (chunk.start, chunk.end)), "")
             yield chunk.kind, exact or (f"[{near[0].kind}]" if near else NOTHING)
-    for one in given:
-        if not any(one.start < chunk.end and chunk.start < one.end for chunk in gold):
-            yield NOTHING, one.kind
+    for answer in answered:
+        if not any(answer.start < chunk.end and chunk.start < answer.end for chunk in gold):
+            yield NOTHING, answer.kind
 
 
 def _of_tags(sentences: Sequence[Tagged]) -> Iterator[Section]:
@@ -63,10 +64,10 @@ def _of_tags(sentences: Sequence[Tagged]) -> Iterator[Section]:
     numbers = {label: number for number, label in enumerate(labels)}
     scores = statistics.class_scores(np.array([numbers[tag] for tag in gold]), np.array([numbers[tag] for tag in predicted]), labels)
     yield _scores_section(scores, "Tags", "tag")
-    yield _pairs_section(collections.Counter((one, other) for one, other in zip(gold, predicted) if one != other), "")
+    yield _pairs_section(collections.Counter((right, other) for right, other in zip(gold, predicted) if right != other), "")
     mistakes = []
     for words, tags, others in sentences:
-        if wrong := [place for place, (one, other) in enumerate(zip(tags, others)) if one != other]:
+        if wrong := [place for place, (right, other) in enumerate(zip(tags, others)) if right != other]:
             mistakes.append(Mistake([" ".join(words)], ", ".join(f"{words[place]} {tags[place]}" for place in wrong),
                                     ", ".join(f"{words[place]} {others[place]}" for place in wrong), float(len(wrong))))
     yield mistakes_section(mistakes, "words wrong", title="The worst sentences")

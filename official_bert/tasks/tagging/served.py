@@ -215,10 +215,10 @@ class ServedTagger(ServedWindows):
         word = tf.scatter_nd(first_tokens[:, None], tf.range(count) + 1, [tf.size(ids.values) + 1])  # 0: no word begins there
         word = tf.where(shown, tf.gather(word, layout.token), 0)
         results = {"values": tf.TensorSpec([None, *shape]), "word": tf.TensorSpec([None], tf.int32)}
-        found, _ = self.run_groups({**layout.features(), "word": word}, results, lambda rows, _: {
+        rows_of_words, _ = self.run_groups({**layout.features(), "word": word}, results, lambda rows, _: {
             "values": tf.cast(tf.boolean_mask(compute(rows), rows["word"] > 0), tf.float32),
             "word": tf.boolean_mask(rows["word"], rows["word"] > 0)})
-        return tf.scatter_nd(found["word"][:, None] - 1, found["values"], [count, *shape])
+        return tf.scatter_nd(rows_of_words["word"][:, None] - 1, rows_of_words["values"], [count, *shape])
 
     def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the best tag of each word [W], given flat logits [W,C], `lengths` [B] of them a text."""

@@ -172,10 +172,10 @@ class Task(TaskBase):
         tags = [sentence.tags for sentence in sentences]
         if self.options.scheme == "plain":
             counts = collections.Counter(tag for row in tags for tag in row if tag != NOT_LABELLED)
-            told = f"{len(counts)} different tags: {described_counts(dict(sorted(counts.items())))}"
+            content = f"{len(counts)} different tags: {described_counts(dict(sorted(counts.items())))}"
         else:
-            told = chunk_tags.describe_scheme(tags)
-        return f"{path}: {len(sentences)} sentences, {told}"
+            content = chunk_tags.describe_scheme(tags)
+        return f"{path}: {len(sentences)} sentences, {content}"
 
     def with_labels_of(self, path: Source, sentences: Sequence[Sentence]) -> "Task":
         """Returns this task with the labels of the training data's types in its options, unless labels are given.
@@ -216,7 +216,7 @@ class Task(TaskBase):
         scores = self.scores(outputs)
         if scores is None:
             return [part.argmax(-1) for part in logits]
-        found: list[np.ndarray] = [np.zeros(0, int)] * len(logits)
+        best_paths: list[np.ndarray] = [np.zeros(0, int)] * len(logits)
         order = sorted(range(len(logits)), key=lambda number: len(logits[number]))
         for start in range(0, len(order), SENTENCES_AT_ONCE):
             part = order[start:start + SENTENCES_AT_ONCE]
@@ -225,8 +225,8 @@ class Task(TaskBase):
             mask = np.arange(longest) < np.array([[len(logits[number])] for number in part])
             paths = np.asarray(crf.best_path(emissions, mask, scores)[0])
             for number, path in zip(part, paths):
-                found[number] = path[:len(logits[number])]
-        return found
+                best_paths[number] = path[:len(logits[number])]
+        return best_paths
 
     def _tagged_file(self, path: Source, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool,
                      gold: bool = True) -> "TaggedFile":
@@ -291,12 +291,12 @@ class TaggedFile:
 
     def _labelled(self, predictions: Predictions) -> Iterator[tuple[list[str], list[str], list[str]]]:
         """Yields words, gold tags and found tags, in the model's scheme, of the labelled words of each sentence that was evaluated."""
-        for sentence, found in zip(self.sentences, self.tags(predictions)):
-            if found is not None:
+        for sentence, answered in zip(self.sentences, self.tags(predictions)):
+            if answered is not None:
                 gold = chunk_tags.convert_tags(sentence.tags, self.task.scheme)
                 labelled = [number for number, tag in enumerate(gold) if tag != NOT_LABELLED]
-                words, gold, found = ([column[number] for number in labelled] for column in (sentence.words, gold, found))
-                yield words, gold, found
+                words, gold, answered = ([column[number] for number in labelled] for column in (sentence.words, gold, answered))
+                yield words, gold, answered
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's scheme."""

@@ -283,22 +283,23 @@ class TextSets:
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes the task's metrics on each set."""
         measured: dict[str, float] = {}
-        for one, rows, logits in self._by_set(predictions):
+        for text_set, rows, logits in self._by_set(predictions):
             if len(rows):
-                assert one.data.targets is not None
-                measured |= self.task.measure(one.data.targets[rows], logits, one.name)
+                assert text_set.data.targets is not None
+                measured |= self.task.measure(text_set.data.targets[rows], logits, text_set.name)
         return measured
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores of the classes, calibration and the worst mistakes on each set, with the thresholds that the evaluation tunes."""
         task = self._tuned(predictions)
-        return [section for one, rows, logits in self._by_set(predictions) if len(rows)
-                for section in examine(task.head, task.classes.labels, task.answer, one, rows, logits)]
+        return [section for text_set, rows, logits in self._by_set(predictions) if len(rows)
+                for section in examine(task.head, task.classes.labels, task.answer, text_set, rows, logits)]
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """The answers to each set of rows, with the thresholds that the evaluation tunes."""
         task = self._tuned(predictions)
-        return {one.name: comparable(task, one, rows, logits) for one, rows, logits in self._by_set(predictions) if len(rows)}
+        return {text_set.name: comparable(task, text_set, rows, logits)
+                for text_set, rows, logits in self._by_set(predictions) if len(rows)}
 
     def _tuned(self, predictions: Predictions) -> TextClassification:
         """The task with what an evaluation of these predictions tunes."""
@@ -306,13 +307,13 @@ class TextSets:
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes a file for each set."""
-        return [self.task.write_set(one.name, logits, output_dir) for one, _, logits in self._by_set(predictions)]
+        return [self.task.write_set(text_set.name, logits, output_dir) for text_set, _, logits in self._by_set(predictions)]
 
     def write_probabilities(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes 2018's `test_results.tsv`: probabilities, or a score, for each row; further sets get files with their names."""
         paths = []
-        for number, (one, _, logits) in enumerate(self._by_set(predictions)):
-            path = os.path.join(output_dir, f"test_results{f'_{one.name}' if number else ''}.tsv")
+        for number, (text_set, _, logits) in enumerate(self._by_set(predictions)):
+            path = os.path.join(output_dir, f"test_results{f'_{text_set.name}' if number else ''}.tsv")
             with written_whole(path) as file:
                 for row in map(self.task.answer, logits):
                     file.write("\t".join(map(str, row.get("probabilities", [row.get("score")]))) + "\n")
@@ -321,13 +322,13 @@ class TextSets:
 
     def _by_set(self, predictions: Predictions) -> list[tuple[TextSet, np.ndarray, np.ndarray]]:
         """Each set with the numbers of its predicted rows, in order, and their logits [N,K]."""
-        found = _by_text(self.source.in_order(predictions), getattr(self.source.examples, "texts", None))
-        numbers = np.array([number for number, row in enumerate(found) if row is not None])
-        logits = np.stack([row["logits"] for row in found if row is not None])
-        ends = np.cumsum([0, *(len(one.data) for one in self.sets)])
+        rows = _by_text(self.source.in_order(predictions), getattr(self.source.examples, "texts", None))
+        numbers = np.array([number for number, row in enumerate(rows) if row is not None])
+        logits = np.stack([row["logits"] for row in rows if row is not None])
+        ends = np.cumsum([0, *(len(text_set.data) for text_set in self.sets)])
         bounds = np.searchsorted(numbers, ends)
-        return [(one, numbers[low:high] - start, logits[low:high])
-                for one, low, high, start in zip(self.sets, bounds, bounds[1:], ends)]
+        return [(text_set, numbers[low:high] - start, logits[low:high])
+                for text_set, low, high, start in zip(self.sets, bounds, bounds[1:], ends)]
 
 
 def _by_text(rows: Sequence[Mapping[str, np.ndarray] | None], texts: np.ndarray | None) -> list[Mapping[str, np.ndarray] | None]:

@@ -159,21 +159,21 @@ class Task(TextClassification):
         if options.labels or options.kind == "regression":
             return self
         if options.label_columns:
-            found = options.label_columns
+            labels = options.label_columns
         elif options.kind == "multi_label":
             rows = (labelled_texts.split_labels(value, spelled(options.label_separator)) for value in table.columns[options.label_column])
-            found = labelled_texts.find_labels([label for row in rows for label in row])
+            labels = labelled_texts.find_labels([label for row in rows for label in row])
         else:
-            found = labelled_texts.find_labels(table.columns[options.label_column])
+            labels = labelled_texts.find_labels(table.columns[options.label_column])
         where = f"{table.path}: column {options.label_column!r}"
-        if not found:
+        if not labels:
             raise ValueError(f"{where}: expected labels, got none in any of {len(table)} rows")
-        if len(found) < 2 and options.kind == "classifier":
-            raise ValueError(f"{where}: expected at least two different labels, got {list(found)}")
-        if len(found) > len(table) / 2 and len(found) > 20:
-            raise ValueError(f"{where}: expected labels, got {len(found)} different values in {len(table)} rows; for scores give "
+        if len(labels) < 2 and options.kind == "classifier":
+            raise ValueError(f"{where}: expected at least two different labels, got {list(labels)}")
+        if len(labels) > len(table) / 2 and len(labels) > 20:
+            raise ValueError(f"{where}: expected labels, got {len(labels)} different values in {len(table)} rows; for scores give "
                              "options.kind: regression")
-        return self.with_options(labels=tuple(found))
+        return self.with_options(labels=tuple(labels))
 
     def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
         options = self.options
@@ -203,10 +203,10 @@ class Task(TextClassification):
     @property
     def thresholds(self):
         """Raises ValueError if they are to be tuned and were not."""
-        given = self.options.threshold
-        if isinstance(given, str):
+        threshold = self.options.threshold
+        if isinstance(threshold, str):
             raise self._untuned()
-        return np.broadcast_to(np.float32(given), self.num_outputs)
+        return np.broadcast_to(np.float32(threshold), self.num_outputs)
 
     def _untuned(self) -> ValueError:
         return ValueError(f"options.threshold: {self.options.threshold}, but no evaluation has tuned it yet; expected one (--do_eval), or "
@@ -216,9 +216,9 @@ class Task(TextClassification):
         """Also tunes the thresholds, if that is asked for, and measures with them; they are among the metrics."""
         if self.head != "multi_label":
             return super().measure(targets, logits, end)
-        found = self._tune(targets, scipy.special.expit(logits.astype(np.float32)))
-        thresholds = np.array(list(found.values()) or self.thresholds)
-        return super().measure(targets, logits - scipy.special.logit(thresholds), end) | found
+        tuned = self._tune(targets, scipy.special.expit(logits.astype(np.float32)))
+        thresholds = np.array(list(tuned.values()) or self.thresholds)
+        return super().measure(targets, logits - scipy.special.logit(thresholds), end) | tuned
 
     def _tune(self, targets: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
         """The best thresholds, by the names of their metrics; {} if they are given."""
@@ -237,9 +237,9 @@ class Task(TextClassification):
             return {"threshold": [metrics[f"threshold_{label}"] for label in self.options.labels]}
         return {}
 
-    def with_tuned(self, found):
+    def with_tuned(self, stored_options):
         """Takes the stored thresholds in the place of those to be tuned: one for all labels, or one for each."""
-        stored, asked = found.get("threshold"), self.options.threshold
+        stored, asked = stored_options.get("threshold"), self.options.threshold
         if asked == "tuned" and isinstance(stored, float):
             return self.with_options(threshold=stored)
         if asked == "tuned_per_label" and isinstance(stored, list):

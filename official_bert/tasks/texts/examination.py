@@ -25,15 +25,15 @@ def examine(head: str, labels: Sequence[str], answer: Answer, text_set: TextSet,
     gold = text_set.data.targets[rows]
     texts = [_texts(text_set.data, row) for row in rows]
     if head == "regression":
-        found = _of_scores(gold, np.asarray(logits[:, 0], np.float64), texts)
+        sections = _of_scores(gold, np.asarray(logits[:, 0], np.float64), texts)
     elif head == "multi_label":
-        found = _of_several_labels(gold.astype(int), labels, [answer(row) for row in logits], texts)
+        sections = _of_several_labels(gold.astype(int), labels, [answer(row) for row in logits], texts)
     elif head == "choice":
-        found = _of_choices(gold, logits, texts)
+        sections = _of_choices(gold, logits, texts)
     else:
-        found = _of_one_label(gold, labels, scipy.special.softmax(np.asarray(logits, np.float64), axis=-1), texts)
+        sections = _of_one_label(gold, labels, scipy.special.softmax(np.asarray(logits, np.float64), axis=-1), texts)
     return [dataclasses.replace(section, name=f"{section.name}{text_set.name}", title=f"{section.title}{text_set.name.replace('_', ' ')}")
-            for section in found]
+            for section in sections]
 
 
 def comparable(task: Any, answer: TextSet, rows: Sequence[int] | np.ndarray, logits: np.ndarray) -> ComparableAnswers:
@@ -44,22 +44,22 @@ def comparable(task: Any, answer: TextSet, rows: Sequence[int] | np.ndarray, log
     assert answer.data.targets is not None
     targets, head = answer.data.targets[rows], task.head
     labels = () if head in ("regression", "choice") else task.classes.labels
-    given = [task.answer(row) for row in logits]
+    answered = [task.answer(row) for row in logits]
     if head == "multi_label":
-        answers = [_several(row["labels"]) for row in given]
+        answers = [_several(row["labels"]) for row in answered]
         gold = [_several([label for label, has in zip(labels, row) if has]) for row in targets]
     elif head == "regression":
-        answers, gold = [f"{row['score']:.4f}" for row in given], [f"{score:g}" for score in targets]
+        answers, gold = [f"{row['score']:.4f}" for row in answered], [f"{score:g}" for score in targets]
     elif head == "choice":
-        answers, gold = [str(row["choice"]) for row in given], [str(choice) for choice in targets]
+        answers, gold = [str(row["choice"]) for row in answered], [str(choice) for choice in targets]
     else:
-        answers, gold = [row["label"] for row in given], [labels[number] for number in targets]
+        answers, gold = [row["label"] for row in answered], [labels[number] for number in targets]
 
     def measure(numbers: np.ndarray) -> dict[str, float]:
         measured = task.measure(targets[numbers], logits[numbers])
         return {name: measured[name] for name in task.metrics}  # not the thresholds, which may be tuned on these rows
     names = labels or [str(number) for number in range(logits.shape[-1])]
-    shares = [dict(zip(names, row["probabilities"])) for row in given] if head != "regression" else []
+    shares = [dict(zip(names, row["probabilities"])) for row in answered] if head != "regression" else []
     right = None if head == "regression" else np.array([answer == other for answer, other in zip(answers, gold)])
     return ComparableAnswers(questions=[" | ".join(_texts(answer.data, row)) for row in rows], gold=gold, answers=answers, measure=measure,
                              right=right, probabilities=shares)
@@ -143,10 +143,10 @@ def _calibration(confidence: np.ndarray, right: np.ndarray, note: str = "") -> S
     bins = statistics.reliability(confidence, right)
     error = statistics.expected_calibration_error(bins)
     return Section(name="calibration", title="Calibration", on_screen=True,
-                   values={"expected_calibration_error": error, "bins": [dataclasses.asdict(one) for one in bins]},
+                   values={"expected_calibration_error": error, "bins": [dataclasses.asdict(part) for part in bins]},
                    note=f"expected_calibration_error {error:.4f}: the mean distance between probability and share of right answers. {note}"
                    .strip(), header=("probability up to", "rows", "mean probability", "right"),
-                   rows=[[one.high, one.rows, one.confidence, one.accuracy] for one in bins],
+                   rows=[[part.high, part.rows, part.confidence, part.accuracy] for part in bins],
                    pictures=[pictures.reliability_picture(bins)])
 
 

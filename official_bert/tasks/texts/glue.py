@@ -107,6 +107,6 @@ class Task(TextClassification):
 
         def logits(label):
             return np.tile(np.eye(self.num_outputs, dtype=np.float32)[np.argmax(counts)], (len(label.data), 1))
-        measured = [metrics.measure(self.metrics, one.data.targets, logits(one), one.name) for one in held_out]
-        return ConstantAnswers({name: value for one in measured for name, value in one.items()},
-                               (lambda folder: [self.write_set(one.name, logits(one), folder) for one in tests]) if tests else None)
+        measured = [metrics.measure(self.metrics, text_set.data.targets, logits(text_set), text_set.name) for text_set in held_out]
+        return ConstantAnswers({name: value for values in measured for name, value in values.items()},
+                               (lambda folder: [self.write_set(part.name, logits(part), folder) for part in tests]) if tests else None)

@@ -188,10 +188,10 @@ class Reader:
 
 def _only(table: Table, column: str, keeps: Callable[[str], bool], described: str) -> Table:
     """Keeps the rows with a wanted value. Raises ValueError if there are none."""
-    kept = table.rows(row for row, value in enumerate(table.columns[column]) if keeps(value))
-    if not len(kept):
+    rows = table.rows(row for row, value in enumerate(table.columns[column]) if keeps(value))
+    if not len(rows):
         raise ValueError(f"{table.path}: no row {described}")
-    return kept
+    return rows
 
 
 def _first(files: Sequence[str], folders: Sequence[str]) -> str | None:

@@ -168,5 +168,5 @@ class Task(TextClassification):
         return path
 
 
-def _path(which: str, given: Source, files: DataFiles) -> Source:
-    return given or (os.path.join(files.data_dir, FILES[which]) if files.data_dir else "")
+def _path(which: str, file: Source, files: DataFiles) -> Source:
+    return file or (os.path.join(files.data_dir, FILES[which]) if files.data_dir else "")

@@ -161,11 +161,11 @@ def activation_bytes(config: Config, rows: int, length: int) -> int:
     inner = (3 if model.feed_forward == "gated" else 2) * model.intermediate_size
     layer = tokens * (11 * model.hidden_size + inner) * width
     again = {False: 0, True: layer + max(weights), "attention": max(weights)}[training.recompute]  # of a layer, in the backward pass
-    kept = sum(tokens * model.hidden_size * width if training.recompute is True else layer + (0 if training.recompute else count)
+    of_layers = sum(tokens * model.hidden_size * width if training.recompute is True else layer + (0 if training.recompute else count)
                for count in weights)
     predictions = length if config.options.get("objective") == "next_token" else int(config.options.get("max_predictions_per_seq", 0))
     heads = rows * predictions * model.vocab_size * 2 * FLOAT32
-    return int(kept + again + heads)
+    return int(of_layers + again + heads)
 
 
 def missing_libraries() -> list[str]:

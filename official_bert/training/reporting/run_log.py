@@ -160,10 +160,10 @@ def _remove_unfinished_line(path: str) -> None:
         while end:
             start = max(0, end - 4096)
             file.seek(start)
-            if (found := file.read(end - start).rfind(b"\n")) >= 0:
+            if (line_end := file.read(end - start).rfind(b"\n")) >= 0:
                 break
             end = start
-        file.truncate(start + found + 1 if end else 0)
+        file.truncate(start + line_end + 1 if end else 0)
 
 
 def _duration(seconds: float) -> str:
