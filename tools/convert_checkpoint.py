@@ -33,8 +33,9 @@ flags.DEFINE_string("output", None, "A new folder.", required=True)
 flags.DEFINE_string("bert_config_file", "", "bert_config.json, if it is not beside --input.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if it is not beside --input.")
 flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased; by default detected from the files or the entries.")
-flags.DEFINE_enum("head", "", ["", "classifier", "choice", "tagger"],
-                  "The kind of the output layer of --input, if its format does not tell (tf1: classifier).")
+flags.DEFINE_enum("head", "", ["", "classifier", "choice", "tagger", "pretraining"],
+                  "The kind of the output layer of --input, if its format does not tell (tf1: classifier); pretraining: of the two models "
+                  "of an ELECTRA in TF 1, the generator.")
 flags.DEFINE_enum("hidden_act", "", ["", "gelu", "gelu_erf"],
                   "Overrides the files: Google's models were trained with gelu, but Hugging Face's copies say gelu_erf.")
 flags.DEFINE_list("labels", [], "Names of the classes of --input, in the order of its outputs, instead of those in its files.")
@@ -65,7 +66,7 @@ def read_source(formats, stored_models, settings: Settings, expected: str):
     name = "ours" if name == "keras" else name
     if expected not in ("", name):
         raise ValueError(f"--input={settings.input}: expected the format {expected}, got {name}")
-    model = leave_out(formats.read(settings.input), settings.leave_out)
+    model = leave_out(formats.read(settings.input, settings.head), settings.leave_out)
     if settings.bert_config_file or settings.hidden_act:
         model = dataclasses.replace(model, notes=[note for note in model.notes if "gelu" not in note])  # how the files' own was taken
     if settings.bert_config_file:
@@ -76,7 +77,9 @@ def read_source(formats, stored_models, settings: Settings, expected: str):
     if settings.hidden_act:
         model = dataclasses.replace(model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=settings.hidden_act))
     model = casing.with_vocabulary(model, settings.vocab_file)
-    if settings.head:
+    if settings.head == "pretraining" and model.head != "pretraining":
+        raise ValueError(f"--head=pretraining: expected an ELECTRA of TF 1, or a model with the masked-LM head, got {model.origin}")
+    if settings.head in ("classifier", "choice", "tagger"):
         model = formats.as_head(model, settings.head)
     if settings.labels:
         model = with_labels(model, settings.labels)

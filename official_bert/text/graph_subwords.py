@@ -178,8 +178,8 @@ class GraphSubwords(tf.Module, abc.ABC):
         space = _one_of(codes, self._spaces)
         # White space runs from the last other character before, to the next behind.
         place = tf.range(count)
-        behind_other = _running_maximum(tf.where(space, 0, place + 1))
-        next_other = count - tf.reverse(_running_maximum(tf.reverse(tf.where(space, 0, count - place), [0])), [0])
+        behind_other = running_maximum(tf.where(space, 0, place + 1))
+        next_other = count - tf.reverse(running_maximum(tf.reverse(tf.where(space, 0, count - place), [0])), [0])
         behind_other, next_other = (tf.concat([values, [0]], 0) for values in (behind_other, next_other))
         stripped_end = tf.where(flag >= 2, tf.minimum(tf.gather(tf.concat([next_other[:count], [count]], 0), end),
                                                       tf.gather(row_starts, row + 1)), end)
@@ -208,7 +208,7 @@ def _quoted(text: str) -> str:
     return "".join(f"\\x{{{ord(char):x}}}" for char in text)
 
 
-def _running_maximum(values: tf.Tensor) -> tf.Tensor:
+def running_maximum(values: tf.Tensor) -> tf.Tensor:
     """Returns the largest of the values [N] up to each; they are 0 or their place + 1."""
     new = values > 0
     kept = tf.concat([[0], tf.boolean_mask(values, new)], 0)
@@ -218,8 +218,8 @@ def _running_maximum(values: tf.Tensor) -> tf.Tensor:
 def _trimmed(space: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns spans without the spaces at their ends; a span of spaces alone is empty, at its end."""
     count, place = tf.size(space), tf.range(tf.size(space))
-    next_other = count - tf.reverse(_running_maximum(tf.reverse(tf.where(space, 0, count - place), [0])), [0])
-    behind_other = tf.concat([[0], _running_maximum(tf.where(space, 0, place + 1))], 0)
+    next_other = count - tf.reverse(running_maximum(tf.reverse(tf.where(space, 0, count - place), [0])), [0])
+    behind_other = tf.concat([[0], running_maximum(tf.where(space, 0, place + 1))], 0)
     first = tf.minimum(tf.gather(tf.concat([next_other, [count]], 0), starts), ends)
     return first, tf.maximum(tf.gather(behind_other, ends), first)
 

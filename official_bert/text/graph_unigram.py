@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from official_bert.text.graph_subwords import GraphSubwords, Tokens
+from official_bert.text.graph_subwords import GraphSubwords, Tokens, running_maximum
 from official_bert.text.subwords import model_proto
 from official_bert.text.subwords.host import WORD_START, LibraryTokenizer, SentencePieceTokenizer
 from official_bert.text.subwords.library_models import model_of
@@ -41,10 +41,21 @@ class GraphUnigram(GraphSubwords):
         text_start = tf.gather(before, words.row_splits[:-1])                              # every text has a word, which may be empty
         word_start = before - tf.repeat(text_start, words.row_lengths())
         starts, ends = (tf.cast(part.values, tf.int32) + tf.gather(word_start, pieces.value_rowids()) for part in (starts, ends))
+        starts = _with_words_of_no_piece(starts, pieces, word_start, words.row_starts())
         row_splits = tf.gather(pieces.row_splits, words.row_splits)
         row = tf.repeat(tf.range(tf.size(text)), row_splits[1:] - row_splits[:-1])
         starts, ends = (_characters(text, part, row) for part in (starts, ends))
         return Tokens(tf.gather(self._ids, pieces.values), starts, ends, row_splits)
+
+
+def _with_words_of_no_piece(starts: tf.Tensor, pieces: tf.RaggedTensor, word_start: tf.Tensor, text_starts: tf.Tensor) -> tf.Tensor:
+    """Lets the first piece behind words without any, such as a lone accent for ALBERT, begin with them, as in the library."""
+    has_pieces = pieces.row_lengths() > 0                                                  # [W]
+    place = tf.range(tf.size(word_start))
+    begins = tf.tensor_scatter_nd_update(tf.concat([[True], has_pieces[:-1]], 0), text_starts[:, None], tf.ones_like(text_starts, tf.bool))
+    run_start = tf.gather(word_start, running_maximum(tf.where(begins, place + 1, 0)) - 1)
+    first = tf.boolean_mask(pieces.row_starts(), has_pieces)
+    return tf.tensor_scatter_nd_update(starts, first[:, None], tf.boolean_mask(run_start, has_pieces))
 
 
 def _rounded(content: bytes, where: str) -> bytes:

@@ -52,7 +52,7 @@ class Misfit:
 class Format(Protocol):
     """The functions of the module of a format that can be written."""
 
-    def read(self, path: str) -> StoredModel:
+    def read(self, path: str, *more: Head) -> StoredModel:
         """The model at a path."""
 
     def write(self, model: StoredModel, folder: str) -> list[str]:
@@ -140,14 +140,14 @@ def _format_of_checkpoint(prefix: str) -> str:
     return "tf1"
 
 
-def read(path: str) -> StoredModel:
-    """Reads the model at a path, of any format.
+def read(path: str, head: Head = "") -> StoredModel:
+    """Reads the model at a path, of any format; `head` says which one of a checkpoint of several (ELECTRA's in TF 1).
 
     Raises ValueError for no model, another architecture, damaged files, and weights that are not numbers.
     """
     name, where = find_format(path)
     try:
-        model = ours.read_keras(where) if name == "keras" else module_of(name).read(where)
+        model = ours.read_keras(where) if name == "keras" else module_of(name).read(where, *((head,) if name == "tf1" else ()))
     except (tf.errors.OpError, IndexError) as error:
         raise ValueError(f"{where}: damaged checkpoint: {str(error).splitlines()[0]}") from None
     if not model.weights:
@@ -180,7 +180,8 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
 
     Raises ValueError for a folder that exists already, or a model that the format cannot hold.
     """
-    if model.tokenizer and name not in ("ours", "hugging_face"):
+    of_albert = name == "tf1" and "spiece.model" in model.tokenizer and model.config is not None and model.config.layer_groups
+    if model.tokenizer and name not in ("ours", "hugging_face") and not of_albert:
         raise ValueError(f"--to={name}: holds a list of WordPieces alone, and {model.origin} has another tokenizer; "
                          "expected ours or hugging_face")
     with written_folder(folder) as temporary:

@@ -70,3 +70,17 @@ def in_our_shape(name: str, weight: np.ndarray, num_heads: int) -> np.ndarray:
     if name.endswith("/attention/output/kernel"):
         return weight.reshape(num_heads, -1, weight.shape[-1])
     return weight
+
+
+def googles_encoder(prefix: str) -> list[tuple[str, str]]:
+    """Makes the rows of embeddings and layers under the names of BERT's variables of 2018, behind a prefix such as `bert/`."""
+    layer = prefix + "encoder/layer_{i}/"
+    return [*rows("embeddings/", f"{prefix}embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
+            *rows("embeddings/LayerNorm/", f"{prefix}embeddings/LayerNorm/", NORM),
+            *(row for name in ("query", "key", "value")
+              for row in rows(f"layer_{{i}}/attention/{name}/", f"{layer}attention/self/{name}/", DENSE)),
+            *rows("layer_{i}/attention/output/", f"{layer}attention/output/dense/", DENSE),
+            *rows("layer_{i}/attention_LayerNorm/", f"{layer}attention/output/LayerNorm/", NORM),
+            *rows("layer_{i}/intermediate/", f"{layer}intermediate/dense/", DENSE),
+            *rows("layer_{i}/output/", f"{layer}output/dense/", DENSE),
+            *rows("layer_{i}/output_LayerNorm/", f"{layer}output/LayerNorm/", NORM)]

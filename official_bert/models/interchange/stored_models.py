@@ -169,6 +169,11 @@ def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) 
         raise ValueError(f"{what} computes BERT alone, the model has {', '.join(parts)}: only --to=ours or --to=hugging_face can hold it")
     if not config.type_vocab_size:
         raise ValueError(f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it")
+    refuse_acts(config, what, hidden_acts)
+
+
+def refuse_acts(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
+    """Raises ValueError for an activation or an epsilon that another implementation lacks."""
     if config.hidden_act not in hidden_acts:
         raise ValueError(f"{what} has no hidden_act {config.hidden_act!r} (only {', '.join(hidden_acts)}); --hidden_act says "
                          "that the file's origin is mistaken, as for Google's models in Hugging Face's form")

@@ -18,9 +18,10 @@ WORDS = (*dense("masked_lm/transform/", "predictions.dense."), *rows("masked_lm/
 
 
 def layers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group."""
-    if values["num_hidden_groups"] == 0:
-        raise ValueError("num_hidden_groups: expected at least 1, got 0")
+    """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group or a product behind the tables."""
+    for key in ("num_hidden_groups", "embedding_size"):
+        if values[key] == 0:
+            raise ValueError(f"{key}: expected at least 1, got {values[key]}")
     return {"num_hidden_layers": values["num_hidden_layers"] * values["inner_group_num"]}
 
 
@@ -89,7 +90,19 @@ def tf1_layer(name: str, config: ModelConfig) -> str:
                   lambda match: f"group_{int(match[1]) * config.layers_in_group + int(match[2])}/inner_group_0/", name)
 
 
+def tf1_name(name: str, config: ModelConfig) -> str:
+    """The reverse of `tf1_layer`."""
+    return re.sub(r"group_(\d+)/inner_group_0/", lambda match: "group_{}/inner_group_{}/".format(
+        *divmod(int(match[1]), config.layers_in_group)), name)
+
+
 def tf1_config(values: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Translates an `albert_config.json`, whose gelu is the tanh form, to the keys of ModelConfig."""
     act = values.get("hidden_act")
     return ALBERT.read_config({**values, "hidden_act": "gelu_new" if act == "gelu" else act}, path)
+
+
+def tf1_values(config: ModelConfig) -> dict[str, Any]:
+    """The reverse of `tf1_config`."""
+    values = ALBERT.write_config(config)
+    return {key: value for key, value in values.items() if key != "layer_norm_eps"} | {"hidden_act": config.hidden_act}

@@ -83,10 +83,11 @@ DEBERTA = Member(
     tied=tied("deberta."),
     keys=USUAL_KEYS | {"position_buckets": "position_buckets", "pooler_act": "pooler_hidden_act", "convolution_act": "conv_act"},
     fields=distances, values=their_distances,
-    switches={"relative_attention": (True,), "position_biased_input": (False,), "norm_rel_ebd": ("layer_norm",),
-              "attention_head_size": (None,)},
-    used=("pos_att_type", "share_att_key", "conv_kernel_size", "conv_groups"), unpack=usual_names,
+    switches={"relative_attention": (True,), "position_biased_input": (False,), "norm_rel_ebd": ("layer_norm",)},
+    used=("pos_att_type", "share_att_key", "conv_kernel_size", "conv_groups", "max_relative_positions", "pooler_hidden_size"),
+    unpack=usual_names,
     defaults={"vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144,
-              "type_vocab_size": 0, "layer_norm_eps": 1e-7, "relative_attention": False, "max_relative_positions": -1,
-              "position_biased_input": True, "pos_att_type": None, "position_buckets": -1, "pooler_hidden_act": "gelu",
-              "norm_rel_ebd": "none", "share_att_key": False, "conv_kernel_size": 0, "conv_groups": 1, "conv_act": "tanh"})
+              "max_position_embeddings": 512, "type_vocab_size": 0, "layer_norm_eps": 1e-7, "relative_attention": False,
+              "max_relative_positions": -1, "position_biased_input": True, "pos_att_type": None, "position_buckets": -1,
+              "pooler_hidden_act": "gelu", "norm_rel_ebd": "none", "share_att_key": False, "conv_kernel_size": 0, "conv_groups": 1,
+              "conv_act": "tanh"})

@@ -1,13 +1,14 @@
 """ELECTRA (Clark et al. 2020): the discriminator, whose head tells replaced tokens, and the generator, which has one for words."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.member import LINEAR, Form, Member, bert_layers, dense, output, tables
-from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, rows
+from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, googles_encoder, rows
 
 
 def narrow_tables(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,31 +38,48 @@ ELECTRA = Member(
     switches={"summary_type": ("first", None), "summary_use_proj": (True, None), "summary_activation": ("gelu", None)},
     defaults={"embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4})
 # Google's checkpoints (TF 1) hold both models, the generator under its own prefix, and no configuration.
-TF1_LAYER = "electra/encoder/layer_{i}/"
+OF_CONFIG = ("num_attention_heads", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 TF1_TABLE = NameTable([
-    *rows("embeddings/", "electra/embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
-    *rows("embeddings/LayerNorm/", "electra/embeddings/LayerNorm/", NORM),
-    *rows("embeddings/projection/", "electra/embeddings_project/", DENSE),
-    *(row for name in ("query", "key", "value")
-      for row in rows(f"layer_{{i}}/attention/{name}/", f"{TF1_LAYER}attention/self/{name}/", DENSE)),
-    *rows("layer_{i}/attention/output/", TF1_LAYER + "attention/output/dense/", DENSE),
-    *rows("layer_{i}/attention_LayerNorm/", TF1_LAYER + "attention/output/LayerNorm/", NORM),
-    *rows("layer_{i}/intermediate/", TF1_LAYER + "intermediate/dense/", DENSE),
-    *rows("layer_{i}/output/", TF1_LAYER + "output/dense/", DENSE),
-    *rows("layer_{i}/output_LayerNorm/", TF1_LAYER + "output/LayerNorm/", NORM),
+    *googles_encoder("electra/"), *rows("embeddings/projection/", "electra/embeddings_project/", DENSE),
+    *rows("masked_lm/transform/", "generator_predictions/dense/", DENSE),
+    *rows("masked_lm/LayerNorm/", "generator_predictions/LayerNorm/", NORM),
+    ("masked_lm/output_bias", "generator_predictions/output_bias"),
     *rows("replaced_transform/", "discriminator_predictions/dense/", DENSE),
     *rows("replaced/", "discriminator_predictions/dense_one/", OUTPUT, DENSE)])  # dense_1 there: numbers are those of layers in a table
 TF1_GENERATOR = ("generator/", "generator_predictions/")
 
 
-def tf1_sizes(weights: Mapping[str, np.ndarray], where: str) -> ModelConfig:
-    """Takes the sizes from the weights; a head has 64 numbers, as in Google's code."""
+def tf1_generator(names: Iterable[str]) -> list[str]:
+    """Returns the variables of the generator, which shares the discriminator's tables of embeddings unless it has its own."""
+    own = [name for name in names if name.startswith(TF1_GENERATOR)]
+    shared = () if any(name.startswith("generator/embeddings/") for name in own) else names
+    return own + [name for name in shared if name.startswith("electra/embeddings/")]
+
+
+def tf1_row(name: str) -> str:
+    """A variable's name in the table, which has one model and no number but those of layers."""
+    return re.sub("^generator/", "electra/", name.replace("/dense_1/", "/dense_one/"))
+
+
+def tf1_name(name: str, generator: bool) -> str:
+    """The reverse of `tf1_row`."""
+    name = name.replace("/dense_one/", "/dense_1/")
+    return re.sub("^electra/(?!embeddings/)", "generator/", name) if generator else name
+
+
+def tf1_sizes(weights: Mapping[str, np.ndarray], given: ModelConfig | None, where: str) -> ModelConfig:
+    """Takes the sizes from the weights, and the rest from a configuration beside them if it is of this width.
+
+    Otherwise a head has 64 numbers, as in Google's code. Raises ValueError for weights that are missing.
+    """
     needed = ("embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
               "layer_0/attention/query/kernel", "layer_0/intermediate/kernel")
     if missing := [TF1_TABLE.theirs(name) for name in needed if name not in weights]:
         raise ValueError(f"{where}: missing: {', '.join(map(str, missing))}")
     words, positions, segments, query, inner = (weights[name].shape for name in needed)
+    told = {key: getattr(given, key) for key in OF_CONFIG} if given is not None and given.hidden_size == query[0] else \
+        {"num_attention_heads": max(1, query[0] // 64)}
     return ModelConfig(vocab_size=words[0], hidden_size=query[0], embedding_size=0 if words[1] == query[0] else words[1],
                        num_hidden_layers=len({name.partition("/")[0] for name in weights if name.startswith("layer_")}),
-                       num_attention_heads=max(1, query[0] // 64), intermediate_size=inner[1], max_position_embeddings=positions[0],
-                       type_vocab_size=segments[0], hidden_act="gelu_erf", pooler_act="gelu_erf", masked_lm_act="gelu_erf")
+                       intermediate_size=inner[1], max_position_embeddings=positions[0],
+                       type_vocab_size=segments[0], hidden_act="gelu_erf", pooler_act="gelu_erf", masked_lm_act="gelu_erf", **told)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.model_config import ModelConfig
+from official_bert.models.interchange.members import known_keys
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
 from official_bert.models.interchange.stored_models import HEAD_PREFIXES, Head
 
@@ -21,18 +22,6 @@ SIZES = {name: name for name in ("vocab_size", "hidden_size", "num_hidden_layers
                                  "max_position_embeddings", "type_vocab_size", "initializer_range")}
 USUAL_KEYS = SIZES | {name: name for name in ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")} | {
     "layer_norm_epsilon": "layer_norm_eps"}
-# Switches that change the computation of every member, with the values that are computed.
-SWITCHES: Mapping[str, tuple] = {
-    "position_embedding_type": ("absolute", None), "is_decoder": (False, None), "add_cross_attention": (False, None),
-    "pruned_heads": ({}, None), "quantization_config": (None,)}
-# Keys that change the computation of some members. To a member that has no use for one, only these values say the same as its absence.
-OF_OTHERS = (
-    "num_hidden_groups", "inner_group_num", "use_task_id", "relative_attention", "relative_attention_num_buckets", "position_buckets",
-    "pos_att_type", "share_att_key", "norm_rel_ebd", "conv_kernel_size", "rope_parameters", "rope_scaling", "rope_theta",
-    "global_rope_theta", "local_rope_theta", "layer_types", "local_attention", "global_attn_every_n_layers", "sliding_window",
-    "attention_window", "attention_type", "rescale_embeddings", "trigram_input", "intra_bottleneck_size", "use_bottleneck",
-    "num_feedforward_networks", "normalization_type", "is_encoder_decoder", "embedding_size", "norm_bias", "mlp_bias", "attention_bias")
-NEUTRAL: tuple[Any, ...] = (None, False, 0, -1, "", "none", [], {})
 
 
 def bert_layers(ours: str, theirs: str) -> list[tuple[str, str]]:
@@ -141,24 +130,28 @@ class Member:
     def read_config(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
         """Translates a `config.json` to the keys of ModelConfig. Raises ValueError for what is not computed here."""
         values = {**self.defaults, **values}
-        for key, usual in {**SWITCHES, **self.switches}.items():
-            if values.get(key) not in usual:
-                raise ValueError(f"{path}: {key}: {values[key]!r} is not computed here; expected {usual[0]!r}")
-        for key in set(OF_OTHERS) - {*self.keys.values(), *self.switches, *self.used}:
-            if values.get(key) not in NEUTRAL and not (key == "embedding_size" and values[key] == values.get("hidden_size")):
-                raise ValueError(f"{path}: {key}: {values[key]!r} is not computed here in a model of this type; expected none")
-        fields = {ours: values[theirs] for ours, theirs in self.keys.items() if theirs in values}
-        for ours in ACT_FIELDS:
-            if ours in self.keys and not (isinstance(act := fields.get(ours, "gelu"), str) and act in ACTS):
-                raise ValueError(f"{path}: {self.keys[ours]}: expected one of {sorted(ACTS)}, got {act!r}")
-            if ours in self.keys:
-                fields[ours] = ACTS[fields.get(ours, "gelu")]
         try:
+            known_keys.check(values, self.switches, self._read)
+            fields = {ours: values[theirs] for ours, theirs in self.keys.items() if theirs in values}
+            for ours in ACT_FIELDS:
+                if ours in self.keys and not (isinstance(act := fields.get(ours, "gelu"), str) and act in ACTS):
+                    raise ValueError(f"{self.keys[ours]}: expected one of {sorted(ACTS)}, got {act!r}")
+                if ours in self.keys:
+                    fields[ours] = ACTS[fields.get(ours, "gelu")]
             return {**fields, **self.fixed, **self.fields(values)}
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # a text for a number, and the like
             raise ValueError(f"{path}: expected the values of a configuration of {self.title}: {error}") from None
+
+    def remarks(self, values: Mapping[str, Any]) -> list[str]:
+        """Returns remarks on the keys of a `config.json` that are passed over."""
+        return known_keys.remarks(values, self._read)
+
+    @property
+    def _read(self) -> frozenset[str]:
+        """Their keys that the table reads."""
+        return frozenset((*self.keys.values(), *self.switches, *self.used))
 
     def write_config(self, config: ModelConfig) -> dict[str, Any]:
         """Translates a configuration to the keys of `config.json`."""

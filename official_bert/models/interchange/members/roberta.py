@@ -41,5 +41,5 @@ def padding(config: ModelConfig) -> dict[str, Any]:
 ROBERTA = Member(
     stems={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}, prefix="roberta.",
     encoder=(*tables("roberta."), *bert_layers("layer_{i}/", "roberta.encoder.layer.{i}.")), forms=forms("roberta."),
-    tied=tied("roberta."), fixed={"masked_lm_act": "gelu_erf"}, fields=first_position, values=padding,
+    tied=tied("roberta."), fixed={"masked_lm_act": "gelu_erf"}, fields=first_position, values=padding, used=("pad_token_id",),
     defaults={"pad_token_id": 1, "layer_norm_eps": 1e-12})

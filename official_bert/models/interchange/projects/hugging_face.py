@@ -28,6 +28,7 @@ WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
 OTHER_CLASSES = ("LMHeadModel", "ForCausalLM", "GenerationEncoder", "GenerationDecoder")  # endings of names; not computed here
 KINDS: Mapping[str, Kind] = {"single_label_classification": "classifier", "multi_label_classification": "multi_label",
                              "regression": "regression"}
+WEIGHT_TYPES = ("float32", "float16", "bfloat16", "float64")
 USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # positions 0, 1, 2, ... and segment 0, in some versions
 
 
@@ -54,12 +55,14 @@ def read(folder: str) -> StoredModel:
         form = next(form for form in member.forms.values() if form.head == head)
     table, head = member.table(form), form.head
     known, unknown = table.all_ours(name for name in named if name not in unusable)
+    _refuse_quantised({theirs: named[theirs] for theirs in known.values()}, folder)
     weights = {ours: (named[theirs].T if ours.endswith("/kernel") else named[theirs]).astype(np.float32, copy=False)
                for ours, theirs in known.items()}
     narrow = {str(named[theirs].dtype) for theirs in known.values()} - {"float32"}
     notes = [f"{' and '.join(sorted(narrow))} weights were made float32"] if narrow else []
     if config.hidden_act == "gelu_erf":
         notes.append("hidden_act gelu is Hugging Face's, the erf form: gelu_erf here")
+    notes += member.remarks(values)
     vocab, pooling = tokenizers.read_vocab(folder), "" if head else sentence_transformers.read_pooling(folder)
     warnings = [*sentence_transformers.remarks(pooling), *tokenizers.remarks(folder, vocab)]
     if own_class:
@@ -73,6 +76,14 @@ def read(folder: str) -> StoredModel:
                        do_lower_case=tokenizers.read_do_lower_case(folder),
                        labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
                        kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "")
+
+
+def _refuse_quantised(tensors: Mapping[str, np.ndarray], folder: str) -> None:
+    """Raises ValueError for weights in integers or in 8 bits, which mean nothing without their scales."""
+    for name, tensor in tensors.items():
+        if tensor.dtype.name not in WEIGHT_TYPES:
+            raise ValueError(f"{folder}: {name}: {tensor.dtype.name}: quantised weights are not computed here; expected one of "
+                             f"{', '.join(WEIGHT_TYPES)}")
 
 
 def _read_labels(values: Mapping[str, Any], path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checkpoints of the 2018 code (TF 1), read and written, and those of ALBERT and ELECTRA, read.
+"""Checkpoints of the 2018 code (TF 1), and those of ALBERT and ELECTRA, read and written.
 
 Attention kernels are matrices there and [D,N,H] here: the same numbers in the same order.
 """
@@ -7,6 +7,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,23 +16,13 @@ from official_bert.config import build
 from official_bert.model_config import OF_2018, ModelConfig
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.members import albert, electra
-from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, rows
-from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, googles_encoder, rows
+from official_bert.models.interchange.stored_models import Head, StoredModel
+from official_bert.text.subwords import tokenizer_files
 
 NAME = "TF 1 checkpoint"
-LAYER = "bert/encoder/layer_{i}/"
 TABLE = NameTable([
-    *rows("embeddings/", "bert/embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
-    *rows("embeddings/LayerNorm/", "bert/embeddings/LayerNorm/", NORM),
-    *rows("layer_{i}/attention/query/", LAYER + "attention/self/query/", DENSE),
-    *rows("layer_{i}/attention/key/", LAYER + "attention/self/key/", DENSE),
-    *rows("layer_{i}/attention/value/", LAYER + "attention/self/value/", DENSE),
-    *rows("layer_{i}/attention/output/", LAYER + "attention/output/dense/", DENSE),
-    *rows("layer_{i}/attention_LayerNorm/", LAYER + "attention/output/LayerNorm/", NORM),
-    *rows("layer_{i}/intermediate/", LAYER + "intermediate/dense/", DENSE),
-    *rows("layer_{i}/output/", LAYER + "output/dense/", DENSE),
-    *rows("layer_{i}/output_LayerNorm/", LAYER + "output/LayerNorm/", NORM),
-    *rows("pooler/", "bert/pooler/dense/", DENSE),
+    *googles_encoder("bert/"), *rows("pooler/", "bert/pooler/dense/", DENSE),
     *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
     *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM),
     *rows("masked_lm/output_bias", "cls/predictions/output_bias"),
@@ -40,6 +31,7 @@ TABLE = NameTable([
     *rows("tagger/", "", OUTPUT),  # as in the taggers that were made from run_classifier.py; read back as a classifier
     *rows("span/", "cls/squad/", OUTPUT),
 ])
+ACTS = ("gelu", "relu", "tanh", "linear")
 # Variables of a training run: moments of Adam and LAMB under their 2018 and Keras names, counters.
 NO_WEIGHTS = re.compile(r"(.*/)?((adam|lamb)_[mv]|Adam(_1)?|global_step|beta[12]_power)")
 
@@ -52,8 +44,8 @@ def usual_name(name: str) -> str:
     return re.sub(r"/layer_normalization(_\d+)?/", "/LayerNorm/", name)
 
 
-def read(prefix: str) -> StoredModel:
-    """Reads the model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it.
+def read(prefix: str, head: Head = "") -> StoredModel:
+    """Reads the model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it; of ELECTRA's two, that with `head`.
 
     Raises ValueError if two variables claim one name, the files beside it are damaged, or name and vocabulary of the folder say another
     casing.
@@ -62,8 +54,8 @@ def read(prefix: str) -> StoredModel:
     names = [name for name in sorted(reader.get_variable_to_shape_map()) if not NO_WEIGHTS.fullmatch(name)]
     if any("/transformer/group_" in name for name in names):
         return _read_albert(prefix, reader, names)
-    if any(name.startswith("electra/") for name in names):
-        return _read_electra(prefix, reader, names)
+    if any(name.startswith(("electra/", *electra.TF1_GENERATOR)) for name in names):
+        return _read_electra(prefix, reader, names, head == "pretraining")
     weights, unknown = _weights_of(prefix, reader, names, TABLE)
     vocab = stored_models.read_vocab(folder)
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=stored_models.read_config(folder), unknown=unknown,
@@ -94,43 +86,86 @@ def _read_albert(prefix: str, reader, names: Sequence[str]) -> StoredModel:
                          "the weights")
     config = build(ModelConfig, albert.tf1_config(stored_models.read_mapping(path), path), path)
     weights, unknown = _weights_of(prefix, reader, names, albert.TF1_TABLE, lambda name: albert.tf1_layer(name, config))
+    model = next((name for name in sorted(os.listdir(folder)) if name.endswith(".model")), "")
+    tokenizer = tokenizer_files.read(os.path.join(folder, model)) | {tokenizer_files.CLASS_FILE: b"AlbertTokenizer"} if model else {}
     return StoredModel(origin=f"{NAME} {prefix} (ALBERT)", weights=weights, table=albert.TF1_TABLE, config=config, unknown=unknown,
+                       tokenizer=tokenizer, do_lower_case=True if model else None,
                        model_type="albert", head=stored_models.head_of(weights, prefix),
                        sentence_task=albert.ALBERT.sentence_task if "next_sentence/output_bias" in weights else "")
 
 
-def _read_electra(prefix: str, reader, names: Sequence[str]) -> StoredModel:
-    """Reads the discriminator of an ELECTRA. Sizes are those of the weights, heads those of a `bert_config.json`, if there is one."""
-    generator = [name for name in names if name.startswith(electra.TF1_GENERATOR)]
-    weights, unknown = _weights_of(prefix, reader, [name for name in names if name not in generator], electra.TF1_TABLE,
-                                   lambda name: name.replace("/dense_1/", "/dense_one/"))
+def _read_electra(prefix: str, reader, names: Sequence[str], wants_generator: bool) -> StoredModel:
+    """Reads the discriminator of an ELECTRA, or the generator: if it is wanted, or alone.
+
+    Sizes are those of the weights; a `bert_config.json` beside it tells heads and dropout of the model of its width.
+    """
+    generator, folder = electra.tf1_generator(names), os.path.dirname(prefix)
+    both = any(name.startswith(electra.TF1_GENERATOR) for name in generator)
+    is_generator = wants_generator or not any(name.startswith("electra/encoder/") for name in names)
+    if is_generator and not both:
+        raise ValueError(f"{prefix}: expected the variables of a generator ({', '.join(electra.TF1_GENERATOR)}), got none")
+    own = generator if is_generator else [name for name in names if not name.startswith(electra.TF1_GENERATOR)]
+    weights, unknown = _weights_of(prefix, reader, own, electra.TF1_TABLE, electra.tf1_row)
     if "replaced/output_weights" in weights:
         weights["replaced/output_weights"] = weights["replaced/output_weights"].T  # a kernel there
-    config, folder = electra.tf1_sizes(weights, prefix), os.path.dirname(prefix)
-    if (given := stored_models.read_config(folder)) is not None:
-        config = dataclasses.replace(config, num_attention_heads=given.num_attention_heads)
-    vocab = stored_models.read_vocab(folder)
-    notes = ["attention heads are taken to have 64 numbers each"] if given is None else []
+    config = electra.tf1_sizes(weights, given := stored_models.read_config(folder), prefix)
+    vocab, notes = stored_models.read_vocab(folder), []
+    if given is None or given.hidden_size != config.hidden_size:
+        notes.append("attention heads are taken to have 64 numbers each")
+    if both and not is_generator:
+        notes.append("the generator beside it is not read; convert_checkpoint --head=pretraining reads it")
     return StoredModel(origin=f"{NAME} {prefix} (ELECTRA)", weights=weights, table=electra.TF1_TABLE, config=config, unknown=unknown,
                        model_type="electra", head=stored_models.head_of(weights, prefix), vocab=vocab,
-                       do_lower_case=casing.of_folder(prefix, vocab),
-                       notes=[*notes, *(["the generator beside it is not read"] if generator else [])])
+                       do_lower_case=casing.of_folder(prefix, vocab), notes=notes)
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes `bert_model.ckpt`, `bert_config.json`, `vocab.txt` as the 2018 scripts read them; leaves nothing out.
+    """Writes `bert_model.ckpt`, `bert_config.json` (`albert_config.json`), `vocab.txt` (`spiece.model`) as the authors' scripts read them.
 
-    Raises ValueError for a model that the 2018 code cannot compute.
+    Returns our names of the weights that have no place there: a pooler that an ELECTRA does not have. Raises ValueError for a model that
+    their code cannot compute.
     """
     config = stored_models.require_config(stored)
     stored_models.refuse_architecture(config, "the 2018 code")
-    stored_models.refuse_numerics(config, "the 2018 code", ("gelu", "relu", "tanh", "linear"))
-    named = {theirs: as_matrix(ours, stored.weights[ours])
-             for ours, theirs in TABLE.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
-    write_checkpoint(named, folder)
-    stored_models.write_mapping({key: getattr(config, key) for key in OF_2018}, os.path.join(folder, stored_models.BERT_CONFIG_FILE))
-    stored_models.write_vocab(stored, folder)
+    if not albert.ALBERT.differences(config):
+        return _write_albert(stored, config, folder)
+    if not electra.ELECTRA.differences(config):
+        return _write_electra(stored, config, folder)
+    stored_models.refuse_numerics(config, "the 2018 code", ACTS)
+    _write_files(stored, TABLE, {key: getattr(config, key) for key in OF_2018}, folder)
     return []
+
+
+def _write_albert(stored: StoredModel, config: ModelConfig, folder: str) -> list[str]:
+    stored_models.refuse_acts(config, "Google's ALBERT", ACTS)
+    _write_files(stored, albert.TF1_TABLE, albert.tf1_values(config), folder, "albert_config.json",
+                 lambda name: albert.tf1_name(name, config))
+    return []
+
+
+def _write_electra(stored: StoredModel, config: ModelConfig, folder: str) -> list[str]:
+    stored_models.refuse_acts(config, "Google's ELECTRA", ("gelu_erf",))
+    left_out = [name for name in stored.weights if name.startswith("pooler/") and stored.head in ("", "pretraining", "replaced")]
+    weights = {name: weight.T if name == "replaced/output_weights" else weight for name, weight in stored.weights.items()
+               if name not in left_out}
+    values = {key: getattr(config, key) for key in OF_2018} | {"hidden_act": "gelu", "embedding_size": config.table_width}
+    _write_files(dataclasses.replace(stored, weights=weights), electra.TF1_TABLE, values, folder,
+                 rename=lambda name: electra.tf1_name(name, stored.head == "pretraining"))
+    return left_out
+
+
+def _write_files(stored: StoredModel, table: NameTable, values: Mapping[str, Any], folder: str,
+                 config_file: str = stored_models.BERT_CONFIG_FILE, rename: Callable[[str], str] = str) -> None:
+    """Writes the weights under the names of a table, the configuration and the tokenizer."""
+    named = {rename(theirs): as_matrix(ours, stored.weights[ours])
+             for ours, theirs in table.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
+    write_checkpoint(named, folder)
+    stored_models.write_mapping(values, os.path.join(folder, config_file))
+    if stored.tokenizer:
+        with open(os.path.join(folder, "spiece.model"), "wb") as file:
+            file.write(stored.tokenizer["spiece.model"])
+    else:
+        stored_models.write_vocab(stored, folder)
 
 
 def write_checkpoint(named: Mapping[str, np.ndarray], folder: str) -> None:

@@ -2,13 +2,18 @@
 
     .venv-torch/bin/python tests/models/interchange/members/run_family.py make FOLDER CLASSES.json
     .venv-torch/bin/python tests/models/interchange/members/run_family.py compare FOLDER
+    .venv-torch/bin/python tests/models/interchange/members/run_family.py keys MODELS.json
 
 `make` writes FOLDER/NUMBER/{config.json, model.safetensors, expected.npz}; `compare` reads FOLDER/NUMBER/written and prints the largest
-difference from expected.npz, relative to each tensor's largest magnitude.
+difference from expected.npz, relative to each tensor's largest magnitude. `keys` prints, for each class of MODELS.json, [class, arguments
+of its configuration, keys that should change nothing]: its keys with their defaults, those that its code reads, and the keys of the list
+that change an output.
 """
 
+import inspect
 import json
 import pathlib
+import re
 import sys
 
 import numpy as np
@@ -69,5 +74,36 @@ def compare(folder):
         print(json.dumps([place.name, config["architectures"][0], most]))
 
 
+def other(key, value):
+    """Returns another value of a key."""
+    if value is None or key.endswith("_id"):
+        return 3 + (value == 3) if key.endswith("_id") else 0.5
+    if isinstance(value, bool):
+        return not value
+    return "another" if isinstance(value, str) else value + 1 if isinstance(value, int) else 0.5
+
+
+def keys(models):
+    """Prints what the configuration of each class has, what its code reads, and which keys of a list change an output."""
+    ids = torch.tensor([[5, 7, 9, 1, 0, 8], [3, 4, 4, 6, 0, 0]])
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    for name, arguments, passed_over in json.loads(pathlib.Path(models).read_text()):
+        kind = getattr(transformers, name)
+        defaults = kind.config_class().to_dict()
+        code = inspect.getsource(inspect.getmodule(kind))
+        read = {key for key in re.findall(r"config\.([a-z]\w+)", code) if key in defaults}
+        read |= set(re.findall(r"getattr\((?:self\.)?config, \"(\w+)", code))
+        model, changing = kind._from_config(kind.config_class(**arguments), attn_implementation="eager").eval(), []
+        with torch.no_grad():
+            wanted = model(input_ids=ids, attention_mask=mask)[0]
+            for key in sorted(set(passed_over) & (set(defaults) | read)):
+                config = kind.config_class(**(arguments | {key: other(key, arguments.get(key, defaults.get(key)))}))
+                changed = kind._from_config(config, attn_implementation="eager").eval()
+                changed.load_state_dict(model.state_dict())
+                if not torch.allclose(changed(input_ids=ids, attention_mask=mask)[0], wanted, rtol=0, atol=1e-6):
+                    changing.append(key)
+        print(json.dumps([name, defaults, sorted(read), changing], default=str))
+
+
 if __name__ == "__main__":
-    {"make": make, "compare": compare}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "compare": compare, "keys": keys}[sys.argv[1]](*sys.argv[2:])

@@ -30,6 +30,7 @@ KINDS["deberta-v2"] = [SIZES | {
     "pos_att_type": ["c2p", "p2c"], "position_buckets": 6, "max_relative_positions": span, "type_vocab_size": 0, **more}
     for span, more in ((-1, {}), (20, {"conv_kernel_size": 5, "conv_act": "tanh", "share_att_key": False}))]
 KINDS["big_bird"] = [SIZES | {"attention_type": kind} for kind in ("original_full", "block_sparse")]
+needs_torch = pytest.mark.skipif(not os.path.exists(TORCH), reason="PyTorch and transformers are not there: make venv-torch")
 THEIR_OWN = ("DebertaV2ForPreTraining",)  # DeBERTa's authors have that class, transformers has none
 KINDS["modernbert"] = [SIZES | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
                                 "num_hidden_layers": 5, "local_attention": 10, "classifier_pooling": pooling, "layer_types": layer_types}
@@ -48,7 +49,7 @@ def run_torch(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists(TORCH), reason="PyTorch and transformers are not there: make venv-torch")
+@needs_torch
 def test_every_class_of_every_member_is_computed_and_written(tmp_path):
     wanted = [(name, arguments | {"num_labels": 2 if name.endswith(("Answering", "PreTraining")) else 3},
                model_type not in WITHOUT_SEGMENTS)
