@@ -12,14 +12,16 @@ from official_bert.text.graph_loading import load_graph
 ADDED = [("boat", {"single_word": True}), ("<ent>", {"lstrip": True, "rstrip": True}), ("new_word", {}), ("new_words", {})]
 
 
-def both(folder, kind, **config):
-    """The tokenizer on the host, and a function that gives its graph's tokens for a list of texts."""
+def both(folder, kind, traced=False, **config):
+    """The tokenizer on the host, and a function that gives its graph's tokens for a list of texts: op by op, or as one graph."""
     path = made_tokenizers.write(folder, kind, **config)
     host, graph = loading.load(path), load_graph(path)
-    run = tf.function(graph.tokenize_with_offsets, input_signature=[tf.TensorSpec([None], tf.string)])
+    run = graph.tokenize_with_offsets
+    if traced:  # which takes seconds
+        run = tf.function(run, input_signature=[tf.TensorSpec([None], tf.string)])
 
     def tokens(texts):
-        rows = zip(*(part.to_list() for part in run(texts)))
+        rows = zip(*(part.to_list() for part in run(tf.constant(texts, tf.string))))
         return [[(host.inv_vocab[index], start, end) for index, start, end in zip(*row)] for row in rows]
     return host, tokens, graph
 
@@ -36,13 +38,12 @@ def random_accents(count, seed=0):
     return ["".join(draw.choice(letters) for _ in range(draw.randint(0, 30))) for _ in range(count)]
 
 
-def slow_but(*fast):
-    return [kind if kind in fast else pytest.param(kind, marks=pytest.mark.slow) for kind in made_tokenizers.KINDS]
+TRACED = [pytest.param(kind, True, marks=[pytest.mark.slow] if kind != "xlm_roberta" else []) for kind in made_tokenizers.KINDS]
 
 
-@pytest.mark.parametrize("kind", slow_but("xlm_roberta", "roberta", "mpnet", "modernbert"))
-def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind):
-    host, tokens, graph = both(tmp_path, kind, **({"add_prefix_space": True} if kind == "roberta_files" else {}))
+@pytest.mark.parametrize(("kind", "traced"), [*((kind, False) for kind in made_tokenizers.KINDS), *TRACED])
+def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind, traced):
+    host, tokens, graph = both(tmp_path, kind, traced, **({"add_prefix_space": True} if kind == "roberta_files" else {}))
     texts = [*made_tokenizers.texts(), *random_texts(200), *(random_accents(100) if kind == "modernbert" else ()), ""]
     wanted = [host.tokenize_with_offsets(text) for text in texts]
     for text, row, expected in zip(texts, tokens(texts), wanted):
