@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-import official_bert
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.names import as_matrix
 from official_bert.models.interchange.projects import tf1
@@ -71,7 +70,6 @@ def test_an_albert_of_google(tmp_path):
         formats.read(str(tmp_path))
     values = json.loads((folder / "config.json").read_text()) | {"hidden_act": "gelu"}
     (tmp_path / "albert_config.json").write_text(json.dumps(values))
-    (tmp_path / "30k-clean.model").write_bytes(made_tokenizers.unigram_model(True))
     stored = formats.read(str(tmp_path))
     assert stored.sentence_task == "sop" and not stored.unknown
     expected, inputs = inputs_of(folder)
@@ -82,7 +80,9 @@ def test_an_albert_of_google(tmp_path):
         np.testing.assert_allclose(got[seen], wanted[seen], rtol=0, atol=1e-5 * np.abs(wanted).max())
     formats.write(stored, "hugging_face", str(tmp_path / "written"))
     assert formats.read(str(tmp_path / "written")).config == stored.config
-    assert official_bert.load_tokenizer(tmp_path / "written").do_lower_case
+    (tmp_path / "30k-clean.model").write_bytes(content := made_tokenizers.unigram_model(True))
+    stored = formats.read(str(tmp_path))
+    assert stored.do_lower_case and stored.tokenizer == {"spiece.model": content, "tokenizer_class.txt": b"AlbertTokenizer"}
     assert_written(stored, tmp_path / "again", variables_in(tmp_path))
     assert json.loads((tmp_path / "again" / "albert_config.json").read_text())["hidden_act"] == "gelu"
 
