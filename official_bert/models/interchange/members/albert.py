@@ -18,7 +18,7 @@ WORDS = (*dense("masked_lm/transform/", "predictions.dense."), *rows("masked_lm/
 
 
 def layers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group or a product behind the tables."""
+    """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group or a product."""
     for key in ("num_hidden_groups", "embedding_size"):
         if values[key] == 0:
             raise ValueError(f"{key}: expected at least 1, got {values[key]}")
