@@ -17,8 +17,10 @@ from typing import Any, Literal
 
 import yaml
 
+from official_bert.distillation_config import DistillationConfig
 from official_bert.files import exists, folder_of, is_remote, normal, read_json, read_text, written_whole
 from official_bert.model_config import OF_RELATIVES, ModelConfig
+from official_bert.model_config import check_length as check_length
 from official_bert.typed_values import build, read_yaml, read_yaml_value
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
@@ -146,8 +148,11 @@ class TrainingConfig:
     # A loss of more than so many times the mean before it, or one that is not finite, sends the run back to its last checkpoint, to
     # go on behind the data that caused it; 0: none does.
     rewind_on_spike: float = changeable(0.0)
+    teacher: str = ""  # a trained model, of any format, whose answers the model learns beside the labels (docs/distillation.md)
+    distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
 
     def __post_init__(self):
+        self.distillation.check_used(self.teacher)
         for key in ("batch_size", "eval_batch_size", "accumulation_steps", "steps_per_loop", "save_every", "keep_checkpoints", "log_every"):
             if getattr(self, key) < 1:
                 raise ValueError(f"config.training.{key}: expected at least 1, got {getattr(self, key)}")
@@ -344,15 +349,6 @@ def _contradictions(stored: Mapping, asked: Mapping) -> list["Difference"]:
         return {key: common(value, other[key]) if isinstance(value, Mapping) and isinstance(other[key], Mapping) else value
                 for key, value in stored_part.items() if key in other}
     return differences(common(stored, asked), common(asked, stored))
-
-
-def check_length(length: int, model: ModelConfig, where: str = "config.options.max_seq_length", least: int = 0) -> None:
-    """Raises ValueError, naming `where`, for rows of more tokens than the model has positions, or of fewer than `least`."""
-    most = model.longest_row
-    if not least <= length <= most:
-        limits = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
-        key = " - ".join(f"model.{name}" for name in model.limited_by)
-        raise ValueError(f"{where}: expected {limits}{', ' if least else ''}{key}), got {length}")
 
 
 def to_dict(config: Any) -> dict:

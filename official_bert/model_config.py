@@ -160,3 +160,12 @@ OF_RELATIVES = ("embedding_size", "first_position", "task_type_vocab_size", "lay
                 "biases", "rotary", "window", "global_every", "window_rotary", "distance_projections", "convolution", "convolution_act",
                 "row_limit")
 BERT_BASE = ModelConfig()  # the default sizes of layers and models
+
+
+def check_length(length: int, model: ModelConfig, where: str = "config.options.max_seq_length", least: int = 0) -> None:
+    """Raises ValueError, naming `where`, for rows of more tokens than the model has positions, or of fewer than `least`."""
+    most = model.longest_row
+    if not least <= length <= most:
+        limits = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
+        key = " - ".join(f"model.{name}" for name in model.limited_by)
+        raise ValueError(f"{where}: expected {limits}{', ' if least else ''}{key}), got {length}")

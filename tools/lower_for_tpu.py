@@ -47,6 +47,7 @@ def report(name: str, hlo: str, most: int) -> None:
 
 def main(_) -> None:
     """Builds task, model and step, and lowers both functions."""
+    import keras
     import tensorflow as tf
 
     from official_bert.models import parts
@@ -56,22 +57,26 @@ def main(_) -> None:
     config = load_config(FLAGS.config, overrides=FLAGS.set)
     distribution.set_precision(config.training.precision)
     task = load_task(config)
+    if config.training.teacher:
+        task = task.with_teacher()  # type: ignore[attr-defined]
     model = task.build_model()
     parts.freeze(model, config.training.freeze)
     step = Step(task, model, config, max(config.training.steps, 1))
 
     def spec(variable):
         return tf.TensorSpec(variable.shape, variable.dtype)
+    teacher = task.teacher.model.variables if config.training.teacher else []  # type: ignore[attr-defined]
     weights = [spec(variable) for variable in model.trainable_variables]
     scalars = [tf.TensorSpec((), tf.as_dtype(tf.float32)), tf.TensorSpec((), tf.int32)]
     batch = task.batch_spec(config.training.batch_size)
     integers = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int32)]
 
-    def train(weights, first, second, scalars, batch, integers):
-        state, row = step.train(State(weights, first, second, *scalars), batch, *integers, all_reduce=list)
+    def train(weights, first, second, scalars, batch, integers, of_teacher):
+        with keras.StatelessScope(list(zip(teacher, of_teacher))):
+            state, row = step.train(State(weights, first, second, *scalars), batch, *integers, all_reduce=list)
         return tf.nest.flatten([state.weights, state.first, state.second, state.scale, state.finite_steps, row])
 
-    hlo = lower(train, [weights, weights, weights, scalars, batch, integers], FLAGS.platform)
+    hlo = lower(train, [weights, weights, weights, scalars, batch, integers, list(map(spec, teacher))], FLAGS.platform)
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:
             file.write(hlo)

@@ -14,7 +14,7 @@ import os
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import load_config, nest
+from official_bert.config import inherited_and_asked, load_config, merge, nest
 from official_bert.reports.metric_text import metric_lines
 
 FLAGS = flags.FLAGS
@@ -59,7 +59,8 @@ def main(_) -> None:
         (["profile_steps"], FLAGS.mode == "train" and do_train, "training (--mode=train)"),
         (["do_train"], FLAGS.mode == "train" or not FLAGS.do_train, "--mode=train"),
         (["idle_seconds"], FLAGS.mode == "eval_continuous", "--mode=eval_continuous")])
-    checkpoint = run_config.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "", pretraining=True)
+    asked = merge(*inherited_and_asked(FLAGS.config, FLAGS.bert_config_file, given_flags(FLAGS), FLAGS.set))
+    checkpoint = run_config.first_values(asked, FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "", pretraining=True)
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
                          checkpoint=checkpoint, report=print, count_entries=run_config.counter_of_entries(RunFolder(FLAGS.output_dir)),
                          defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)

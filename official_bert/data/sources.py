@@ -4,12 +4,13 @@ A run's position in the data is one integer, the number of its next batch. So a 
 example, workers and replicas take rows of the same global batch, and no iterator is ever saved.
 """
 
+import copy
 import dataclasses
 import functools
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from official_bert.data.indexed_records import BrokenRecordError, IndexedRecords
 from official_bert.data.record_order import RecordOrder
+from official_bert.data.text_features import WiderRows
 from official_bert.files import size_of
 
 # Training sorts this many batches by length at a time, and at most a quarter of an epoch. Of more, the texts of a batch are too much alike:
@@ -262,6 +264,22 @@ class ExampleSource:
         self.batches_per_epoch = -(-len(examples) // batch_size)
         self._multiple = 1  # of which lengths are, without buckets
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
+
+    def in_turn(self, batch_size: int) -> "ExampleSource":
+        """Returns a source of the same examples, each once an epoch, those of similar length together."""
+        other = copy.copy(self)
+        other.batch_size, other.shuffle, other.by_length = batch_size, False, True
+        other.batches_per_epoch = -(-len(self.examples) // batch_size)
+        other._plan = (-1, [])
+        return other
+
+    def with_columns(self, columns: Sequence[Mapping[str, np.ndarray]], sequence_keys: Iterable[str] = ()) -> "ExampleSource":
+        """Returns a source whose examples have more values, those of `columns`, of which `sequence_keys` are sequences. It has the same
+        `content`: that of what its examples are made of."""
+        other = copy.copy(self)
+        other.examples = WiderRows(self.examples, columns)
+        other.sequence_keys = self.sequence_keys | set(sequence_keys)
+        return other
 
     @functools.cached_property
     def content(self) -> list:

@@ -83,6 +83,19 @@ class ChoiceFeatures(Sequence):
         return stacked | {name: values[index] for name, values in self.extra.items()}
 
 
+class WiderRows(Sequence):
+    """Rows with the values of others beside their own."""
+
+    def __init__(self, rows: Sequence[Mapping[str, np.ndarray]], more: Sequence[Mapping[str, np.ndarray]]):
+        self.rows, self.more = rows, more
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return {**self.rows[index], **self.more[index]}
+
+
 def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: Tokenizer, max_seq_length: int,
                   cache_dir: str = "", truncate: Truncate = "head", doc_stride: int = 64) -> Mapping[str, np.ndarray]:
     """Makes the arrays of `TextFeatures`; keeps them between runs in `cache_dir`, if given.

@@ -127,9 +127,9 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     overrides = [*_named(task), *overrides]
     if not train and (stored := config_of_run(output_dir, init_checkpoint, path, overrides, more.get("flags"), report)):
         return stored
-    _, asked = inherited_and_asked(path or None, overrides=overrides, **more)
+    inherited, asked = inherited_and_asked(path or None, overrides=overrides, **more)
     vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
-    checkpoint = run_config.checkpoint_values(init_checkpoint, output_dir, vocab_file)
+    checkpoint = run_config.first_values(merge(inherited, asked), init_checkpoint, output_dir, vocab_file)
     config = load_config(path or None, overrides=overrides, defaults=run_config.DEFAULTS, checkpoint=checkpoint, report=report,
                          count_entries=run_config.counter_of_entries(RunFolder(output_dir)), **more)
     if not train:

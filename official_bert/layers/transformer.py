@@ -106,6 +106,11 @@ class TransformerLayer(keras.layers.Layer):
         contracted = ops.reshape(self.output_dense(expanded), ops.shape(rows))
         return self._add(rows, contracted, self.output_dropout, self.output_layer_norm, training)  # [B,Q,D]
 
+    def queries_keys_values(self, x):
+        """x [B,S,D] -> the queries, keys and values that attention makes of it, each [B,S,D], all heads beside each other."""
+        x = self._before(x, self.attention_layer_norm)
+        return [ops.reshape(part(x), ops.shape(x)) for part in (self.attention.query, self.attention.key, self.attention.value)]
+
     def _before(self, x, layer_norm):
         """What attention or feed-forward network reads of x: post-LN, x itself."""
         return x if self.settings["norm"] == "post" or x is None or layer_norm is None else layer_norm(x)

@@ -15,7 +15,7 @@ from official_bert.models.interchange.formats import find_prefix as checkpoint_a
 from official_bert.models.interchange.prefixes import local_checkpoint, newest_whole
 from official_bert.models.interchange.projects import tf1
 from official_bert.models.interchange.projects.ours import named_weights
-from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.models.interchange.stored_models import StoredModel, require_config
 from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
 
 __all__ = ["Initialization", "checkpoint_at", "initialize_from", "named_weights", "trained_weights", "weights_checkpoint"]
@@ -57,16 +57,18 @@ def weights_checkpoint(model: keras.Model, **more) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(weights=named_weights(model), **more)
 
 
-def initialize_from(model: keras.Model, path: str, task: Classes | None = None) -> Initialization:
+def initialize_from(model: keras.Model, path: str, task: Classes | None = None, layers: Sequence[int] = ()) -> Initialization:
     """Takes weights, and only weights, from a checkpoint of any format; its classes are put into the order of the `task`'s.
 
-    A head of other classes is re-initialised. Raises ValueError if there is no checkpoint, and, naming the first weights that do not
-    fit, if it holds a model of another size.
+    A head of other classes is re-initialised. With `layers`, the model has these of the checkpoint's, in this order. Raises ValueError if
+    there is no checkpoint, and, naming the first weights that do not fit, if it holds a model of another size.
     """
     try:
         stored = formats.read(path)
     except ValueError as error:
         raise ValueError(f"--init_checkpoint={error}") from None
+    if layers:
+        stored = with_layers(stored, layers)
     variables = weights_by_name(model)
     if stored.table is tf1.TABLE and "tagger/output_bias" in variables:
         stored = formats.as_head(stored, "tagger")
@@ -82,6 +84,22 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None) 
         origin=stored.origin, taken=len(taken), new=tuple(sorted(set(variables) - set(taken))),
         unused=(*sorted(set(stored.weights) - set(taken)), *stored.unknown), notes=(*stored.notes, *stored.warnings, *remarks),
         differences=_differences(model, stored))
+
+
+def with_layers(stored: StoredModel, layers: Sequence[int]) -> StoredModel:
+    """Returns a model of some of its layers, in a given order. Raises ValueError for layers that it lacks, and for shared ones."""
+    model = require_config(stored)
+    if wrong := [layer for layer in layers if layer >= model.num_hidden_layers]:
+        raise ValueError(f"--init_checkpoint={stored.origin}: expected layers from 0 to {model.num_hidden_layers - 1}, got {wrong[0]}")
+    if model.layer_groups:
+        raise ValueError(f"--init_checkpoint={stored.origin}: expected a model whose layers have weights of their own, got shared ones "
+                         f"(model.layer_groups {model.layer_groups})")
+    weights = {name: weight for name, weight in stored.weights.items() if not name.startswith("layer_")}
+    for number, layer in enumerate(layers):
+        weights |= {name.replace(f"layer_{layer}/", f"layer_{number}/", 1): weight for name, weight in stored.weights.items()
+                    if name.startswith(f"layer_{layer}/")}
+    return dataclasses.replace(stored, weights=weights, config=dataclasses.replace(model, num_hidden_layers=len(layers)),
+                               notes=[*stored.notes, f"of its layers {', '.join(map(str, layers))}"])
 
 
 def _check_size(model: keras.Model, stored: StoredModel, taken: Mapping, wrong: Sequence[formats.Misfit]) -> None:

@@ -22,6 +22,7 @@ from official_bert.models.interchange.stored_models import StoredModel, require_
 from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
+from official_bert.training.distillation.taught import taught
 from official_bert.training.task import TaskBase
 
 # The names that configurations hold, and the modules of their `Task`.
@@ -59,8 +60,11 @@ def task_class(name: str, where: str = "config.task", others: Sequence[str] = ()
 
 
 def load_task(config: Config, run: str = "") -> TaskBase:
-    """Returns the task that `config.task` names. Raises ValueError if there is none, or, for that of a `run`, if it is a module that the
-    user has not named, or one in the run's own folder: a run is data, and never decides which code runs."""
+    """Returns the task that `config.task` names, a taught one if `config.training` has a teacher.
+
+    Raises ValueError if there is none, or, for that of a `run`, if it is a module that the user has not named, or one in the run's own
+    folder: a run is data, and never decides which code runs.
+    """
     if run and config.task not in MODULES and (spec := _spec_of(config.task)) is not None:
         for place in [spec.origin or "", *(spec.submodule_search_locations or ())]:
             if os.path.realpath(place).startswith(os.path.join(os.path.realpath(run), "")):
@@ -68,7 +72,8 @@ def load_task(config: Config, run: str = "") -> TaskBase:
                                  "executed; if it is a program that you trust, put it elsewhere, in a folder of PYTHONPATH")
     if run:
         check_named(config.task, run)
-    return task_class(config.task)(config)
+    kind = task_class(config.task)
+    return (taught(kind) if config.training.teacher else kind)(config)
 
 
 def check_named(task: str, folder: str) -> None:

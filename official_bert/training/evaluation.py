@@ -21,7 +21,7 @@ from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolde
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.schedules.phases import task_at, total_steps
-from official_bert.training.task import DataFiles, Measured, Steps, TaskBase
+from official_bert.training.task import Batch, DataFiles, Measured, Outputs, Steps, TaskBase
 from official_bert.training.trainer import EXACT_SHAPES, Trainer, real_rows
 
 POLL_SECONDS = 2.0
@@ -111,16 +111,22 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
 
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
     """Returns the task's predictions for each real row of a source, in its order, as NumPy values; the model's devices share each batch."""
+    return list(outputs_of(task.predictions, model, source))
+
+
+def outputs_of(choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: keras.Model,
+               source: BatchSource) -> Iterator[dict[str, Any]]:
+    """Yields what `choose` takes of the model's outputs, for each real row of a source, in its order, as NumPy values."""
     strategy = distribution.answering_strategy(model)
 
     def answer(local):
-        predictions = task.predictions(model(dict(local), training=False), local)
-        return predictions | {"example_weights": local["example_weights"]}
+        return choose(model(dict(local), training=False), local) | {"example_weights": local["example_weights"]}
 
     @tf.function(reduce_retracing=True, autograph=False)
     def run(batch):
         return distribution.gather_replicas(strategy, strategy.run(answer, args=(batch,), options=EXACT_SHAPES))
-    return [row for answers in distribution.over_batches(run, source, strategy) for row in real_rows(answers)]
+    for answers in distribution.over_batches(run, source, strategy):
+        yield from real_rows(answers)
 
 
 def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoint: str = "") -> Trainer:

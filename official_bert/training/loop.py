@@ -10,7 +10,7 @@ import tensorflow as tf
 from official_bert.copies import WorkingFolder, original_paths
 from official_bert.data.sources import ExampleSource
 from official_bert.models.run_folder import RunFolder, step_of
-from official_bert.training import distribution, guards
+from official_bert.training import distribution, guards, run_config
 from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Profile, StepLog, Watcher
@@ -34,6 +34,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not fit;
     SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
     """
+    init_checkpoint = run_config.start_of(task.config, init_checkpoint)
     work = WorkingFolder(output_dir)
     run = RunFolder(work.folder)
     profile = Profile.parse(profile_steps, run)

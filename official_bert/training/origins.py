@@ -14,6 +14,7 @@ from official_bert.training.schedules.phases import Phase
 
 FLAG_OF = {"train": "--train_file", "eval": "--eval_file"}
 START = "start"  # the path of the initial checkpoint
+TEACHER = "teacher"  # the digest of its weights
 NAMED = 3  # files of a kind in a message
 
 
@@ -29,6 +30,8 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
         origin["train_content"] = _all([phase.source.content for phase in phases])
     if "eval" not in digests:
         origin["eval_content"] = _all([phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
+    if teacher := getattr(phases[0].resolved.task, "teacher", None):
+        origin[TEACHER] = teacher.digest
     if config.tokenizer.vocab_file:
         origin["vocabulary"] = loading.digest(config.tokenizer.vocab_file)
     return {key: value for key, value in origin.items() if value}
@@ -121,6 +124,8 @@ def write(origin: Mapping[str, Any], run: RunFolder, goes_on: bool = True) -> No
 def _describe(key: str, before: Any, after: Any) -> str:
     if key == "vocabulary":
         return "another vocabulary (--vocab_file has another content)"
+    if key == TEACHER:
+        return "other weights of training.teacher"
     if key == START:
         return f"another --init_checkpoint, {before}"
     if key in FLAG_OF:

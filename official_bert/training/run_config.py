@@ -1,16 +1,18 @@
 """The configuration of a run: from flags, a YAML, a checkpoint's files and what the run in the folder says itself."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from official_bert.config import FINE_TUNING, CheckpointValues, Config, merge, refuse_unused
+from official_bert.config import FINE_TUNING, CheckpointValues, Config, TrainingConfig, build, merge, refuse_unused
 from official_bert.files import exists
 from official_bert.models.interchange import casing, classes, formats
 from official_bert.models.interchange.projects import ours
 from official_bert.models.run_folder import VOCAB_FILE, RunFolder
 from official_bert.text import loading
 
+TEACHER = "config.training.teacher"
 # Pairs: a key, and the key that replaces it unless 0.
 UNREAD_BESIDE = (("training.epochs", "training.steps"), ("training.eval_epochs", "training.eval_every"),
                  ("optimizer.warmup_proportion", "optimizer.warmup_steps"), ("optimizer.decay_proportion", "optimizer.decay_steps"))
@@ -46,6 +48,54 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     known = {key: value for key, value in tokenizer.items() if value not in ("", None)}
     own = _objectives(stored.objective, stored.sentence_task) if pretraining else {}
     return CheckpointValues(model | {"tokenizer": known} | own, f"--init_checkpoint={stored.origin}")
+
+
+def first_values(asked: Mapping[str, Any], init_checkpoint: str, output_dir: str, vocab_file: str = "",
+                 pretraining: bool = False) -> CheckpointValues:
+    """Returns `checkpoint_values` of what a run begins with: of `init_checkpoint`, or of the layers of its teacher that `asked`, the
+    mapping of its configuration, names.
+
+    Raises ValueError as that does, and if there are both.
+    """
+    section = asked.get("training")
+    if not (isinstance(section, Mapping) and "distillation" in section):
+        return checkpoint_values(init_checkpoint, output_dir, vocab_file, pretraining)
+    training = build(TrainingConfig, section, "config.training")
+    start = _start(training, init_checkpoint)
+    if not (layers := training.distillation.layers):
+        return checkpoint_values(start, output_dir, vocab_file, pretraining)
+    with named_as_teacher():
+        found = checkpoint_values(start, output_dir, vocab_file, pretraining)
+    model = {"model": found.values["model"] | {"num_hidden_layers": len(layers)}} if "model" in found.values else {}
+    return CheckpointValues({**found.values, **model}, found.origin.replace("--init_checkpoint=", f"{TEACHER}: "))
+
+
+def start_of(config: Config, init_checkpoint: str) -> str:
+    """Returns the checkpoint that gives a run's first weights: `init_checkpoint` or, for a student of some layers, its teacher.
+
+    Raises ValueError if there are both.
+    """
+    return _start(config.training, init_checkpoint)
+
+
+def _start(training: TrainingConfig, init_checkpoint: str) -> str:
+    if not (layers := training.distillation.layers):
+        return init_checkpoint
+    if init_checkpoint not in ("", training.teacher):
+        raise ValueError(f"--init_checkpoint={init_checkpoint}: expected none beside training.distillation.student_layers, because layers "
+                         f"{', '.join(map(str, layers))} of {training.teacher} give the weights")
+    return training.teacher
+
+
+@contextlib.contextmanager
+def named_as_teacher(is_teacher: bool = True) -> Iterator[None]:
+    """Errors about a checkpoint, which name --init_checkpoint, name training.teacher instead if the checkpoint `is_teacher`."""
+    try:
+        yield
+    except ValueError as error:
+        if not is_teacher:
+            raise
+        raise ValueError(str(error).replace("--init_checkpoint=", f"{TEACHER}: ")) from None
 
 
 def counter_of_entries(run: RunFolder) -> Callable[[str], int]:

@@ -102,7 +102,7 @@ class Step:
         # 2018 left weights without a gradient as they were.
         self.decayed = [optimization.is_decayed(variable.path) and (task.reads_pooler(model) or "/pooler/" not in variable.path)
                         for variable in model.trainable_variables]
-        each = () if tuple(task.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in task.loss_names)
+        each = () if tuple(names := task.training_loss_names) == ("loss",) else tuple(f"{name}_loss" for name in names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
         keys = [(tuple(variable.shape), decayed) for variable, decayed in zip(model.trainable_variables, self.decayed)]
         self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)  # of each weight
@@ -170,6 +170,7 @@ class Step:
 
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
         """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
+        batch = self.task.with_answers(batch)
         with fused.for_every_length(self.compiles_every_length):
             with tf.GradientTape() as tape:
                 tape.watch(weights)

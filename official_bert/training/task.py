@@ -233,8 +233,13 @@ class TaskBase(abc.ABC):
 
     @property
     def loss_names(self) -> Sequence[str]:
-        """The names of the `losses` of a training batch, in their order."""
+        """The names of the `losses`, in their order."""
         return ("loss",)
+
+    @property
+    def training_loss_names(self) -> Sequence[str]:
+        """The names of the losses in training: `loss_names` and, with a teacher, those on what it says."""
+        return self.loss_names
 
     @property
     def counter_names(self) -> Sequence[str]:
@@ -346,6 +351,10 @@ class TaskBase(abc.ABC):
     def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """The weights of the `losses` of a training batch, from the batch alone; by default the number of real rows."""
         return {name: tf.reduce_sum(batch["example_weights"]) for name in self.loss_names}
+
+    def with_answers(self, batch: Batch) -> Batch:
+        """The micro-batch of a training step with a teacher's answers to it, if it has not got them already; by default as it is."""
+        return batch
 
     def make_batches(self, examples: Sequence[Mapping[str, np.ndarray]], training: bool = False, **more: Any) -> ExampleSource:
         """Batches examples in memory; evaluation puts rows of similar length together, unless it evaluates only the first few.

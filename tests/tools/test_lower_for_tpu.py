@@ -1,7 +1,9 @@
 import dataclasses
+import json
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -12,8 +14,8 @@ FAMILY = pathlib.Path(__file__).parents[1] / "golden" / "family"
 
 
 def lower(root, *arguments, config="pretrain/tiny.yaml"):
-    python = root / ".venv-tpu/bin/python"
-    if not python.exists():
+    python = sys.executable if "--platform=CPU" in arguments else root / ".venv-tpu/bin/python"
+    if not pathlib.Path(python).exists():
         pytest.skip("needs the environment of `make venv-tpu`")
     return subprocess.run([str(python), str(root / "tools/lower_for_tpu.py"), f"--config={root}/configs/{config}",
                            "--set=training.batch_size=8", *arguments], check=False, capture_output=True, text=True, timeout=300)
@@ -68,6 +70,19 @@ def test_the_whole_step_of_every_fine_tuning_lowers_to_tpu_hlo(root, golden, tmp
     assert re.search(rf"{task} evaluation step: [\d,]+ bytes of HLO, [\d,]+ operations", done.stdout)
     hlo = (tmp_path / "step.hlo").read_text()
     assert hlo.count(" dot(") > 30 and " sqrt(" in hlo and ("rng-bit-generator(" in hlo or " shift-left(" in hlo)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["TPU", "CPU"])
+def test_the_step_of_a_student_lowers_with_its_teacher(root, golden, tmp_path, platform):
+    teacher = str(golden / "tf1_bert")
+    model = yaml.safe_load((golden / "tf1_bert/bert_config.json").read_text())
+    settings = {"model": {key: model[key] for key in ("vocab_size", "type_vocab_size", "max_position_embeddings")},
+                "training": {"teacher": teacher, "distillation": {"relations": 1.0, "relation_heads": 2}},
+                "options": {"max_seq_length": 24, "max_predictions_per_seq": 5}}
+    done = lower(root, f"--platform={platform}", *(f"--set={key}={json.dumps(value)}" for key, value in settings.items()))
+    assert done.returncode == 0, done.stderr
+    assert "pretraining train step: " in done.stdout
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.reporting.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
+from official_bert.training.run_config import named_as_teacher
 from official_bert.training.schedules.learning_rate import check_lengths
 from official_bert.training.schedules.phases import Phase, plan, resolved_config
 from official_bert.training.task import DataFiles, Steps, TaskBase
@@ -100,7 +101,9 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
 def _initialize(model: keras.Model, config: Config, init_checkpoint: str, task: TaskBase, report: Callable[[str], None]) -> str:
     """Gives the model the weights of a checkpoint, but for layers that are made anew; returns what the checkpoint is."""
     new_values = parts.first_values(model, config.training.reinitialize_layers, config.training.freeze)
-    result = checkpoints.initialize_from(model, init_checkpoint, task.classes)
+    layers = config.training.distillation.layers
+    with named_as_teacher(bool(layers)):
+        result = checkpoints.initialize_from(model, init_checkpoint, task.classes, layers)
     parts.put_back(model, new_values)
     report(f"initialised (weights only): {result.describe()}")
     if new_values:

@@ -1,0 +1,108 @@
+"""The answers of a teacher to the rows of a task, computed once, before the first step, and kept beside the rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.data.cache import cached
+from official_bert.data.long_work.progress import Reporter
+from official_bert.data.sources import ExampleSource
+from official_bert.training import evaluation
+from official_bert.training.distillation.soft_answers import SoftAnswers
+from official_bert.training.distillation.teachers import Teacher
+
+LAYOUT = 1  # of the cached arrays
+STAGE = "answers of the teacher"
+
+
+class KeptAnswers(Sequence):
+    """`answers[i]` are the columns of row i, computed with those of all rows at the first access.
+
+    `lengths` are the tokens of each row if columns have a value for each token, else None: their arrays hold all rows one after another.
+    """
+
+    def __init__(self, compute: Callable[[], Mapping[str, np.ndarray]], rows: int, lengths: np.ndarray | None):
+        self.compute, self.rows = compute, rows
+        self.starts = None if lengths is None else np.concatenate([[0], np.cumsum(lengths)])
+        self._columns: Mapping[str, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, index):
+        if not 0 <= index < self.rows:
+            raise IndexError(index)
+        self._columns = self._columns or self.compute()
+        place = index if self.starts is None else (..., slice(self.starts[index], self.starts[index + 1]))
+        return {name: values[place] for name, values in self._columns.items()}
+
+
+def keep_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource, cache_dir: str) -> KeptAnswers:
+    """Returns the teacher's answers to the rows of a source; `cache_dir` keeps them between runs."""
+    def compute() -> Mapping[str, np.ndarray]:
+        depends_on = {"layout": LAYOUT, "teacher": teacher.digest, "rows": source.content, "outputs": list(soft.outputs),
+                      "head": soft.task.head, "policy": teacher.model.dtype_policy.name}
+        return cached(cache_dir, depends_on if cache_dir else {}, lambda: answer_all(teacher, soft, source))
+    return KeptAnswers(compute, len(source.examples), source.lengths if soft.by_token else None)
+
+
+def answer_all(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> dict[str, np.ndarray]:
+    """Returns the columns of all rows, in their order: [N,...], or [...,tokens of all rows] of columns with a value for each token."""
+    once = source.in_turn(soft.task.config.training.eval_batch_size)
+    answers: list[Mapping[str, Any]] = []
+    with Reporter() as reporter:
+        for row in evaluation.outputs_of(lambda outputs, _: soft.columns(outputs), teacher.model, once):
+            answers.append(row)
+            reporter.show(STAGE, len(answers) / len(source.examples))
+    rows = once.in_order(answers)
+    if not soft.by_token:
+        return {name: np.stack([row[name] for row in rows]) for name in answers[0]}  # type: ignore[index]
+    return {name: np.concatenate([row[name][..., :length] for row, length in zip(rows, source.lengths)], axis=-1)  # type: ignore[index]
+            for name in answers[0]}
+
+
+def size_of_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> int:
+    """Returns the bytes that the answers to all rows take, from the shapes of those to the first."""
+    first = source.examples[0]
+    outputs = teacher.model({name: tf.constant(np.asarray(value)[None]) for name, value in first.items()}, training=False)
+    numbers = sum(int(tf.size(value)) for value in soft.columns(outputs).values())
+    per_token = numbers / source.lengths[0]
+    return 4 * int(per_token * source.lengths.sum() if soft.by_token else numbers * len(source.examples))
+
+
+class AtWords(Sequence):
+    """The columns of a teacher with another vocabulary, moved to the student's first pieces of the same words; 0 elsewhere."""
+
+    def __init__(self, answers: KeptAnswers, rows: Sequence[Mapping[str, np.ndarray]], own_rows: Sequence[Mapping[str, np.ndarray]]):
+        self.answers, self.rows, self.own_rows = answers, rows, own_rows
+        # Rows are windows over texts, in order, and each word is labelled in one of them.
+        self.words = [(number, place) for number, row in enumerate(rows) for place in np.flatnonzero(row["tag_mask"])]
+        self.starts = np.concatenate([[0], np.cumsum([np.count_nonzero(row["tag_mask"]) for row in own_rows])])
+
+    def __len__(self) -> int:
+        return len(self.own_rows)
+
+    def __getitem__(self, index):
+        words = self.words[self.starts[index]:self.starts[index + 1]]
+        found = [self.answers[number] | {"place": place} for number, place in words]
+        places = np.flatnonzero(self.own_rows[index]["tag_mask"])
+        columns = {}
+        for name, example in self.answers[0].items():
+            columns[name] = np.zeros((*example.shape[:-1], len(self.own_rows[index]["tag_mask"])), np.float32)
+            for place, values in zip(places, found):
+                columns[name][..., place] = values[name][..., values["place"]]
+        return columns
+
+
+def at_words(answers: KeptAnswers, rows: ExampleSource, own_rows: ExampleSource) -> AtWords:
+    """Moves the columns of a tagger's rows to the rows of a student with another vocabulary.
+
+    Raises ValueError if one of the vocabularies has no piece for a word that the other has.
+    """
+    moved = AtWords(answers, rows.made_of, own_rows.made_of)
+    if len(moved.words) != moved.starts[-1]:
+        raise ValueError(f"config.training.teacher: its vocabulary has pieces of {len(moved.words)} words of the training file, and that "
+                         f"of the student of {moved.starts[-1]}; expected the same words")
+    return moved

@@ -1,0 +1,85 @@
+"""The teacher of a run: a trained model of any format, loaded with the task of its student."""
+
+import dataclasses
+import hashlib
+
+import keras
+import numpy as np
+
+from official_bert.config import Config, build, merge
+from official_bert.model_config import ModelConfig
+from official_bert.models.checkpoints import initialize_from
+from official_bert.models.encoder import weights_by_name
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.projects import ours
+from official_bert.training import evaluation
+from official_bert.training.run_config import TEACHER, checkpoint_values, named_as_teacher
+from official_bert.training.task import TaskBase
+
+OWN_OPTIONS = ("pooling",)  # of a task, which a teacher has as it was trained
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Teacher:
+    """A teacher that does not learn, and the task of the student as it would read for the teacher."""
+
+    task: TaskBase
+    model: keras.Model
+    reads_rows: bool  # whether the rows of the student are the teacher's too: both have one vocabulary
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the weights."""
+        digest = hashlib.sha256()
+        for name, variable in sorted(weights_by_name(self.model).items()):
+            digest.update(name.encode() + np.asarray(variable.value).tobytes())
+        return digest.hexdigest()
+
+
+def config_of_teacher(task: TaskBase) -> Config:
+    """Returns the configuration of a student's task with model, vocabulary and casing of its teacher.
+
+    Raises ValueError if there is no such checkpoint, or no configuration beside it.
+    """
+    path = task.config.training.teacher
+    with named_as_teacher():
+        values = checkpoint_values(path).values
+    if "model" not in values:
+        raise ValueError(f"{TEACHER}: {path}: expected a checkpoint with the configuration of its model beside it, got weights alone")
+    stored = formats.read(path)
+    own = {key: value for key, value in ours.class_options(stored).items() if key in OWN_OPTIONS and hasattr(task.options, key)}
+    # A teacher without a vocabulary of its own has been trained on records: it reads those of the student.
+    tokenizer = dataclasses.replace(task.config.tokenizer, **values.get("tokenizer", {}))
+    return dataclasses.replace(task.config, model=build(ModelConfig, values["model"], TEACHER), tokenizer=tokenizer,
+                               options=merge(task.config.options, own))
+
+
+def load_teacher(reader: TaskBase, student: TaskBase) -> Teacher:
+    """Loads the teacher that answers as `reader`, the student's task with the teacher's configuration, does.
+
+    Raises ValueError if it lacks weights, such as those of a head of this kind and these labels.
+    """
+    model = reader.build_model()
+    with named_as_teacher():
+        evaluation.take_all(reader, model, student.config.training.teacher, report=lambda _: None)
+    model.trainable = False
+    return Teacher(reader, model, reads_alike(reader, student))
+
+
+def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs_words: bool) -> Teacher:
+    """Loads a teacher of words into a model of pre-training; without `needs_words` an encoder alone is enough. Raises ValueError."""
+    with named_as_teacher():
+        found = initialize_from(model, student.config.training.teacher)
+    if missing := [name for name in found.new if needs_words and name.startswith("masked_lm/")]:
+        raise ValueError(f"{TEACHER}: {found.origin}: expected a head for words, got none ({missing[0]}); training.distillation.answers 0 "
+                         "learns from states or relations alone")
+    model.trainable = False
+    return Teacher(reader, model, reads_alike(reader, student))
+
+
+def reads_alike(one: TaskBase, other: TaskBase) -> bool:
+    """Whether two tasks make the same rows of a text. Without a vocabulary, as with records, the size of the tables decides."""
+    if not (one.config.tokenizer.vocab_file and other.config.tokenizer.vocab_file):
+        return one.config.model.vocab_size == other.config.model.vocab_size
+    first, second = one.tokenizer, other.tokenizer
+    return (first.kind, first.do_lower_case, first.vocab) == (second.kind, second.do_lower_case, second.vocab)
