@@ -65,9 +65,9 @@ def first_values(asked: Mapping[str, Any], init_checkpoint: str, output_dir: str
     if not (layers := training.distillation.layers):
         return checkpoint_values(start, output_dir, vocab_file, pretraining)
     with named_as_teacher():
-        found = checkpoint_values(start, output_dir, vocab_file, pretraining)
-    model = {"model": found.values["model"] | {"num_hidden_layers": len(layers)}} if "model" in found.values else {}
-    return CheckpointValues({**found.values, **model}, found.origin.replace("--init_checkpoint=", f"{TEACHER}: "))
+        stored = checkpoint_values(start, output_dir, vocab_file, pretraining)
+    model = {"model": stored.values["model"] | {"num_hidden_layers": len(layers)}} if "model" in stored.values else {}
+    return CheckpointValues({**stored.values, **model}, stored.origin.replace("--init_checkpoint=", f"{TEACHER}: "))
 
 
 def start_of(config: Config, init_checkpoint: str) -> str:

@@ -6,20 +6,18 @@ A task is a module with a class `Task(TaskBase)` and its `Options`; `tasks/loadi
 import abc
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
 from official_bert.data.sources import BatchSource, ExampleSource
 from official_bert.data.tables import Rows, Source, digest
-from official_bert.files import exists, folder_of, is_file, real
+from official_bert.files import exists, is_file
 from official_bert.models import parts
 from official_bert.models.encoder import INPUTS
 from official_bert.models.first_weights import draw_first_weights
@@ -30,6 +28,7 @@ from official_bert.reports.sections import Section
 from official_bert.text import loading
 from official_bert.text.packing import check_segments
 from official_bert.text.tokenizer import Tokenizer
+from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.distribution import check_batch
 
 Batch = Mapping[str, tf.Tensor]
@@ -38,49 +37,7 @@ Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only the loop divides, over the global batch
 KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}  # of `Head`
 INSPECTOR = "tools/inspect_data.py"
-BEGINNING_OF_ANSWERS = "predictions."  # of the names of the files that tasks write
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataFiles:
-    """The files of a run, or rows in memory in their place; each task's errors say which of these it needs."""
-
-    data_dir: str = ""  # a folder in the task's published layout
-    train_file: Source = ""  # or single files; pre-training takes globs with commas
-    eval_file: Source = ""
-    predict_file: Source = ""
-    allow_same_data: bool = False  # only warn of evaluation data that are training data
-    cache_dir: str = ""  # tokenized features and plain copies of records are kept here between runs; "" keeps nothing
-    allow_changed_data: bool = False  # whether a run goes on although its data or vocabulary are others than at its beginning
-
-    def refuse_same(self, message: str) -> None:
-        """Raises ValueError with a message about evaluation data that are training data; only warns if they are allowed."""
-        if not self.allow_same_data:
-            raise ValueError(f"{message} (--allow_same_data allows it)")
-        logging.warning("%s: what is measured there says nothing about other data", message)
-
-    def check_not_answers(self, output_dir: str) -> None:
-        """Raises ValueError for a file that lies in `output_dir` and has the name of a prediction file: answers would replace it."""
-        for name in ("train_file", "eval_file", "predict_file"):
-            source = getattr(self, name)
-            path = real(source) if isinstance(source, str) else ""
-            if os.path.basename(path).startswith(BEGINNING_OF_ANSWERS) and folder_of(path) == real(output_dir):
-                raise ValueError(f"--{name}={source}: answers would replace this file, because its name in --output_dir is theirs; rename "
-                                 "it or give another folder")
-
-    def path(self, source: Source, names: Sequence[str]) -> Source:
-        """Returns `source`, or the first of `names` that is in `data_dir`; "" if there is neither."""
-        if source or not self.data_dir:
-            return source
-        return next(filter(is_file, (os.path.join(self.data_dir, name) for name in names)), "")
-
-    def training_path(self, names: Sequence[str]) -> Source:
-        """Returns the path of the training file. Raises ValueError if there is none."""
-        if path := self.path(self.train_file, names):
-            return path
-        raise ValueError(f"expected training data: --train_file, or one of {', '.join(names)} in --data_dir "
-                         f"({self.data_dir or 'not given'})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from official_bert.training.distillation.teachers import Teacher
 
 LAYOUT = 1  # of the cached arrays
 STAGE = "answers of the teacher"
+NamedArrays = Sequence[Mapping[str, np.ndarray]]  # of rows
 
 
 class KeptAnswers(Sequence):
@@ -75,7 +76,7 @@ def size_of_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) 
 class AtWords(Sequence):
     """The columns of a teacher with another vocabulary, moved to the student's first pieces of the same words; 0 elsewhere."""
 
-    def __init__(self, answers: KeptAnswers, rows: Sequence[Mapping[str, np.ndarray]], own_rows: Sequence[Mapping[str, np.ndarray]]):
+    def __init__(self, answers: NamedArrays, rows: NamedArrays, own_rows: NamedArrays):
         self.answers, self.rows, self.own_rows = answers, rows, own_rows
         # Rows are windows over texts, in order, and each word is labelled in one of them.
         self.words = [(number, place) for number, row in enumerate(rows) for place in np.flatnonzero(row["tag_mask"])]
@@ -86,17 +87,15 @@ class AtWords(Sequence):
 
     def __getitem__(self, index):
         words = self.words[self.starts[index]:self.starts[index + 1]]
-        found = [self.answers[number] | {"place": place} for number, place in words]
-        places = np.flatnonzero(self.own_rows[index]["tag_mask"])
-        columns = {}
-        for name, example in self.answers[0].items():
-            columns[name] = np.zeros((*example.shape[:-1], len(self.own_rows[index]["tag_mask"])), np.float32)
-            for place, values in zip(places, found):
-                columns[name][..., place] = values[name][..., values["place"]]
+        mask = self.own_rows[index]["tag_mask"]
+        columns = {name: np.zeros((*column.shape[:-1], len(mask)), np.float32) for name, column in self.answers[0].items()}
+        for own_place, (number, place) in zip(np.flatnonzero(mask), words):
+            for name, column in self.answers[number].items():
+                columns[name][..., own_place] = column[..., place]
         return columns
 
 
-def at_words(answers: KeptAnswers, rows: ExampleSource, own_rows: ExampleSource) -> AtWords:
+def at_words(answers: NamedArrays, rows: ExampleSource, own_rows: ExampleSource) -> AtWords:
     """Moves the columns of a tagger's rows to the rows of a student with another vocabulary.
 
     Raises ValueError if one of the vocabularies has no piece for a word that the other has.

@@ -126,9 +126,9 @@ class TaughtTask(Taught):
         resolved: Resolved = super().read(files, steps, model)  # type: ignore[safe-super]
         if not steps.train:
             return resolved
-        found, source = resolved.task, resolved.train
-        assert isinstance(found, TaughtTask) and isinstance(source, ExampleSource)
-        task = dataclasses.replace(found, teacher=self.teacher).with_teacher()
+        labelled, source = resolved.task, resolved.train
+        assert isinstance(labelled, TaughtTask) and isinstance(source, ExampleSource)
+        task = dataclasses.replace(labelled, teacher=self.teacher).with_teacher()
         teacher = task.teacher
         assert teacher is not None
         rows = source if teacher.reads_rows else task._rows_of_teacher(teacher, source, files, steps)
@@ -150,12 +150,12 @@ class TaughtTask(Taught):
         if self.head == "span":
             raise ValueError(f"{where}: expected the vocabulary and casing of the student, because answers are places among its tokens, "
                              "got others")
-        found = teacher.task.read(files, dataclasses.replace(steps, predict=False), teacher.model).train
-        assert isinstance(found, ExampleSource)
-        if len(found.examples) != len(source.examples):
-            raise ValueError(f"{where}: its vocabulary divides the texts into {len(found.examples)} rows, that of the student into "
+        rows = teacher.task.read(files, dataclasses.replace(steps, predict=False), teacher.model).train
+        assert isinstance(rows, ExampleSource)
+        if len(rows.examples) != len(source.examples):
+            raise ValueError(f"{where}: its vocabulary divides the texts into {len(rows.examples)} rows, that of the student into "
                              f"{len(source.examples)}; longer rows (options.max_seq_length), or another truncate, have one for each text")
-        return found
+        return rows
 
     def _keeps(self, teacher: Teacher, size: int, rows: int) -> tuple[bool, str]:
         """Whether answers of `size` bytes are kept, and a line about it. Raises ValueError if that cannot be as it is asked for."""
@@ -245,10 +245,10 @@ class TaughtText(Taught):
         if self.teacher is None:
             return batch
         model = self.teacher.model
-        found = model.observe(dict(batch), training=False) if self._observes else model(dict(batch), training=False)
+        outputs = model.observe(dict(batch), training=False) if self._observes else model(dict(batch), training=False)
         wanted = {"answers": ("mlm_logits",), "states": ("states",), "relations": OF_RELATIONS}
         names = [name for part in self.distillation.of_teacher for name in wanted[part]]
-        return dict(batch) | {COLUMN + name: tf.stop_gradient(found[name]) for name in names}
+        return dict(batch) | {COLUMN + name: tf.stop_gradient(outputs[name]) for name in names}
 
     def loss_weights(self, batch):
         """Answers count by predictions, states and relations by tokens."""
@@ -259,16 +259,16 @@ class TaughtText(Taught):
         return tf.reduce_sum(_tokens(batch))
 
     def _taught_losses(self, outputs, batch):
-        found = {}
+        losses = {}
         if self.distillation.answers:
-            found["answers"] = divergence(outputs["mlm_logits"], batch["teacher_mlm_logits"], _words(batch), self.distillation.temperature)
+            losses["answers"] = divergence(outputs["mlm_logits"], batch["teacher_mlm_logits"], _words(batch), self.distillation.temperature)
         if self.distillation.states:
-            found["states"] = cosine_distance(outputs["states"], batch["teacher_states"], _tokens(batch))
+            losses["states"] = cosine_distance(outputs["states"], batch["teacher_states"], _tokens(batch))
         if self.distillation.relations:
             each = [relation_divergence(outputs[name], batch[COLUMN + name], _tokens(batch), _visible(batch), self._relation_heads)
                     for name in OF_RELATIONS]
-            found["relations"] = (tf.add_n([total for total, _ in each]), each[0][1])
-        return found
+            losses["relations"] = (tf.add_n([total for total, _ in each]), each[0][1])
+        return losses
 
 
 def _times(factor: float, part: Fraction) -> Fraction:

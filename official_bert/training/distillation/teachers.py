@@ -69,9 +69,9 @@ def load_teacher(reader: TaskBase, student: TaskBase) -> Teacher:
 def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs_words: bool) -> Teacher:
     """Loads a teacher of words into a model of pre-training; without `needs_words` an encoder alone is enough. Raises ValueError."""
     with named_as_teacher():
-        found = initialize_from(model, student.config.training.teacher)
-    if missing := [name for name in found.new if needs_words and name.startswith("masked_lm/")]:
-        raise ValueError(f"{TEACHER}: {found.origin}: expected a head for words, got none ({missing[0]}); training.distillation.answers 0 "
+        result = initialize_from(model, student.config.training.teacher)
+    if missing := [name for name in result.new if needs_words and name.startswith("masked_lm/")]:
+        raise ValueError(f"{TEACHER}: {result.origin}: expected a head for words, got none ({missing[0]}); training.distillation.answers 0 "
                          "learns from states or relations alone")
     model.trainable = False
     return Teacher(reader, model, reads_alike(reader, student))
