@@ -4,6 +4,7 @@
     python benchmarks/pretraining_step.py                                     # all sizes, float32 and bfloat16
     python benchmarks/pretraining_step.py --sizes=tiny:64x128 --precisions=float32 --contenders=ours,keras_hub
     python benchmarks/pretraining_step.py --profile                           # instead, where the time of our step goes
+    python benchmarks/pretraining_step.py --sizes=electra_small:16x128 --contenders=ours,pytorch,pytorch_compiled    # replaced tokens
     python benchmarks/pretraining_step.py --checkouts=../before,.             # instead, our step in the last checkout beside the others
 
 Each contender lives in a process of its own (`step_contenders.py`); they take turns of a few steps, and a figure is the median over all
@@ -12,6 +13,7 @@ matrix product in the same precision, measured between the turns. Memory is the 
 step, so weights are not in it and moments are for those who make them in the first step.
 """
 
+import dataclasses
 import itertools
 import json
 import os
@@ -26,7 +28,7 @@ from step_contenders import CONTENDERS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sizes", ["tiny:64x128", "small:16x128", "base:8x128", "small:4x512", "base:2x512"],
-                  "MODEL:ROWSxTOKENS, MODEL a file of configs/model.")
+                  "MODEL:ROWSxTOKENS, MODEL a file of configs/model, or electra_small of configs/pretrain (of ours and PyTorch alone).")
 flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of all contenders.")
 flags.DEFINE_list("contenders", list(CONTENDERS), "Names.")
 flags.DEFINE_list("checkouts", [], "Instead of libraries: folders of checkouts of this project; the last one is compared with the others.")
@@ -81,9 +83,18 @@ def parse_size(text: str) -> tuple[str, int, int]:
 
 def size_of(model: str, rows: int, length: int, precision: str) -> dict:
     """Returns a contender's argument."""
-    from official_bert.config import load_config
-    config = load_config(f"{SCRIPT.parent.parent}/configs/model/{model}.yaml")
-    return {**vars(config.model), "batch_size": rows, "length": length, "precision": precision}
+    from official_bert.config import build, load_config
+    from official_bert.models.replaced_tokens import generator_config
+    from official_bert.tasks.pretraining.options import Options, with_defaults
+    folder = "pretrain" if model.startswith("electra") else "model"
+    config = load_config(f"{SCRIPT.parent.parent}/configs/{folder}/{model}.yaml")
+    size = {**vars(config.model), "batch_size": rows, "length": length, "precision": precision}
+    if folder == "model":
+        return size
+    options = build(Options, with_defaults(config.options), "options")
+    small = generator_config(config.model, options.generator_width, options.generator_layers)
+    names = ("hidden_size", "num_attention_heads", "intermediate_size")
+    return size | {"generator_width": options.generator_width, "generator": {name: getattr(small, name) for name in names}}
 
 
 def operations(size: dict) -> float:
@@ -95,7 +106,11 @@ def operations(size: dict) -> float:
     known = {name: value for name, value in size.items() if name in ModelConfig.__dataclass_fields__}
     rows, length = size["batch_size"], size["length"]
     batch = {"input_ids": tf.zeros((rows, length), tf.int32), "masked_lm_positions": tf.zeros((rows, length * 15 // 100), tf.int32)}
-    return float(training_flops(build(ModelConfig, known), batch))
+    config = build(ModelConfig, known)
+    if "generator" not in size:
+        return float(training_flops(config, batch))
+    small = dataclasses.replace(config, **size["generator"])
+    return float(training_flops(config, {"input_ids": batch["input_ids"]}) + training_flops(small, batch))
 
 
 def ceiling(precision: str) -> float:

@@ -3,9 +3,9 @@
     python benchmarks/step_contenders.py ours '{"hidden_size": 128, ...}'      # then, on standard input, numbers of steps
 
 Each step is forward, backward, clipping of the global gradient at 1 and AdamW, for masked LM (S * 15 % positions a row) and next
-sentence, with dropout, on one batch of random ids. The answer to a line is a JSON line with the seconds of each step; an empty line
-ends the process with its peak memory, beyond what it held before its first step and beyond its imports. Nothing of ours is imported
-but by `ours`: the PyTorch contenders run in another environment.
+sentence, or for replaced tokens if the size has a `generator`, with dropout, on one batch of random ids. The answer to a line is a JSON
+line with the seconds of each step; an empty line ends the process with its peak memory, beyond what it held before its first step and
+beyond its imports. Nothing of ours is imported but by `ours`: the PyTorch contenders run in another environment.
 """
 
 import importlib
@@ -39,17 +39,21 @@ def ours(size: dict):
     from official_bert.training import distribution
     from official_bert.training.distribution import Placement, make_strategy
     from official_bert.training.trainer import Trainer
-    arrays = make_arrays(size)
-    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+    arrays, replaced = make_arrays(size), size.get("generator")
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
+             *(("embedding_size", "hidden_act", "masked_lm_act") if replaced else ()))
     config = load_config(None, overrides=[
         *(f"model.{name}={size[name]}" for name in names), f"training.batch_size={size['batch_size']}",
         f"training.precision={size['precision']}", f"options.max_seq_length={size['length']}",
-        f"options.max_predictions_per_seq={arrays['masked_lm_ids'].shape[1]}"])
+        f"options.max_predictions_per_seq={arrays['masked_lm_ids'].shape[1]}",
+        *(["options.objective=replaced_tokens", f"options.generator_width={size['generator_width']}"] if replaced else [])])
     distribution.set_precision(config.training.precision)
     task = load_task(config)
     trainer = Trainer(task, task.build_model(), make_strategy(Placement()), 1_000_000)
     batch = {name: tf.constant(value, tf.int32) for name, value in arrays.items()}
     batch |= {"masked_lm_weights": tf.ones(arrays["masked_lm_ids"].shape), "example_weights": tf.ones(size["batch_size"])}
+    if replaced:
+        batch["sample_keys"] = tf.constant(np.random.default_rng(1).integers(0, 2**31, (size["batch_size"], 2)), tf.int32)
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
     return lambda: trainer.run_steps(iterator, tf.constant(1)).numpy()
 
@@ -133,14 +137,12 @@ def pytorch(size: dict, compiled: bool = False):
     import transformers
     threads = len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
+    if size.get("generator"):
+        return _in_pytorch(size, *_electra(size), compiled)
     config = transformers.BertConfig(**{name: size[name] for name in (
         "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")},
         hidden_act="gelu_new")
     model = transformers.BertForPreTraining(config).train()
-    kept = [weight for name, weight in model.named_parameters() if "LayerNorm" not in name and not name.endswith("bias")]
-    others = [weight for name, weight in model.named_parameters() if "LayerNorm" in name or name.endswith("bias")]
-    optimizer = torch.optim.AdamW([{"params": kept, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}], lr=RATE,
-                                  eps=1e-6, fused=True)
     arrays = {name: torch.from_numpy(value) for name, value in make_arrays(size).items()}
     rows = torch.arange(size["batch_size"])[:, None]
 
@@ -151,6 +153,16 @@ def pytorch(size: dict, compiled: bool = False):
             words, second = model.cls(masked, out.pooler_output)
         found = torch.nn.functional.cross_entropy(words.float().flatten(0, 1), arrays["masked_lm_ids"].flatten())
         return found + torch.nn.functional.cross_entropy(second.float(), arrays["next_sentence_labels"].flatten())
+    return _in_pytorch(size, model, losses, compiled)
+
+
+def _in_pytorch(size: dict, model, losses, compiled: bool):
+    """The step of a model in PyTorch whose loss `losses` computes."""
+    import torch
+    kept = [weight for name, weight in model.named_parameters() if "LayerNorm" not in name and not name.endswith("bias")]
+    others = [weight for name, weight in model.named_parameters() if "LayerNorm" in name or name.endswith("bias")]
+    optimizer = torch.optim.AdamW([{"params": kept, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}], lr=RATE,
+                                  eps=1e-6, fused=True)
     run = torch.compile(losses) if compiled else losses
 
     def step():
@@ -161,6 +173,37 @@ def pytorch(size: dict, compiled: bool = False):
         optimizer.step()
         return float(loss.detach())
     return step
+
+
+def _electra(size: dict):
+    """Hugging Face's discriminator and generator with one set of embeddings, and the losses of the authors' pre-training."""
+    import torch
+    import transformers
+    shared = {"vocab_size": size["vocab_size"], "max_position_embeddings": size["max_position_embeddings"],
+              "num_hidden_layers": size["num_hidden_layers"], "embedding_size": size["embedding_size"]}
+    own = {name: size[name] for name in size["generator"]}
+    told = transformers.ElectraForPreTraining(transformers.ElectraConfig(**shared, **own))
+    words = transformers.ElectraForMaskedLM(transformers.ElectraConfig(**shared, **size["generator"]))
+    words.electra.embeddings = told.electra.embeddings
+    words.generator_lm_head.weight = told.electra.embeddings.word_embeddings.weight
+    arrays = {name: torch.from_numpy(value) for name, value in make_arrays(size).items()}
+    rows = torch.arange(size["batch_size"])[:, None]
+    places, ids = arrays["masked_lm_positions"], arrays["masked_lm_ids"]
+
+    def losses():
+        inputs = {"attention_mask": arrays["input_mask"], "token_type_ids": arrays["segment_ids"]}
+        with torch.autocast("cpu", torch.bfloat16, enabled=size["precision"] == "bfloat16"):
+            masked = words.electra(arrays["input_ids"], **inputs).last_hidden_state[rows, places]
+            logits = words.generator_lm_head(words.generator_predictions(masked)).float()
+        with torch.no_grad():
+            guesses = (logits - torch.log(-torch.log(torch.rand_like(logits)))).argmax(-1)
+        corrupted = arrays["input_ids"].index_put((rows.expand_as(places), places), guesses)
+        replaced = torch.zeros_like(arrays["input_ids"]).index_put((rows.expand_as(places), places), (guesses != ids).long())
+        with torch.autocast("cpu", torch.bfloat16, enabled=size["precision"] == "bfloat16"):
+            found = told(corrupted, **inputs).logits.float()
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten()) + (
+            50 * torch.nn.functional.binary_cross_entropy_with_logits(found, replaced.float()))
+    return torch.nn.ModuleList([told, words]).train(), losses
 
 
 def pytorch_compiled(size: dict):

@@ -3,6 +3,8 @@
     python tools/convert_checkpoint.py --from=tf1 --to=hugging_face \\
         --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=bert_for_pytorch
 
+A run that tells replaced tokens (ELECTRA) becomes two folders: --output, the discriminator, and in it `generator`.
+
 The result is loaded back (a preset by keras-hub itself), and both models run on the same random input. The output folder
 appears only if the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
 """
@@ -106,7 +108,7 @@ def leave_out(model, names: str):
                if not pattern.fullmatch(name) and not pattern.fullmatch(model.table.theirs(name) or name)}
     from official_bert.models import encoder
     head = model.head if any(not name.startswith(encoder.ENCODER_PREFIXES) for name in weights) else ""
-    return dataclasses.replace(model, weights=weights, head=head,
+    return dataclasses.replace(model, weights=weights, head=head, generator=model.generator if head == model.head else None,
                                unknown=[name for name in model.unknown if not pattern.fullmatch(name)])
 
 
@@ -136,6 +138,9 @@ def largest_differences(formats, source, settings: Settings, folder: str) -> dic
         written = formats.as_head(written, source.head)
     before = computed(formats, source, *formats.find_format(settings.input))
     after = computed(formats, written, settings.to, folder)
+    if source.generator is not None:
+        before |= {f"generator's {name}": value for name, value in computed(formats, source.generator, "", "").items()}
+        after |= {f"generator's {name}": value for name, value in computed(formats, written.generator, "", "").items()}
     return {name: float(np.abs(before[name] - after[name]).max()) for name in before if name in after}
 
 
@@ -223,6 +228,8 @@ def main(_) -> None:
     if source.vocab is None:
         print("no vocabulary was found; --vocab_file gives it")
     print(f"{FLAGS.output}: {len(source.weights) - len(left_out)} weights; largest difference {worst:.2e}")
+    if source.generator is not None:
+        print(f"{os.path.join(FLAGS.output, 'generator')}: its generator, {len(source.generator.weights)} weights")
 
 
 if __name__ == "__main__":

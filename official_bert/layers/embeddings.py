@@ -18,6 +18,8 @@ class Embeddings(keras.layers.Layer):
     Without positions, the attention knows of distances (DeBERTa), or queries and keys of positions (ModernBERT).
     """
 
+    suffix = ""  # of the tables' names
+
     def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size,
                  max_position_embeddings=BERT_BASE.max_position_embeddings, type_vocab_size=BERT_BASE.type_vocab_size,
                  dropout=BERT_BASE.hidden_dropout_prob, initializer_range=BERT_BASE.initializer_range,
@@ -44,8 +46,8 @@ class Embeddings(keras.layers.Layer):
         """Makes the tables."""
         width = self.settings["embedding_size"] or self.settings["hidden_size"]
         for name, rows in self.tables.items():
-            setattr(self, name, self.add_weight(shape=(rows, width), initializer=getattr(self, f"{name}_initializer"), name=name,
-                                                autocast=False))  # rows are cast, not tables
+            setattr(self, name, self.add_weight(shape=(rows, width), initializer=getattr(self, f"{name}_initializer"),
+                                                name=f"{name}{self.suffix}", autocast=False))  # rows are cast, not tables
         self.layer_norm.build((None, None, width))
         if self.projection is not None:
             self.projection.build((None, None, width))
@@ -56,13 +58,18 @@ class Embeddings(keras.layers.Layer):
 
         Raises ValueError for a sequence longer than the position table.
         """
-        words = ops.take(self.word_embeddings, input_ids, axis=0)                     # [B,S,D]
-        parts = [words]
+        rows = self.dropout(self.normalized(input_ids, segment_ids, position_ids, task_type_ids), training=training)
+        return rows if self.projection is None else self.projection(rows)
+
+    def normalized(self, input_ids, segment_ids, position_ids=None, task_type_ids=None):
+        """The sums of the rows after the layer norm, before dropout and product: [B,S,E], E the width of the tables."""
+        parts = [self.read("word_embeddings", input_ids)]                             # [B,S,E]
         if self.settings["type_vocab_size"]:
-            parts.append(ops.take(self.token_type_embeddings, segment_ids, axis=0))   # [B,S,D]
+            parts.append(self.read("token_type_embeddings", segment_ids))             # [B,S,E]
         if self.settings["task_type_vocab_size"]:
-            tasks = self.task_type_embeddings[:1][None]                               # [1,1,D]
-            parts.append(tasks if task_type_ids is None else ops.take(self.task_type_embeddings, task_type_ids, axis=0))
+            tasks = slice(1) if task_type_ids is None else task_type_ids
+            rows = self.read("task_type_embeddings", tasks)                           # [1,E] or [B,S,E]
+            parts.append(rows[None] if task_type_ids is None else rows)
         self._check_length(input_ids.shape[1], position_ids)
         if self.settings["has_positions"]:
             parts.append(self._positions(input_ids, position_ids))
@@ -70,9 +77,12 @@ class Embeddings(keras.layers.Layer):
         summed, *others = (ops.cast(rows, "float32") for rows in parts)
         for rows in others:
             summed = summed + rows
-        rows = self.layer_norm(ops.cast(summed, self.compute_dtype))
-        rows = self.dropout(rows, training=training)
-        return rows if self.projection is None else self.projection(rows)
+        return self.layer_norm(ops.cast(summed, self.compute_dtype))
+
+    def read(self, name, places):
+        """The rows of a table at `places`, a slice or numbers [...]: [rows,E] or [...,E]."""
+        table = getattr(self, name)
+        return table[places] if isinstance(places, slice) else ops.take(table, places, axis=0)
 
     def _check_length(self, length, position_ids):
         first = self.settings["first_position"]
@@ -82,14 +92,14 @@ class Embeddings(keras.layers.Layer):
                              f"{' - first_position' if first else ''})")
 
     def _positions(self, input_ids, position_ids):
-        """The rows [1 or B,S,D] of positions."""
+        """The rows [1 or B,S,E] of positions."""
         first = self.settings["first_position"]
         if position_ids is None and not first:
-            return self.position_embeddings[:ops.shape(input_ids)[1]][None]           # [1,S,D]
+            return self.read("position_embeddings", slice(ops.shape(input_ids)[1]))[None]  # [1,S,E]
         if position_ids is None:
             real = ops.cast(input_ids != first - 1, "int32")
             position_ids = ops.cumsum(real, axis=1) * real - 1                        # [B,S]; padding: -1
-        return ops.take(self.position_embeddings, position_ids + first, axis=0)       # [B,S,D]
+        return self.read("position_embeddings", position_ids + first)                 # [B,S,E]
 
     def compute_output_shape(self, input_ids_shape, *_):
         """[B,S,D]."""
@@ -97,3 +107,51 @@ class Embeddings(keras.layers.Layer):
 
     def get_config(self):
         return super().get_config() | self.settings
+
+
+class DisentangledEmbeddings(Embeddings):
+    """Embeddings whose tables are those of a `lender` and a difference of their own (DeBERTa v3, 3.3).
+
+    Gradients reach the differences alone, which begin at 0: the two models that read the lender's tables do not pull them two ways.
+    """
+
+    suffix = "_difference"
+
+    def __init__(self, lender: Embeddings, **settings):
+        super().__init__(**settings)
+        self.lender = lambda: lender  # not an attribute, so that the lender's weights do not count as this layer's
+        for name in self.tables:
+            setattr(self, f"{name}_initializer", keras.initializers.Zeros())
+
+    def read(self, name, places):
+        return ops.stop_gradient(self.lender().read(name, places)) + super().read(name, places)
+
+
+class SharedEmbeddings(keras.layers.Layer):
+    """The tables and the layer norm of a `lender`, with a dropout, and a product to another width, of this layer's own (ELECTRA)."""
+
+    def __init__(self, lender: Embeddings, hidden_size, **kwargs):
+        super().__init__(**kwargs)
+        settings = lender.settings
+        self.lender, self.width = (lambda: lender), settings["embedding_size"] or settings["hidden_size"]
+        self.dropout = Dropout(settings["dropout"], dtype=self.dtype_policy)
+        self.projection = None if hidden_size == self.width else keras.layers.Dense(
+            hidden_size, use_bias=settings["biases"], kernel_initializer=truncated_normal(settings["initializer_range"]),
+            name="projection", dtype=self.dtype_policy)
+
+    @property
+    def word_embeddings(self):
+        """The table of words [V,E], which a head for words reads."""
+        return self.lender().word_embeddings
+
+    def build(self, *_):
+        """Makes the product."""
+        if self.projection is not None:
+            self.projection.build((None, None, self.width))
+        self.built = True
+
+    def call(self, input_ids, segment_ids, position_ids=None, task_type_ids=None, training=None):
+        """The arguments of `Embeddings` -> [B,S,D], D the width of this layer."""
+        rows = self.lender().normalized(input_ids, segment_ids, position_ids, task_type_ids)
+        rows = self.dropout(rows, training=training)
+        return rows if self.projection is None else self.projection(rows)

@@ -73,12 +73,12 @@ class Dropout(keras.layers.Dropout):
             return scaled(x), scaled  # linear
 
         def scaled(x):
-            return _run(_scale_kept, x, keep_mask, rate=self.rate, dtype=inputs.dtype)
+            return run_compiled(_scale_kept, x, keep_mask, rate=self.rate, dtype=inputs.dtype)
         return dropped(inputs)
 
     def draw(self, like):
         """Draws which numbers of a tensor of that shape are kept: bool, a function of the seed."""
-        return _run(_draw, like, self.seed_generator.next(), rate=self.rate)
+        return run_compiled(_draw, like, self.seed_generator.next(), rate=self.rate)
 
 
 def gelu(x):
@@ -98,10 +98,10 @@ def normalized_sum(x, residual, dropout: Dropout, norm: keras.layers.LayerNormal
 
     @tf.custom_gradient
     def normalized(x, residual, gamma, beta):
-        normed, total, mean, inverse = _run(_normalize, x, residual, gamma, beta, *mask, **options)
+        normed, total, mean, inverse = run_compiled(_normalize, x, residual, gamma, beta, *mask, **options)
 
         def gradient(upstream):
-            return _run(_normalize_gradient, upstream, total, mean, inverse, gamma, *mask, **options)
+            return run_compiled(_normalize_gradient, upstream, total, mean, inverse, gamma, *mask, **options)
         return normed, gradient
     gamma = tf.convert_to_tensor(norm.gamma)
     return normalized(x, residual, gamma, tf.convert_to_tensor(norm.beta) if norm.center else tf.zeros_like(gamma))
@@ -117,8 +117,8 @@ def attention_weights(scores, mask, dropout: Dropout, dtype: str):
         shares = tf.nn.softmax(tf.where(mask, tf.cast(scores, tf.float32), UNSEEN))
 
         def gradient(upstream):
-            return _run(_softmax_gradient, upstream, shares, mask, *keep_mask, rate=dropout.rate, dtype=scores.dtype)
-        return _run(_scale_kept, shares, *keep_mask, rate=dropout.rate, dtype=tf.as_dtype(dtype)), gradient
+            return run_compiled(_softmax_gradient, upstream, shares, mask, *keep_mask, rate=dropout.rate, dtype=scores.dtype)
+        return run_compiled(_scale_kept, shares, *keep_mask, rate=dropout.rate, dtype=tf.as_dtype(dtype)), gradient
     return weighted(scores)
 
 
@@ -154,7 +154,7 @@ def _attend_between(edges, q, k, v, mask_of, dropout, training):
         shares = ops.softmax(ops.where(mask, ops.cast(scores, "float32"), UNSEEN), axis=-1)
         if seeds[number] is None:
             return shares, mask, (), ops.cast(dropout(shares, training=training and not USED), v.dtype)
-        drawn = _run(_draw, shares, seeds[number], rate=dropout.rate) if pays(shares) else (
+        drawn = run_compiled(_draw, shares, seeds[number], rate=dropout.rate) if pays(shares) else (
             tf.random.stateless_uniform(tf.shape(shares), seeds[number]) >= dropout.rate)
         return shares, mask, (drawn,), tf.cast(tf.where(drawn, shares / (1.0 - dropout.rate), 0.0), v.dtype)
 
@@ -178,7 +178,7 @@ def _attend_between(edges, q, k, v, mask_of, dropout, training):
                     shares, mask, keep_mask, used = weights(q, k, number)
                     of_v += _float(tf.matmul(used, upstream[:, :, part], transpose_a=True))
                     of_weights = tf.matmul(upstream[:, :, part], v, transpose_b=True)
-                    run = _run if pays(shares) else lambda function, *tensors, **options: function(*tensors, **options)
+                    run = run_compiled if pays(shares) else lambda function, *tensors, **options: function(*tensors, **options)
                     of_scores = run(_softmax_gradient, of_weights, shares, mask, *keep_mask, rate=dropout.rate, dtype=q.dtype)
                     of_k += _float(tf.matmul(of_scores, q[:, :, part], transpose_a=True))
                     of_q.append(tf.matmul(of_scores, k))
@@ -200,8 +200,8 @@ def _edges(q, k) -> list:
     return [*range(0, count, size), count]
 
 
-def _run(function, *tensors, **options):
-    """Runs a compiled function of tensors and options."""
+def run_compiled(function, *tensors, **options):
+    """Runs a function of tensors and options, compiled for their shapes."""
     shapes = tuple(tuple(tensor.shape) for tensor in tensors)
     return _compiled(function, shapes, tuple(tensor.dtype for tensor in tensors), **options)(*tensors)
 
@@ -216,7 +216,7 @@ def _compiled(function, shapes, dtypes, **options):
 def _activated(function, derivative, x):
     @tf.custom_gradient
     def activated(x):
-        return _run(_apply, x, activation=function), lambda upstream: _run(_chain, x, upstream, derivative=derivative)
+        return run_compiled(_apply, x, activation=function), lambda upstream: run_compiled(_chain, x, upstream, derivative=derivative)
     return activated(x)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_bert import config
 from official_bert.model_config import OF_RELATIVES
 from official_bert.models.encoder import encoder_within, weights_by_name
-from official_bert.models.interchange import classes, formats
+from official_bert.models.interchange import classes, formats, generators
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as checkpoint_at
 from official_bert.models.interchange.prefixes import local_checkpoint, newest_whole
@@ -72,7 +72,7 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None, 
     variables = weights_by_name(model)
     if stored.table is tf1.TABLE and "tagger/output_bias" in variables:
         stored = formats.as_head(stored, "tagger")
-    stored, remarks = classes.in_order_of(stored, task or Classes())
+    stored, remarks = classes.in_order_of(generators.put_together(stored, variables), task or Classes())
     wrong = formats.misfits(stored, variables)
     other_heads = {name for name, weight in stored.weights.items() if name in variables and name.startswith(TASK_HEADS)
                    and weight.shape != tuple(variables[name].shape)}

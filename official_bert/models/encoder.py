@@ -37,7 +37,7 @@ def last_real_places(input_mask):
 class BertEncoder(keras.Model):
     """The encoder of BERT and its relatives. B batch, S sequence, P wanted rows, D hidden size, L layers.
 
-    `settings` are the fields of `ModelConfig`, which say what is computed.
+    `settings` are the fields of `ModelConfig`, which say what is computed; `embeddings` replace those that they say.
 
     Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S] (from 0), `task_type_ids` [B,S],
     `instance_ids` [B,S] (packed rows: tokens attend within their instance only), `cls_positions` [B,K] (the rows to pool: of packed
@@ -52,17 +52,14 @@ class BertEncoder(keras.Model):
     Raises ValueError for a sequence longer than the position table or `row_limit`, and for packed rows under a BiLSTM.
     """
 
-    def __init__(self, return_layers=False, recompute=False, **settings):
+    def __init__(self, return_layers=False, recompute=False, embeddings=None, **settings):
         fields = ModelConfig.__dataclass_fields__
         super().__init__(**{key: value for key, value in settings.items() if key not in fields})
         config = ModelConfig(**{key: value for key, value in settings.items() if key in fields})
         self.config = config
         self.settings = encoder_settings(config) | {"return_layers": return_layers, "recompute": recompute}
         policy = self.dtype_policy
-        self.embeddings = Embeddings(config.vocab_size, config.hidden_size, config.max_position_embeddings, config.type_vocab_size,
-                                     config.hidden_dropout_prob, config.initializer_range, config.layer_norm_epsilon,
-                                     config.embedding_size, config.first_position, config.task_type_vocab_size,
-                                     not (config.position_buckets or config.rotary), config.biases, name="embeddings", dtype=policy)
+        self.embeddings = Embeddings(**embedding_settings(config), name="embeddings", dtype=policy) if embeddings is None else embeddings
         self.relative_positions = None
         if config.relative_buckets:
             self.relative_positions = RelativePositions(config.relative_buckets, config.num_attention_heads, config.longest_row,
@@ -264,6 +261,16 @@ def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
         assert name not in named, f"two weights named {name}"
         named[name] = variable
     return named
+
+
+def embedding_settings(config: ModelConfig) -> dict:
+    """The arguments of `Embeddings` for a ModelConfig."""
+    return {"vocab_size": config.vocab_size, "hidden_size": config.hidden_size, "max_position_embeddings": config.max_position_embeddings,
+            "type_vocab_size": config.type_vocab_size, "dropout": config.hidden_dropout_prob,
+            "initializer_range": config.initializer_range, "layer_norm_epsilon": config.layer_norm_epsilon,
+            "embedding_size": config.embedding_size, "first_position": config.first_position,
+            "task_type_vocab_size": config.task_type_vocab_size, "has_positions": not (config.position_buckets or config.rotary),
+            "biases": config.biases}
 
 
 def encoder_settings(config: ModelConfig) -> dict:

@@ -1,13 +1,25 @@
-"""The model that tells replaced tokens: ELECTRA's discriminator (Clark et al. 2020, 2)."""
+"""The models that tell replaced tokens: ELECTRA's discriminator, alone and with its generator (Clark et al. 2020)."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 import keras
 from keras import ops
 
 from official_bert.layers.attention import truncated_normal
+from official_bert.layers.embeddings import DisentangledEmbeddings, SharedEmbeddings
 from official_bert.layers.heads import OutputLayer
 from official_bert.layers.layer_norm import LayerNormalization
+from official_bert.layers.sampling import draw_words
 from official_bert.layers.transformer import get_activation
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads
+from official_bert.model_config import ModelConfig
+from official_bert.models.encoder import BertEncoder, EncoderWithHeads, embedding_settings, encoder_settings
+from official_bert.models.pretrainer import Pretrainer
+
+GENERATOR = "generator"  # the beginning of its weights' names, and its folder beside a discriminator's files
+EmbeddingSharing = Literal["shared", "disentangled", "separate"]
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -42,3 +54,105 @@ class ReplacedTokenDetector(EncoderWithHeads):
             sums = self.replaced_layer_norm(rows[:, :1] + rows)
             rows = sums if places is None else sums[:, 1:]
         return {"logits": self.replaced(self.replaced_transform(rows))[..., 0]}
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class ReplacedTokenPretrainer(ReplacedTokenDetector):
+    """A discriminator and its generator, a smaller model for masked words whose guesses it must tell from the words of the text.
+
+    `discriminator` and `generator` are the fields of their `ModelConfig`. Tables and layer norm of the embeddings are `shared` (ELECTRA),
+    or the discriminator adds differences of its own to the generator's tables (`disentangled`: DeBERTa v3), or both have their own
+    (`separate`). B batch, S sequence, P predictions, V words.
+
+    Inputs: those of masked LM, with `masked_lm_ids` and `masked_lm_weights`, and `sample_keys` [B,2], of which the guesses of a row are
+    a function. Outputs: `mlm_logits` [B,P,V] of the generator, `replaced_logits` [B,S] of the discriminator, float32, and `replaced`
+    [B,S]: 1 for each token that is another than in the text.
+    """
+
+    next_sentence = None  # no head reads the pooler
+
+    def __init__(self, discriminator: Mapping[str, Any], generator: Mapping[str, Any], embedding_sharing: EmbeddingSharing = "shared",
+                 adds_first: bool = False, recompute: Any = False, **kwargs):
+        options = {"recompute": recompute}
+        make_generator = functools.partial(BertEncoder, name="encoder", **generator, **options)
+        if embedding_sharing == "shared":
+            encoder = BertEncoder(name="bert", **discriminator, **options)
+            guesser = make_generator(embeddings=SharedEmbeddings(encoder.embeddings, generator["hidden_size"], name="embeddings"))
+        else:
+            guesser = make_generator()
+            own = embedding_settings(ModelConfig(**discriminator))
+            embeddings = None if embedding_sharing == "separate" else DisentangledEmbeddings(guesser.embeddings, name="embeddings", **own)
+            encoder = BertEncoder(name="bert", embeddings=embeddings, **discriminator, **options)
+        super().__init__(encoder, adds_first, **kwargs)
+        self.settings |= {"discriminator": dict(discriminator), "generator": dict(generator), "embedding_sharing": embedding_sharing,
+                          "recompute": recompute}
+        self.generator = Pretrainer(guesser, next_sentence=False, name=GENERATOR)
+
+    @classmethod
+    def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options) -> Self:
+        """Makes the model of a discriminator's configuration with all its weights; `settings` are the other arguments."""
+        model = cls(encoder_settings(config), **(settings or {}), **options)
+        model.build_parts()  # here, so that no weight has the whole model's name in its path
+        model.build()
+        return model
+
+    def build_parts(self):
+        """Makes the weights of both models, tables before those who borrow them."""
+        parts = (self.encoder, self.generator)
+        for part in parts if self.settings["embedding_sharing"] == "shared" else reversed(parts):
+            if not part.built:
+                part.build()
+
+    def build(self, *_):
+        """Makes all weights."""
+        self.build_parts()
+        super().build()
+
+    def call(self, inputs, training=None):
+        masked = self.generator(inputs, training=training)["mlm_logits"]              # [B,P,V]
+        ids, replaced = replace_tokens(inputs, draw_words(masked, inputs["sample_keys"]))
+        told = super().call({**inputs, "input_ids": ids}, training=training)["logits"]  # [B,S]
+        return {"mlm_logits": masked, "replaced_logits": told, "replaced": replaced}
+
+    def get_config(self):
+        return keras.Model.get_config(self) | self.settings
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+def replace_tokens(batch: Mapping[str, Any], guesses):
+    """Returns the tokens of a masked batch with `guesses` [B,P] at the predicted places, and 1 where they are not the text's: both [B,S].
+
+    A place that is predicted twice gets the mean of its guesses, rounded down, as in the authors' code (`scatter_update`). A
+    guess that is right is a token of the text like any other (paper 2).
+    """
+    rows, length = ops.shape(batch["input_ids"])
+    used = ops.cast(batch["masked_lm_weights"] > 0, "int32")                          # [B,P]
+    places = ops.cast(batch["masked_lm_positions"], "int32") + length * ops.expand_dims(ops.arange(rows, dtype="int32"), 1)
+    places = ops.reshape(places, (-1, 1))
+
+    def by_place(values):
+        summed = ops.scatter(places, ops.reshape(ops.cast(values, "int32") * used, (-1,)), (rows * length,))
+        return ops.reshape(summed, (rows, length))
+    counts = by_place(used)
+    drawn, once = counts > 0, ops.maximum(counts, 1)
+    mean, own = by_place(guesses) // once, by_place(batch["masked_lm_ids"]) // once
+    ids = ops.where(drawn, mean, ops.cast(batch["input_ids"], "int32"))
+    return ids, ops.cast(ops.logical_and(drawn, mean != own), "int32")
+
+
+def generator_config(config: ModelConfig, width: float, layers: float) -> ModelConfig:
+    """Returns the configuration of the generator of a discriminator: shares of its width (heads, feed-forward network) and of its layers.
+
+    Heads are as wide as the discriminator's, or one is as wide as the generator. The tables are as wide as the discriminator's. Raises
+    ValueError for a model that there cannot be.
+    """
+    hidden = max(1, round(config.hidden_size * width))
+    most = max(1, hidden // (config.hidden_size // config.num_attention_heads))
+    heads = next(count for count in range(most, 0, -1) if hidden % count == 0)
+    return dataclasses.replace(
+        config, hidden_size=hidden, num_attention_heads=heads, intermediate_size=max(1, round(config.intermediate_size * width)),
+        num_hidden_layers=max(1, round(config.num_hidden_layers * layers)),
+        embedding_size=0 if config.table_width == hidden else config.table_width)

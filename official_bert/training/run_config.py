@@ -7,7 +7,7 @@ from typing import Any
 
 from official_bert.config import FINE_TUNING, CheckpointValues, Config, TrainingConfig, build, merge, refuse_unused
 from official_bert.files import exists
-from official_bert.models.interchange import casing, classes, formats
+from official_bert.models.interchange import casing, classes, formats, generators
 from official_bert.models.interchange.projects import ours
 from official_bert.models.run_folder import VOCAB_FILE, RunFolder
 from official_bert.text import loading
@@ -23,8 +23,8 @@ DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
 def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "", pretraining: bool = False) -> CheckpointValues:
     """Returns the configuration values in a checkpoint's files: the model, the vocabulary (unless one is given), the casing.
 
-    For `pretraining` also the objective of one that predicts the next token, and the sentence task of one that learned the order of
-    sentences: training goes on with them unless it is told otherwise.
+    For `pretraining` also the objective of one that predicts the next token or tells replaced ones, and the sentence task of one that
+    learned the order of sentences: training goes on with them unless it is told otherwise.
 
     If `output_dir` has a run, they come from its configuration, because the checkpoint may be gone. Raises ValueError if there is no
     checkpoint, or if the vocabulary is not of its casing.
@@ -36,7 +36,7 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
         values = {"model": dataclasses.asdict(begun.model), "tokenizer": dataclasses.asdict(begun.tokenizer)}
         if not run.casing_is_chosen:
             del values["tokenizer"]
-        own = _objectives(begun.options.get("objective", ""), begun.options.get("sentence_task", "")) if pretraining else {}
+        own = _objectives(begun.options, begun.options.get("sentence_task", "")) if pretraining else {}
         return CheckpointValues(values | own, f"--output_dir={output_dir}")
     try:
         stored = formats.read(init_checkpoint)
@@ -46,7 +46,7 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     lower_case = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
     tokenizer = {"vocab_file": formats.vocab_file_of(init_checkpoint, stored), "do_lower_case": lower_case}
     known = {key: value for key, value in tokenizer.items() if value not in ("", None)}
-    own = _objectives(stored.objective, stored.sentence_task) if pretraining else {}
+    own = _objectives({"objective": stored.objective, **stored.objective_options}, stored.sentence_task) if pretraining else {}
     return CheckpointValues(model | {"tokenizer": known} | own, f"--init_checkpoint={stored.origin}")
 
 
@@ -106,9 +106,10 @@ def counter_of_entries(run: RunFolder) -> Callable[[str], int]:
     return count
 
 
-def _objectives(objective: str, sentence_task: str) -> dict[str, Any]:
-    """The values of what a model of pre-training has learned, as far as they are not the defaults."""
-    own = {"objective": objective} if objective == "next_token" else {}
+def _objectives(options: Mapping[str, Any], sentence_task: str) -> dict[str, Any]:
+    """The values of what a model of pre-training has learned, as far as they are not the defaults; `options` are those of its run."""
+    others = options.get("objective", "") not in ("", "masked_lm")
+    own = {key: options[key] for key in ("objective", *generators.OPTIONS) if key in options} if others else {}
     if sentence_task == "sop":
         own["sentence_task"] = sentence_task
     return {"options": own} if own else {}
@@ -135,7 +136,7 @@ def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[st
     stored, options = formats.read(init_checkpoint), config.options
     if stored.objective not in ("", options.get("objective", "masked_lm")):
         report(f"{stored.origin}: its objective, {stored.objective}, is evaluated")
-        options = merge(options, {"objective": stored.objective})
+        options = merge(options, {"objective": stored.objective, **stored.objective_options})
     if ours.HEAD_FOR_SENTENCES not in stored.weights and options.get("sentence_task") != "none":
         report(f"{stored.origin}: it has no head for sentences; only words are evaluated")
         options = merge(options, {"sentence_task": "none"})

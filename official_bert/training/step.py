@@ -19,7 +19,6 @@ from official_bert.layers import fused
 from official_bert.models import parts
 from official_bert.training import optimization
 from official_bert.training.optimization import Decision
-from official_bert.training.reporting.flops import training_flops
 from official_bert.training.schedules import learning_rate
 from official_bert.training.task import Batch, TaskBase
 
@@ -180,7 +179,7 @@ class Step:
                 scaled = loss * scale if self.scales_loss else loss
             scaled_gradients = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         work = {"tokens": tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32)),
-                "flops": training_flops(self.config.model, batch)}
+                "flops": self.task.flops(batch)}
         counters = self.task.counters(outputs, batch) | {name: (work[name], tf.constant(1.0)) for name in TOTALS}
         return ([tf.convert_to_tensor(gradient) for gradient in scaled_gradients], {name: part for name, (part, _) in losses.items()},
                 counters)

@@ -30,6 +30,7 @@ from official_bert.text.packing import check_segments
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.distribution import check_batch
+from official_bert.training.reporting.flops import training_flops
 
 Batch = Mapping[str, tf.Tensor]
 Outputs = Mapping[str, tf.Tensor]
@@ -312,6 +313,10 @@ class TaskBase(abc.ABC):
     def with_answers(self, batch: Batch) -> Batch:
         """The micro-batch of a training step with a teacher's answers to it, if it has not got them already; by default as it is."""
         return batch
+
+    def flops(self, batch: Batch) -> tf.Tensor:
+        """The operations of a training step on a batch, as `training_flops` counts them."""
+        return training_flops(self.config.model, batch)
 
     def make_batches(self, examples: Sequence[Mapping[str, np.ndarray]], training: bool = False, **more: Any) -> ExampleSource:
         """Batches examples in memory; evaluation puts rows of similar length together, unless it evaluates only the first few.

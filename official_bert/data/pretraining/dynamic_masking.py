@@ -13,7 +13,7 @@ import tensorflow as tf
 from official_bert.data import records
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 
-ORDER, MASK, KEEP, REPLACEMENT, LENGTH, FIRST = range(6)  # kinds of draws
+ORDER, MASK, KEEP, REPLACEMENT, LENGTH, FIRST, PLACE, SAMPLE = range(8)  # kinds of draws
 Batch = dict[str, tf.Tensor]
 
 
@@ -22,6 +22,13 @@ def of_this_schema(batch: Mapping[str, tf.Tensor]) -> Batch:
     with tf.control_dependencies([tf.debugging.assert_equal(
             batch["schema_version"], records.SCHEMA_VERSION, "records of another schema version: make them anew")]):
         return {**batch, "input_ids": tf.identity(batch["input_ids"])}
+
+
+def sample_keys(examples: tf.Tensor, seed: int) -> tf.Tensor:
+    """Returns the key of each row's samples of a generator, a hash of the seed and the row's number in `examples`: [B] -> int32 [B,2]."""
+    bits = _mix(_rows(examples, seed) ^ _mix(tf.constant(SAMPLE, tf.uint64)))
+    return tf.stack([tf.cast(tf.bitwise.right_shift(bits, tf.constant(shift, tf.uint64)) & tf.constant(2**31 - 1, tf.uint64), tf.int32)
+                     for shift in (33, 2)], axis=1)
 
 
 class DynamicMasking:
@@ -46,12 +53,14 @@ class DynamicMasking:
         special = (ids == self.facts.cls_id) | (ids == self.facts.sep_id)
         candidates = (input_mask == 1) & ~special                                          # [B,S]
         budgets = tf.gather(self.budgets, tf.reduce_sum(input_mask, axis=1))              # [B]
-        rows = _mix(tf.cast(examples, tf.uint64) ^ _mix(tf.constant(self.seed % 2**64, tf.uint64)))
+        rows = _rows(examples, self.seed)
+        kept = {name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")}
+        if self.config.strategy == "token_draws":
+            return kept | self._draw_tokens(rows, ids, candidates & (ids != self.facts.mask_id), budgets)
         if self.config.strategy == "token":
             chosen, draws = self._choose_tokens(rows, candidates, budgets)
         else:
             chosen, draws = self._choose_words(rows, batch, candidates, budgets)
-        kept = {name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")}
         return kept | {"input_ids": self._corrupt(rows, ids, chosen, draws)} | self._predictions(ids, chosen)
 
     def _choose_tokens(self, rows, candidates, budgets):
@@ -60,6 +69,32 @@ class DynamicMasking:
         scores = tf.where(candidates, _uniform(rows, ORDER, places), 2.0)
         ranks = tf.argsort(tf.argsort(scores, axis=1), axis=1)
         return candidates & (ranks < budgets[:, None]), places[None] + tf.zeros_like(ranks)
+
+    def _draw_tokens(self, rows, ids, candidates, budgets) -> Batch:
+        """Draws places with replacement, and returns the corrupted row and its predictions, in the order of the draws.
+
+        As in ELECTRA's code, a place that is drawn twice is predicted twice, and becomes [MASK] if one of its draws says so.
+        """
+        draws, (count, length) = tf.range(self.max_predictions_per_seq), (tf.shape(ids)[0], self.max_seq_length)
+        number = tf.reduce_sum(tf.cast(candidates, tf.int32), axis=1)                      # [B]
+        used = (draws < budgets[:, None]) & (number > 0)[:, None]                          # [B,P]
+        first = tf.argsort(tf.where(candidates, 0, 1), axis=1, stable=True)                # the places of candidates, in order
+        ranks = tf.cast(_uniform(rows, PLACE, draws) * tf.cast(number, tf.float64)[:, None], tf.int32)
+        places = tf.where(used, tf.gather(first, ranks, batch_dims=1), 0)
+        own = tf.gather(ids, places, batch_dims=1)
+        # The larger of two replacements wins: [MASK] is above all words here, and "stays" below them.
+        random_ids = self._random_ids(rows, draws)
+        words = tf.where(_uniform(rows, MASK, draws) < self.config.mask_rate, self.facts.size,
+                         tf.where(_uniform(rows, KEEP, draws) < self.config.keep_share, -1, random_ids))
+        cells = tf.stack([tf.range(count)[:, None] + tf.zeros_like(places), places], axis=-1)
+        decided = tf.tensor_scatter_nd_max(tf.fill([count, length], -1), cells, tf.where(used, words, -1))
+        corrupted = tf.where(decided < 0, ids, tf.where(decided == self.facts.size, self.facts.mask_id, decided))
+        return {"input_ids": corrupted, "masked_lm_positions": places, "masked_lm_ids": tf.where(used, own, 0),
+                "masked_lm_weights": tf.cast(used, tf.float32)}
+
+    def _random_ids(self, rows, numbers):
+        """Draws a word for each number: [B,N]."""
+        return tf.gather(self._replacements, tf.cast(_uniform(rows, REPLACEMENT, numbers) * len(self._replacements), tf.int32))
 
     def _choose_words(self, rows, batch, candidates, budgets):
         """Does the same as `_choose_tokens` for whole words and for spans of words."""
@@ -128,8 +163,7 @@ class DynamicMasking:
         """Replaces each chosen token by [MASK], by itself or by a random token; tokens drawn together get the same kind of replacement."""
         becomes_mask = _uniform(rows, MASK, draws) < self.config.mask_rate
         stays = _uniform(rows, KEEP, draws) < self.config.keep_share
-        number = _uniform(rows, REPLACEMENT, tf.range(self.max_seq_length)) * len(self._replacements)
-        random_ids = tf.gather(self._replacements, tf.cast(number, tf.int32))
+        random_ids = self._random_ids(rows, tf.range(self.max_seq_length))
         corrupted = tf.where(becomes_mask, self.facts.mask_id, tf.where(stays, ids, random_ids))
         return tf.where(chosen, corrupted, ids)
 
@@ -142,6 +176,11 @@ class DynamicMasking:
         return {"masked_lm_positions": places,
                 "masked_lm_ids": tf.where(used, tf.gather(ids, places, batch_dims=1), 0),
                 "masked_lm_weights": tf.cast(used, tf.float32)}
+
+
+def _rows(examples: tf.Tensor, seed: int) -> tf.Tensor:
+    """The hash of each row, of which all its draws are hashes: int64 [B] -> uint64 [B]."""
+    return _mix(tf.cast(examples, tf.uint64) ^ _mix(tf.constant(seed % 2**64, tf.uint64)))
 
 
 def _mix(bits: tf.Tensor) -> tf.Tensor:

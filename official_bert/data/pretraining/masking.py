@@ -22,7 +22,8 @@ LEAST_SHARE = 0.75  # of the predictions asked for: fewer are worth a warning
 class MaskingConfig:
     """How the inputs of the masked-LM objective are corrupted (paper 3.1; spans: SpanBERT 3.1)."""
 
-    strategy: Literal["token", "whole_word", "span"] = "token"
+    # token_draws: tokens drawn with replacement, so that one may be predicted twice (ELECTRA); of records without masks alone.
+    strategy: Literal["token", "whole_word", "span", "token_draws"] = "token"
     rate: float = 0.15  # share of an instance's tokens, [CLS] and [SEP] counted as in 2018, that must be predicted
     mask_rate: float = 0.8  # of those, the share that becomes [MASK],
     keep_rate: float = 0.1  # that stays,

@@ -104,7 +104,9 @@ class Packing:
             "masked_lm_positions": by_prediction(batch["masked_lm_positions"] + begins[:, None]),
             **{name: by_prediction(batch[name]) for name in ("masked_lm_ids", "masked_lm_weights")},
             "next_sentence_labels": by_instance(batch["next_sentence_labels"][:, 0]),
-            "instance_weights": by_instance(tf.ones_like(row, tf.float32))}
+            "instance_weights": by_instance(tf.ones_like(row, tf.float32))} | (
+                {"sample_keys": tf.scatter_nd(tf.boolean_mask(row, slot == 0)[:, None], tf.boolean_mask(batch["sample_keys"], slot == 0),
+                                              [rows, 2])} if "sample_keys" in batch else {})
 
 
 def predictions_per_row(max_predictions_per_seq: int, max_instances_per_row: int) -> int:

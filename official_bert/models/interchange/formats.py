@@ -23,7 +23,7 @@ from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.projects import ours, tf_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.models.replaced_tokens import ReplacedTokenDetector
+from official_bert.models.replaced_tokens import GENERATOR, ReplacedTokenDetector
 from official_bert.models.run_folder import RunFolder
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
@@ -153,6 +153,8 @@ def read(path: str, head: Head = "") -> StoredModel:
     if not model.weights:
         raise ValueError(f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
     stored_models.require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
+    if model.head == "replaced" and name == "hugging_face" and os.path.isdir(folder := os.path.join(where, GENERATOR)):
+        return dataclasses.replace(model, generator=read(folder))
     return model
 
 
@@ -178,6 +180,8 @@ def vocab_file_of(path: str, model: StoredModel) -> str:
 def write(model: StoredModel, name: str, folder: str) -> list[str]:
     """Writes a model in a format to a folder that appears when it is whole; returns the names of weights it cannot hold.
 
+    A discriminator's generator is written to the folder `generator` in it.
+
     Raises ValueError for a folder that exists already, or a model that the format cannot hold.
     """
     of_albert = name == "tf1" and "spiece.model" in model.tokenizer and model.config is not None and model.config.layer_groups
@@ -187,7 +191,11 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
     with written_folder(folder) as temporary:
         # HDF5 ends the whole process if the disk is full.
         check_disk({os.path.dirname(temporary): sum(weight.nbytes for weight in model.weights.values())}, "the checkpoint")
-        return module_of(name).write(model, temporary)
+        left_out = module_of(name).write(model, temporary)
+        if model.generator is not None:
+            os.mkdir(folder := os.path.join(temporary, GENERATOR))
+            module_of(name).write(model.generator, folder)
+        return left_out
 
 
 def as_head(model: StoredModel, head: Head) -> StoredModel:
@@ -200,7 +208,7 @@ def as_head(model: StoredModel, head: Head) -> StoredModel:
 def encoder_of(model: StoredModel) -> StoredModel:
     """Returns only the encoder of a stored model, without heads and without weights that are not BERT's."""
     weights = {name: weight for name, weight in model.weights.items() if name.startswith(ENCODER_PREFIXES)}
-    return dataclasses.replace(model, weights=weights, head="", unknown=(), labels=())
+    return dataclasses.replace(model, weights=weights, head="", unknown=(), labels=(), generator=None)
 
 
 def make_model(model: StoredModel, **options) -> keras.Model:

@@ -18,7 +18,7 @@ from official_bert.text.vocab import read_entries
 
 Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span", "replaced"]
 Kind = Literal["", "classifier", "multi_label", "regression"]
-Objective = Literal["", "masked_lm", "next_token"]
+Objective = Literal["", "masked_lm", "next_token", "replaced_tokens"]
 StoredPooling = Literal["", "cls", "mean", "other"]
 BERT_CONFIG_FILE = "bert_config.json"
 # Prefixes of the weights of each head.
@@ -43,6 +43,8 @@ class StoredModel:
     kind: Kind = ""  # of a classifier's answers; "" if the files do not say
     threshold: float | str | Sequence[float] | None = None  # of several labels: the option of the run; None if the files do not say
     objective: Objective = ""  # of a pre-trained model's head for words; "" if the files do not say
+    objective_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the run, beside the objective
+    generator: "StoredModel | None" = None  # of a discriminator, which learned to tell its guesses
     sentence_task: str = ""  # that a pre-trained model's head for sentences learned: nsp or sop; "" if the files do not say
     pooling: StoredPooling = ""  # of an encoder's rows to a vector of the text; "": the files do not say; "other": not computed here
     normalize: bool = False  # whether vectors of texts have length 1

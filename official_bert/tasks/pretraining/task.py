@@ -1,83 +1,35 @@
 """Pre-training: masked LM, or left-to-right LM, and a task about sentences over records (paper 3.1; 2018 `run_pretraining.py`)."""
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official_bert.config import build, merge
 from official_bert.data import file_sets, record_origins, records
-from official_bert.data.pretraining.dynamic_masking import Batch, DynamicMasking, of_this_schema
-from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts, single_token_doubts
-from official_bert.data.pretraining.packing import Packing, predictions_per_row
+from official_bert.data.pretraining.dynamic_masking import Batch, DynamicMasking, of_this_schema, sample_keys
+from official_bert.data.pretraining.masking import VocabularyFacts, single_token_doubts
+from official_bert.data.pretraining.packing import Packing
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.data.tables import Rows, Source
-from official_bert.files import find_files, open_bytes, size_of
+from official_bert.files import find_files
+from official_bert.model_config import ModelConfig
+from official_bert.models.encoder import encoder_settings
 from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config
+from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
 from official_bert.tasks.pretraining.next_token import next_token_batch
+from official_bert.tasks.pretraining.options import OF_ALL_PHASES, Options, with_defaults
+from official_bert.tasks.pretraining.record_kinds import PACKED, WITHOUT_MASKS, kind_of, other_lengths, packed_features, table_of
 from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
 from official_bert.training import losses
-from official_bert.training.task import DataFiles, Predictions, Resolved, TaskBase
+from official_bert.training.reporting.flops import training_flops
+from official_bert.training.task import DataFiles, Resolved, TaskBase
 
 LOOKED_AT = 200  # first records that tell whether words have several tokens
-COMPARED = 1 << 16  # first bytes of two files of the same size that tell whether they are copies
-MASKED, WITHOUT_MASKS, PACKED = "masked", "without masks", "packed"  # kinds of records
 Masking = Callable[[Batch, tf.Tensor], Batch]  # records without masks, their numbers -> the features of masked records
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """The lengths of the records, the task of their second segments, what is learned, and how records without masks are masked."""
-
-    max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    # As --sentence_task of the records: nsp (BERT), sop (ALBERT: order) or none (RoBERTa: words alone, no head for sentences).
-    sentence_task: Literal["nsp", "sop", "none"] = "nsp"
-    sentence_loss: bool = True  # False: the second segments stay, but no head learns their task (the paper's "No NSP")
-    # next_token: every token is predicted from those before it (paper 5.1), with model.attention left_to_right.
-    objective: Literal["masked_lm", "next_token"] = "masked_lm"
-    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)  # of records made with --masking=dynamic
-    # Several instances share a row of max_seq_length tokens (data/pretraining/packing), so batch_size counts fuller rows.
-    pack: bool = False
-    max_instances_per_row: int = 8  # with pack
-    # neighbours: heads of the first layer begin by looking at the tokens beside (models/first_weights), all else at random.
-    first_weights: Literal["random", "neighbours"] = "random"
-
-    def __post_init__(self):
-        if self.max_instances_per_row < 1:
-            raise ValueError(f"max_instances_per_row: expected at least 1, got {self.max_instances_per_row}")
-        if self.max_predictions_per_seq < 1 and self.objective == "masked_lm":
-            raise ValueError(f"max_predictions_per_seq: expected at least 1, got {self.max_predictions_per_seq}")
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldOutRecords:
-    """Records to evaluate on, by losses and accuracies alone; `loss_names` are those of the task."""
-
-    source: RecordSource
-    loss_names: tuple[str, ...]
-
-    def evaluate(self, _):
-        """Returns {}: losses and accuracies are measured anyway."""
-        return {}
-
-    def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """Returns the records by number, measured by what `Task.predictions` gives of each."""
-        sums = np.stack([row["sums"] for row in predictions])  # [N,losses,3]
-        numbers = [str(number) for number in range(len(sums))]
-
-        def measure(rows: np.ndarray) -> dict[str, float]:
-            loss, right, weight = sums[rows].sum(axis=0, dtype=np.float64).T
-            found = {f"{name}_loss": loss[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
-            return {"loss": sum(found.values())} | found | {
-                f"{name}_accuracy": right[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
-        return {"": ComparableAnswers(questions=numbers, gold=numbers, answers=numbers, measure=measure)}
 
 
 class Task(TaskBase):
@@ -98,11 +50,42 @@ class Task(TaskBase):
             raise ValueError("config.options.pack: expected objective masked_lm, model.attention bidirectional and model.bilstm_layers 0 "
                              "(packed instances are told apart by attention, and stand for themselves by their [CLS]), got "
                              f"{self.options.objective}, {model.attention} and {model.bilstm_layers}")
+        if self._tells_replaced:
+            self._check_replaced_tokens()
         for number, phase in enumerate(self.config.phases):
-            for key in ("sentence_task", "sentence_loss", "objective", "first_weights"):
+            for key in OF_ALL_PHASES:
                 if (other := phase.options.get(key, wanted := getattr(self.options, key))) != wanted:
                     raise ValueError(f"config.phases[{number}].options.{key}: expected that of the run, {wanted} "
                                      f"(phases train one model, with one head for sentences and one for words), got {other}")
+
+    def _check_replaced_tokens(self) -> None:
+        """Raises ValueError for what does not go with objective replaced_tokens."""
+        model, options, where = self.config.model, self.options, "config.options.objective: replaced_tokens: expected"
+        if model.attention != "bidirectional" or model.bilstm_layers:
+            raise ValueError(f"{where} model.attention bidirectional and model.bilstm_layers 0 (its generator guesses a word from both "
+                             f"sides), got {model.attention} and {model.bilstm_layers}")
+        if self._learns_sentences:
+            raise ValueError(f"{where} sentence_loss false or sentence_task none (neither model has a head for sentences), got "
+                             f"sentence_task {self._sentence_task} and sentence_loss true")
+        if options.first_weights != "random":
+            raise ValueError(f"{where} first_weights random, got {options.first_weights}")
+        if options.adds_first and options.pack:
+            raise ValueError(f"{where} adds_first false beside pack (a packed row has several [CLS]), got true")
+        self._generator_config()
+
+    def _generator_config(self) -> ModelConfig:
+        """The generator's sizes. Raises ValueError, naming the options, for a model that there cannot be."""
+        width, layers = self.options.generator_width, self.options.generator_layers
+        try:
+            return generator_config(self.config.model, width, layers)
+        except ValueError as error:
+            raise ValueError(f"config.options.generator_width {width} and generator_layers {layers}: no generator can be made of this "
+                             f"model: {error}") from None
+
+    @classmethod
+    def read_options(cls, values):
+        """Reads options with the defaults of their objective."""
+        return super().read_options(with_defaults(values))
 
     @property
     def _sentence_task(self) -> str:
@@ -113,22 +96,33 @@ class Task(TaskBase):
         return self.options.objective == "next_token"
 
     @property
+    def _tells_replaced(self) -> bool:
+        return self.options.objective == "replaced_tokens"
+
+    @property
     def _learns_sentences(self) -> bool:
         return self.options.sentence_loss and self._sentence_task != "none"
 
     @property
     def loss_names(self):
-        """`mlm` or `next_token`, and the task about sentences."""
+        """`mlm` or `next_token`, and the task about sentences; or `mlm` of the generator and `replaced`."""
+        if self._tells_replaced:
+            return ("mlm", "replaced")
         words = "next_token" if self._is_next_token else "mlm"
         return (words, self._sentence_task) if self._learns_sentences else (words,)
 
     @property
     def counter_names(self):
-        """An accuracy for each loss."""
-        return tuple(f"{name}_accuracy" for name in self.loss_names)
+        """An accuracy for each loss; also the shares of tokens called replaced that are, and of those replaced that are called so."""
+        return (*(f"{name}_accuracy" for name in self.loss_names),
+                *(("replaced_precision", "replaced_recall") if self._tells_replaced else ()))
 
     def build_model(self):
-        """Builds the encoder with the heads that the losses need."""
+        """Builds the encoder with the heads that the losses need, and its generator if it has one."""
+        if self._tells_replaced:
+            return ReplacedTokenPretrainer.make(self.config.model, {
+                "generator": encoder_settings(self._generator_config()), "embedding_sharing": self.options.embedding_sharing,
+                "adds_first": self.options.adds_first}, recompute=self.config.training.recompute)
         return Pretrainer.make(self.config.model, {"next_sentence": self._learns_sentences},
                                recompute=self.config.training.recompute)
 
@@ -139,22 +133,43 @@ class Task(TaskBase):
             begin_with_neighbours(model, self.config.seed)
 
     def losses(self, outputs, batch):
-        """Loss of words over the weighted predictions, the sentences' loss over the examples."""
-        return {name: losses.cross_entropy(*part) for name, part in self._predicted(outputs, batch).items()}
+        """Loss of words over the weighted predictions, the sentences' loss over the examples, that of replaced tokens over all real
+        ones, times its weight.
+        """
+        found = {name: losses.cross_entropy(*part) for name, part in self._predicted(outputs, batch).items()}
+        return {name: (loss * self._factor(name), weight) for name, (loss, weight) in found.items()}
+
+    def _factor(self, name: str) -> float:
+        """What a loss is multiplied by."""
+        return self.options.replaced_weight if name == "replaced" else 1.0
 
     def loss_weights(self, batch):
-        """The number of predictions and of examples."""
-        return dict(zip(self.loss_names, (tf.reduce_sum(_mlm_weights(batch)), tf.reduce_sum(_sentence_weights(batch)))))
+        """The number of predictions, and of examples or real tokens."""
+        second = _token_weights(batch) if self._tells_replaced else _sentence_weights(batch)
+        return dict(zip(self.loss_names, (tf.reduce_sum(_mlm_weights(batch)), tf.reduce_sum(second))))
 
     def counters(self, outputs, batch):
-        """Accuracies of words and sentences."""
-        return {f"{name}_accuracy": losses.accuracy(*part) for name, part in self._predicted(outputs, batch).items()}
+        """Accuracies of words, sentences and replaced tokens, and precision and recall of these."""
+        found = {f"{name}_accuracy": losses.accuracy(*part) for name, part in self._predicted(outputs, batch).items()}
+        if self._tells_replaced:
+            called = tf.cast(outputs["replaced_logits"] > 0, tf.float32) * _token_weights(batch)
+            replaced = tf.cast(outputs["replaced"], tf.float32) * _token_weights(batch)
+            both = tf.reduce_sum(called * replaced)
+            found |= {"replaced_precision": (both, tf.reduce_sum(called)), "replaced_recall": (both, tf.reduce_sum(replaced))}
+        return found
+
+    def flops(self, batch):
+        """Those of the encoder and its heads, and of the generator."""
+        if not self._tells_replaced:
+            return super().flops(batch)
+        rows = {"input_ids": batch["input_ids"]}
+        return training_flops(self.config.model, rows) + training_flops(self._generator_config(), batch)
 
     def predictions(self, outputs, batch):
         """`sums`, for intervals: of each row and loss, the loss, the right answers and their weight, float32 [B,losses,3]."""
         rows = []
-        for logits, labels, weights in self._predicted(outputs, batch).values():
-            each = losses.negative_log_likelihoods(tf.cast(logits, tf.float32), labels)
+        for name, (logits, labels, weights) in self._predicted(outputs, batch).items():
+            each = losses.negative_log_likelihoods(tf.cast(logits, tf.float32), labels) * self._factor(name)
             right = tf.reshape(losses.largest_places(losses.as_rows(logits)), tf.shape(labels)) == labels
             parts = tf.stack([each * weights, tf.where(right, weights, 0.0), weights], axis=-1)
             rows.append(tf.reduce_sum(tf.reshape(parts, (tf.shape(parts)[0], -1, 3)), axis=1))
@@ -163,6 +178,9 @@ class Task(TaskBase):
     def _predicted(self, outputs, batch):
         """Logits, labels and weights of each loss."""
         predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch))]
+        if self._tells_replaced:  # as two classes: their softmax is the logistic function of the one logit
+            logits = outputs["replaced_logits"]
+            predicted.append((tf.stack([tf.zeros_like(logits), logits], axis=-1), outputs["replaced"], _token_weights(batch)))
         if "nsp_logits" in outputs:
             labels = batch["next_sentence_labels"]
             predicted.append((outputs["nsp_logits"], labels if "instance_weights" in batch else labels[:, 0], _sentence_weights(batch)))
@@ -182,10 +200,15 @@ class Task(TaskBase):
         held_out = None
         if steps.evaluate and files.eval_file:
             held_out = HeldOutRecords(self._source(files, files.eval_file, training.eval_batch_size, shuffle=False), self.loss_names)
-            _warn_of_shared_records(train.paths if train else [], held_out.source.paths)
+            warn_of_shared_records(train.paths if train else [], held_out.source.paths)
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
     def served(self, model, options):
+        """Fill-mask. Raises ValueError for a model that tells replaced tokens: it has no words to give."""
+        if self._tells_replaced:
+            raise ValueError("config.options.objective: a model that tells replaced tokens is not served: --init_checkpoint gives it to a "
+                             "task, and tools/convert_checkpoint.py --to=hugging_face writes it and, in its folder generator, the model "
+                             "that fills masks")
         return (ServedNextToken if self._is_next_token else ServedFillMask).make(self, model, options)
 
     def batch_spec(self, batch_size):
@@ -193,8 +216,9 @@ class Task(TaskBase):
         length = self.options.max_seq_length
         table = records.pretraining_features(length, length - 1 if self._is_next_token else self.options.max_predictions_per_seq)
         if self.options.pack:
-            table = _packed_features(self.options)
-        return {feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
+            table = packed_features(self.options)
+        keys = {"sample_keys": tf.TensorSpec((batch_size, 2), tf.int32)} if self._tells_replaced else {}
+        return keys | {feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
                 for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     def _source(self, given: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
@@ -224,11 +248,11 @@ class Task(TaskBase):
             if knows_words:
                 record_origins.check_vocabulary(path, origin, digest)
                 record_origins.check_casing(path, origin, self.tokenizer.do_lower_case)
-        kinds = sorted({_kind(features[path]) for path in paths})
+        kinds = sorted({kind_of(features[path]) for path in paths})
         if len(kinds) > 1:
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
             raise ValueError(f"{patterns}: expected records {wanted}")
-        (kind,), table = kinds, _table(self.options, features[paths[0]])
+        (kind,), table = kinds, table_of(self.options, features[paths[0]])
         if shuffle:
             self._warn_of_unread_masking(() if kind == WITHOUT_MASKS else paths)
         if shuffle and kind == WITHOUT_MASKS and not self._is_next_token and (doubts := self._doubts_of_words(paths[0])):
@@ -253,10 +277,10 @@ class Task(TaskBase):
 
     def _is_wanted(self, path: str, lengths: dict[str, int]) -> bool:
         """Whether records with these feature lengths are this phase's. Raises ValueError if they are no phase's."""
-        phases = [build(Options, merge(self.config.options, phase.options)) for phase in self.config.phases]
-        if not (wrong := _other_lengths(self.options, lengths)):
+        phases = [build(Options, with_defaults(merge(self.config.options, phase.options))) for phase in self.config.phases]
+        if not (wrong := other_lengths(self.options, lengths)):
             return True
-        if not all(_other_lengths(options, lengths) for options in phases):
+        if not all(other_lengths(options, lengths) for options in phases):
             return False
         key, held = wrong[0]
         raise ValueError(f"{path}: config.options.{key} is {getattr(self.options, key)}, but its records hold {held}")
@@ -295,6 +319,8 @@ class Task(TaskBase):
         batch = records.parse_examples(serialized, table)
         if masking:
             batch = masking(batch, indices)
+        if self._tells_replaced:
+            batch |= {"sample_keys": sample_keys(indices, self.config.seed)}
         words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
         known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
         segments, weights = batch["segment_ids"], batch["masked_lm_weights"]
@@ -311,61 +337,17 @@ class Task(TaskBase):
         return refuse_rows(next_token_batch(batch) if self._is_next_token and not masking else batch, checks)
 
 
-def _warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> None:
-    """Warns of files to evaluate on that are training files or copies of them: 2018's script evaluated so by default."""
-    sizes = {path: size_of(path) for path in {*train, *held_out}} if train else {}
-    shared = [path for path in held_out if any(path == other or (sizes[path] == sizes[other] and _begin_alike(path, other))
-                                               for other in train)]
-    if shared:
-        logging.warning("%d of %d files of evaluation records are training records, the first is %s: what is measured there says nothing "
-                        "about other text", len(shared), len(held_out), shared[0])
-
-
-def _begin_alike(path: str, other: str) -> bool:
-    with open_bytes(path) as one, open_bytes(other) as two:
-        return one.read(COMPARED) == two.read(COMPARED)
-
-
 def _mlm_weights(batch) -> tf.Tensor:
     """1 for each prediction of a real row, else 0: [B,P]."""
     return batch["masked_lm_weights"] * batch["example_weights"][:, None]
+
+
+def _token_weights(batch) -> tf.Tensor:
+    """1 for each real token of a real row, else 0: [B,S]."""
+    return tf.cast(batch["input_mask"], tf.float32) * batch["example_weights"][:, None]
 
 
 def _sentence_weights(batch) -> tf.Tensor:
     """1 for each sentence pair of a real row, else 0: [B], or [B,K] of packed rows."""
     weights = batch["example_weights"]
     return batch["instance_weights"] * weights[:, None] if "instance_weights" in batch else weights
-
-
-def _kind(lengths: Mapping[str, int]) -> str:
-    """What records with these features are."""
-    return PACKED if "instance_ids" in lengths else WITHOUT_MASKS if "word_starts" in lengths else MASKED
-
-
-def _table(options: Options, lengths: Mapping[str, int]) -> tuple[records.Feature, ...]:
-    """The features that records of this kind have under the options."""
-    length, predictions = options.max_seq_length, options.max_predictions_per_seq
-    if _kind(lengths) == WITHOUT_MASKS:
-        return records.unmasked_features(length)
-    if _kind(lengths) == MASKED:
-        return records.pretraining_features(length, predictions)
-    return _packed_features(options)
-
-
-def _packed_features(options: Options) -> tuple[records.Feature, ...]:
-    """The features of packed rows under the options."""
-    most = options.max_instances_per_row
-    return records.packed_features(options.max_seq_length, predictions_per_row(options.max_predictions_per_seq, most), most)
-
-
-def _other_lengths(options: Options, lengths: Mapping[str, int]) -> list[tuple[str, int | str]]:
-    """Lists (option, what the records hold) of lengths in which records differ from the options, and whether rows are packed."""
-    held, predictions = {"max_seq_length": lengths.get("input_ids", 0)}, lengths.get("masked_lm_ids", 0)
-    if _kind(lengths) == PACKED:
-        if not options.pack:
-            return [("pack", "packed rows, several instances in each")]
-        held["max_instances_per_row"] = lengths.get("cls_positions", 0)
-        predictions -= predictions_per_row(0, lengths.get("cls_positions", 0))
-    if _kind(lengths) != WITHOUT_MASKS:
-        held["max_predictions_per_seq"] = predictions
-    return [(key, length) for key, length in held.items() if getattr(options, key) != length]

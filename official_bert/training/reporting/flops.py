@@ -1,12 +1,13 @@
 """The arithmetic of a step, as `model FLOP/s` counts it."""
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from official_bert.config import ModelConfig
-from official_bert.training.task import Batch
 
 
-def training_flops(model: ModelConfig, batch: Batch) -> tf.Tensor:
+def training_flops(model: ModelConfig, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """Counts the floating-point operations of all matrix products, forward and backward, over a batch with its padding.
 
     The usual convention of model FLOP/s: a multiply-add counts two, backward twice the forward pass, recomputation nothing;

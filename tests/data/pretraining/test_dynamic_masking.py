@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.dynamic_masking import DynamicMasking
+from official_bert.data.pretraining.dynamic_masking import DynamicMasking, sample_keys
 from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 
@@ -161,3 +161,36 @@ def test_records_of_another_schema_are_refused(unmasked):
     batch = part(unmasked, slice(0, 4)) | {"schema_version": np.full((4, 1), 2, np.int32)}
     with pytest.raises(tf.errors.InvalidArgumentError, match="schema version"):
         mask(batch, MaskingConfig())
+
+
+def test_tokens_drawn_with_replacement_are_electras(unmasked):
+    masking = MaskingConfig(strategy="token_draws", mask_rate=0.85, keep_rate=0.15, random_rate=0.0)
+    batch = {name: value.copy() for name, value in part(unmasked, slice(0, 800)).items()}
+    batch["input_ids"][:, 7] = MASK  # in the text: never drawn
+    found = mask(batch, masking)
+    used, places = found["masked_lm_weights"] == 1, found["masked_lm_positions"]
+    real = batch["input_mask"].sum(axis=1)
+    np.testing.assert_array_equal(used.sum(axis=1), [min(P, max(1, round(length * 0.15))) for length in real])
+    np.testing.assert_array_equal(found["masked_lm_ids"], np.where(used, np.take_along_axis(batch["input_ids"], places, 1), 0))
+    assert not np.isin(found["masked_lm_ids"][used], [CLS, SEP, MASK]).any() and not places[~used].any()
+    drawn = [np.unique(row[use], return_counts=True) for row, use in zip(places, used)]
+    twice = sum((counts > 1).sum() for _, counts in drawn)
+    # Of n draws among m candidates, m (1 - (1 - 1/m)^n - n/m (1 - 1/m)^(n-1)) places come more than once.
+    n, m = used.sum(axis=1), np.isin(batch["input_ids"], [0, CLS, SEP, MASK], invert=True).sum(axis=1)
+    assert twice == pytest.approx((m * (1 - (1 - 1 / m) ** n - n / m * (1 - 1 / m) ** (n - 1))).sum(), rel=0.1)
+    masked, stayed = 0, 0
+    for row, (own, counts) in enumerate(drawn):
+        now, then = found["input_ids"][row], batch["input_ids"][row]
+        assert set(np.flatnonzero(now != then)) <= set(own) and (now[now != then] == MASK).all()
+        masked += (now[own[counts == 1]] == MASK).sum()
+        stayed += (now[own[counts == 1]] != MASK).sum()
+    assert masked / (masked + stayed) == pytest.approx(0.85, abs=0.01)
+    again = mask(part(batch, np.array([5, 3])), masking, np.array([5, 3]))
+    assert_equal(again, part(found, np.array([5, 3])))
+
+
+def test_keys_of_samples_are_a_function_of_seed_and_example():
+    keys = sample_keys(tf.range(5000, dtype=tf.int64), SEED).numpy()
+    assert len(np.unique(keys, axis=0)) == 5000 and keys.dtype == np.int32 and keys.min() >= 0
+    np.testing.assert_array_equal(sample_keys(tf.constant([41], tf.int64), SEED)[0], keys[41])
+    assert (sample_keys(tf.range(5000, dtype=tf.int64), SEED + 1).numpy() != keys).all(axis=1).mean() > 0.99

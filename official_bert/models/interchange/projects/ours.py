@@ -16,7 +16,7 @@ from official_bert.data.tagged import chunk_tags
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import BertEncoder, encoder_within, weights_by_name
-from official_bert.models.interchange import casing, stored_models
+from official_bert.models.interchange import casing, generators, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
 from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.pretrainer import Pretrainer
@@ -68,23 +68,25 @@ def read(prefix: str) -> StoredModel:
     tokenizer = stored_models.read_tokenizer(run.path)
     head = stored_models.head_of(weights, prefix)
     if config is None:
-        return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=vocab, tokenizer=tokenizer)
+        return generators.told_apart(StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=vocab,
+                                                 tokenizer=tokenizer), None)
     threshold = config.options.get("threshold")
     if isinstance(threshold, str):  # to be tuned: the number that was tuned beside the weights, if there is one
         threshold = tuned_for(prefix).get("threshold", threshold)
     # A checkpoint that was converted may not say what a left-to-right model has learned to predict.
     objective = config.options.get("objective", "masked_lm" if config.model.attention == "bidirectional" else "")
-    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
-                       head="choice" if config.task == TASKS["choice"] else head,
-                       pooling=config.options.get("pooling", "mean") if config.task == VECTORS and not head else "",
-                       **(_vector_settings(config) if config.task == VECTORS and not head else {}),
-                       labels=[str(label) for label in config.options.get("labels") or ()],
-                       kind=_kind_of(config, weights) if head == "classifier" else "", threshold=threshold,
-                       objective=objective if head == "pretraining" else "", vocab=vocab, tokenizer=tokenizer,
-                       sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
-                       # Without a vocabulary, nobody has chosen the default.
-                       do_lower_case=None if config.tokenizer.do_lower_case and vocab is None and not tokenizer
-                       else config.tokenizer.do_lower_case)
+    stored = StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
+                         head="choice" if config.task == TASKS["choice"] else head,
+                         pooling=config.options.get("pooling", "mean") if config.task == VECTORS and not head else "",
+                         **(_vector_settings(config) if config.task == VECTORS and not head else {}),
+                         labels=[str(label) for label in config.options.get("labels") or ()],
+                         kind=_kind_of(config, weights) if head == "classifier" else "", threshold=threshold,
+                         objective=objective if head == "pretraining" else "", vocab=vocab, tokenizer=tokenizer,
+                         sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
+                         # Without a vocabulary, nobody has chosen the default.
+                         do_lower_case=None if config.tokenizer.do_lower_case and vocab is None and not tokenizer
+                         else config.tokenizer.do_lower_case)
+    return generators.told_apart(stored, config)
 
 
 def _vector_settings(config: Config) -> dict[str, Any]:
@@ -151,8 +153,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     """
     config = stored_models.require_config(stored)
     if stored.head == "replaced":
-        raise ValueError(f"{stored.origin}: no task has a head that tells replaced tokens, so no run can hold it; "
-                         "--leave_out='replaced.*' converts the encoder")
+        raise ValueError(f"{stored.origin}: a run that tells replaced tokens has a generator that goes on learning, and none is "
+                         "converted to ours; --leave_out='replaced.*' converts the encoder")
     variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
                  for name, weight in stored.weights.items()}
     tf.train.Checkpoint(weights=variables).save(os.path.join(folder, CHECKPOINT))

@@ -1,0 +1,61 @@
+"""A discriminator and its generator in one run's checkpoint, told apart, and put together again."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from official_bert.config import Config
+from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.models.replaced_tokens import GENERATOR, generator_config
+
+OF_ITS_ENCODER, OF_ITS_HEAD = f"{GENERATOR}/encoder/", f"{GENERATOR}/masked_lm/"
+DIFFERENCE = "_difference"  # at the end of the name of a table that is added to the generator's
+TABLES, NORM = "_embeddings", "embeddings/LayerNorm/"  # what a generator may share
+OPTIONS = ("generator_width", "generator_layers", "embedding_sharing", "adds_first")  # of a run, that say what the model is
+
+
+def _own_name(name: str) -> str:
+    """The name in a model of its own of a generator's weight."""
+    return name.removeprefix(OF_ITS_ENCODER) if name.startswith(OF_ITS_ENCODER) else name.removeprefix(f"{GENERATOR}/")
+
+
+def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
+    """Returns a discriminator whose generator is a model of its own, each with all its tables, if the weights are those of both.
+
+    Without the `config` of their run, which says how large the generator is, it is left out.
+    """
+    of_generator = {_own_name(name): weight for name, weight in stored.weights.items() if name.startswith(f"{GENERATOR}/")}
+    if not of_generator:
+        return stored
+    weights = {name: weight for name, weight in stored.weights.items() if not name.startswith(f"{GENERATOR}/")}
+    for name in [name for name in weights if name.endswith(DIFFERENCE)]:
+        table = name.removesuffix(DIFFERENCE)
+        weights[table] = of_generator[table] + weights.pop(name)
+    if config is None:
+        return dataclasses.replace(stored, weights=weights, notes=[*stored.notes, "its generator is not used: no configuration beside it"])
+    shared = {name: weight for name, weight in weights.items() if name.endswith(TABLES) or name.startswith(NORM)}
+    sizes = generator_config(config.model, config.options.get("generator_width", 0.25), config.options.get("generator_layers", 1.0))
+    generator = dataclasses.replace(stored, weights={**shared, **of_generator}, config=sizes, head="pretraining", objective="masked_lm",
+                                    sentence_task="")
+    own = {key: config.options[key] for key in OPTIONS if key in config.options}
+    return dataclasses.replace(stored, weights=weights, head="replaced", objective="replaced_tokens", objective_options=own,
+                               generator=generator)
+
+
+def put_together(stored: StoredModel, names: Iterable[str]) -> StoredModel:
+    """Returns a discriminator with its generator's weights among its own, for a model of both that has weights of these `names`.
+
+    Without a generator, tables that this one lends are the discriminator's.
+    """
+    weights: dict[str, np.ndarray] = dict(stored.weights)
+    lent: Mapping[str, np.ndarray] = {} if stored.generator is None else stored.generator.weights
+    for name in names:
+        if name.startswith(f"{GENERATOR}/") and (own := _own_name(name)) in lent:
+            weights[name] = lent[own]
+        elif name.endswith(DIFFERENCE) and (table := name.removesuffix(DIFFERENCE)) in weights:
+            whole = weights.pop(table)
+            weights[name] = whole - lent.get(table, whole)
+            weights.setdefault(f"{OF_ITS_ENCODER}{table}", lent.get(table, whole))
+    return dataclasses.replace(stored, weights=weights)
+

@@ -1,0 +1,53 @@
+"""Records to evaluate on: what is measured of them, and that they are not those of training."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+from official_bert.data.sources import RecordSource
+from official_bert.files import open_bytes, size_of
+from official_bert.reports.comparison import ComparableAnswers
+from official_bert.training.task import Predictions
+
+COMPARED = 1 << 16  # first bytes of two files of the same size that tell whether they are copies
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutRecords:
+    """Records to evaluate on, by losses and accuracies alone; `loss_names` are those of the task."""
+
+    source: RecordSource
+    loss_names: tuple[str, ...]
+
+    def evaluate(self, _):
+        """Returns {}: losses and accuracies are measured anyway."""
+        return {}
+
+    def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
+        """Returns the records by number, measured by what `Task.predictions` gives of each."""
+        sums = np.stack([row["sums"] for row in predictions])  # [N,losses,3]
+        numbers = [str(number) for number in range(len(sums))]
+
+        def measure(rows: np.ndarray) -> dict[str, float]:
+            loss, right, weight = sums[rows].sum(axis=0, dtype=np.float64).T
+            found = {f"{name}_loss": loss[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+            return {"loss": sum(found.values())} | found | {
+                f"{name}_accuracy": right[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+        return {"": ComparableAnswers(questions=numbers, gold=numbers, answers=numbers, measure=measure)}
+
+
+def warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> None:
+    """Warns of files to evaluate on that are training files or copies of them: 2018's script evaluated so by default."""
+    sizes = {path: size_of(path) for path in {*train, *held_out}} if train else {}
+    shared = [path for path in held_out if any(path == other or (sizes[path] == sizes[other] and _begin_alike(path, other))
+                                               for other in train)]
+    if shared:
+        logging.warning("%d of %d files of evaluation records are training records, the first is %s: what is measured there says nothing "
+                        "about other text", len(shared), len(held_out), shared[0])
+
+
+def _begin_alike(path: str, other: str) -> bool:
+    with open_bytes(path) as one, open_bytes(other) as two:
+        return one.read(COMPARED) == two.read(COMPARED)
