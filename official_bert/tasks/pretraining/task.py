@@ -204,11 +204,6 @@ class Task(TaskBase):
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
     def served(self, model, options):
-        """Fill-mask. Raises ValueError for a model that tells replaced tokens: it has no words to give."""
-        if self._tells_replaced:
-            raise ValueError("config.options.objective: a model that tells replaced tokens is not served: --init_checkpoint gives it to a "
-                             "task, and tools/convert_checkpoint.py --to=hugging_face writes it and, in its folder generator, the model "
-                             "that fills masks")
         return (ServedNextToken if self._is_next_token else ServedFillMask).make(self, model, options)
 
     def batch_spec(self, batch_size):

@@ -127,8 +127,6 @@ def test_a_run_is_a_discriminator_for_every_task_and_two_folders_for_hugging_fac
             np.testing.assert_allclose(found[name], weight, atol=1e-6, err_msg=name)
     with pytest.raises(ValueError, match="a run that tells replaced tokens has a generator .* --leave_out"):
         formats.write(formats.read(str(tmp_path / "run")), "ours", str(tmp_path / "ours"))
-    with pytest.raises(ValueError, match="a model that tells replaced tokens is not served"):
-        load_task(config).served(model, None)
     values = run_config.checkpoint_values(str(tmp_path / "run"), pretraining=True).values["options"]
     assert values == {"objective": "replaced_tokens", "generator_width": 0.5, "embedding_sharing": sharing}
 
@@ -144,8 +142,7 @@ def losses_by_step(output):
 
 
 @pytest.mark.slow
-def test_a_run_killed_three_times_ends_as_the_one_that_was_not_and_its_folders_are_used(tmp_path):
-    """The whole way: records without masks, a run killed again and again, a classifier begun with it, two folders for Hugging Face."""
+def test_a_run_killed_three_times_ends_as_the_one_that_was_not(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, *map(str, range(20))]) + "\n")
     features, rng = records.unmasked_features(S), np.random.default_rng(3)
     rows = []
@@ -180,18 +177,30 @@ def test_a_run_killed_three_times_ends_as_the_one_that_was_not_and_its_folders_a
     one, other = (formats.read(str(tmp_path / name)) for name in ("whole", "killed"))
     for mine, theirs in ((one, other), (one.generator, other.generator)):
         assert all(np.array_equal(weight, theirs.weights[name]) for name, weight in mine.weights.items())
-    converted = run_here("tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}/whole", f"--output={tmp_path}/there")
+
+
+@pytest.mark.slow
+def test_the_commands_take_a_run_as_a_discriminator(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, *map(str, range(20))]) + "\n")
+    config = config_of(tokenizer={"vocab_file": str(tmp_path / "vocab.txt"), "do_lower_case": False})
+    write_run(tmp_path / "run", config)
+    converted = run_here("tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}/run", f"--output={tmp_path}/there")
     assert converted.returncode == 0 and "largest difference of generator's mlm_logits" in converted.stdout, converted.stderr
     assert f"{tmp_path}/there/generator: its generator" in converted.stdout
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a b c\tx\nd e f\ty\n" * 8)
-    tuned = run_here("-m", "official_bert.run_classifier", f"--init_checkpoint={tmp_path}/whole", f"--train_file={tmp_path}/train.tsv",
-                     f"--output_dir={tmp_path}/tuned", "--set=training.steps=2", "--set=training.batch_size=8", "--max_seq_length=16")
+    tuned = run_here("-m", "official_bert.run_finetuning", "--task=classification", f"--init_checkpoint={tmp_path}/run",
+                     f"--train_file={tmp_path}/train.tsv", f"--output_dir={tmp_path}/tuned", "--set=training.steps=2",
+                     "--set=training.epochs=0", "--set=training.batch_size=8", "--set=options.max_seq_length=16")
     assert tuned.returncode == 0 and "not used: replaced" in tuned.stdout, tuned.stderr
-    measured = run_here("-m", "official_bert.run_pretraining", "--mode=eval", f"--init_checkpoint={tmp_path}/whole",
-                        f"--eval_input_file={tmp_path}/train", f"--config={tmp_path}/config.yaml")
+    write_records(tmp_path / "held_out", 40)
+    measured = run_here("-m", "official_bert.run_pretraining", "--mode=eval", f"--init_checkpoint={tmp_path}/run",
+                        f"--eval_input_file={tmp_path}/held_out", "--set=options.max_seq_length=16",
+                        "--set=options.max_predictions_per_seq=3", "--set=training.eval_batch_size=8")
     assert measured.returncode == 0 and "replaced_recall = " in measured.stdout, measured.stderr
-    refused = run_here("-m", "official_bert.run_export", f"--model={tmp_path}/whole", f"--output={tmp_path}/served")
-    assert refused.returncode == 1 and "a model that tells replaced tokens is not served" in refused.stderr
+    refused = run_here("-m", "official_bert.run_export", f"--checkpoint={tmp_path}/run", f"--output={tmp_path}/served")
+    assert refused.returncode == 1 and "nothing is served of a head that tells replaced tokens" in refused.stderr
+    filled = run_here("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={tmp_path}/there/generator", "a [MASK] c")
+    assert filled.returncode == 0 and filled.stdout.strip(), filled.stderr
 
 
 @pytest.mark.slow
