@@ -153,7 +153,8 @@ def read(path: str, head: Head = "") -> StoredModel:
     if not model.weights:
         raise ValueError(f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
     stored_models.require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
-    if model.head == "replaced" and name == "hugging_face" and os.path.isdir(folder := os.path.join(where, GENERATOR)):
+    folder = os.path.join(where if os.path.isdir(where) else os.path.dirname(where), GENERATOR)
+    if model.head == "replaced" and model.generator is None and os.path.isdir(folder):
         return dataclasses.replace(model, generator=read(folder))
     return model
 
