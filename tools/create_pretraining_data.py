@@ -50,13 +50,14 @@ flags.DEFINE_integer("dupe_factor", None, "Passes over the text, each with other
 flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens to predict.")
 flags.DEFINE_float("short_seq_prob", 0.1, "Share of documents whose instances aim at a random shorter length.")
 flags.DEFINE_bool("gzip_compress", False, "Write gzip files.")
-flags.DEFINE_enum("masking", "token", ["token", "whole_word", "span", "dynamic"],
+flags.DEFINE_enum("masking", "token", ["token", "whole_word", "span", "ngram", "dynamic"],
                   "What is masked; dynamic: nothing yet, training masks anew in each epoch.")
 flags.DEFINE_float("mask_rate", 0.8, "Share of the chosen tokens that become [MASK].")
 flags.DEFINE_float("keep_rate", 0.1, "Share of the chosen tokens that stay.")
 flags.DEFINE_float("random_rate", 0.1, "Share of the chosen tokens that become a random token.")
 flags.DEFINE_float("span_p", 0.2, "Of the geometric distribution of span lengths in words (--masking=span).")
 flags.DEFINE_integer("span_longest", 10, "The most words of a span (--masking=span).")
+flags.DEFINE_integer("ngram_longest", 3, "The most words of an n-gram (--masking=ngram).")
 flags.DEFINE_enum("sentence_task", "nsp", ["nsp", "sop", "none"],
                   "Second segments: the next or a random one (BERT), in or out of order (ALBERT), or none (RoBERTa).")
 flags.DEFINE_bool("copies_apart", None, "Draw no random second segment from a document of the same text (default: if "
@@ -78,7 +79,7 @@ BYTES_A_TOKEN = 6  # of text, at least: for the estimate of disk space before th
 GZIP_SHARE = 0.2  # of a record, at least
 DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_factor", "short_seq_prob", "sentence_task",
             "masking", "do_whole_word_mask", "masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "span_p", "span_longest",
-            "copies_apart", "order", "gzip_compress")  # the output depends on these and on the text only
+            "ngram_longest", "copies_apart", "order", "gzip_compress")  # the output depends on these and on the text only
 Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unknown") of the corpus, and "counts"
 
 
@@ -98,12 +99,13 @@ class Settings:
     masked_lm_prob: float
     short_seq_prob: float
     gzip_compress: bool
-    masking: Literal["token", "whole_word", "span", "dynamic"]
+    masking: Literal["token", "whole_word", "span", "ngram", "dynamic"]
     mask_rate: float
     keep_rate: float
     random_rate: float
     span_p: float
     span_longest: int
+    ngram_longest: int
     sentence_task: Literal["nsp", "sop", "none"]
     copies_apart: bool | None  # None: whether the text has copies decides, before anything is made
     order: Literal["2018", "sharded"]
@@ -132,6 +134,7 @@ def refuse_unread_options(values: Any) -> None:
         (["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"], not dynamic,
          "another --masking than dynamic"),
         (["span_p", "span_longest"], values.masking == "span", "--masking=span"),
+        (["ngram_longest"], values.masking == "ngram", "--masking=ngram"),
         (["short_seq_prob"], values.sentence_task != "none", "a --sentence_task"),
         (["copies_apart"], values.sentence_task == "nsp", "--sentence_task=nsp"),
         (["token_store", "work_dir", "num_workers", "discard"], not beam, "--engine=local"),
@@ -154,7 +157,7 @@ def instance_config(settings: Settings) -> InstanceConfig:
     masking = None if settings.masking == "dynamic" else MaskingConfig(
         strategy="whole_word" if settings.do_whole_word_mask else settings.masking, rate=settings.masked_lm_prob,
         mask_rate=settings.mask_rate, keep_rate=settings.keep_rate, random_rate=settings.random_rate, span_p=settings.span_p,
-        span_longest=settings.span_longest)
+        span_longest=settings.span_longest, ngram_longest=settings.ngram_longest)
     dupe_factor = settings.dupe_factor if settings.dupe_factor is not None else 1 if masking is None else 10
     return InstanceConfig(
         max_seq_length=settings.max_seq_length, max_predictions_per_seq=settings.max_predictions_per_seq,

@@ -97,7 +97,7 @@ class DynamicMasking:
         return tf.gather(self._replacements, tf.cast(_uniform(rows, REPLACEMENT, numbers) * len(self._replacements), tf.int32))
 
     def _choose_words(self, rows, batch, candidates, budgets):
-        """Does the same as `_choose_tokens` for whole words and for spans of words."""
+        """Does the same as `_choose_tokens` for whole words, and for spans and n-grams of words."""
         # As in 2018, a piece with ## joins the word before it, even across [SEP].
         words = tf.cumsum(tf.where(candidates, batch["word_starts"], 0), axis=1)           # [B,S], 0 to S
         sizes = tf.math.bincount(words, weights=tf.cast(candidates, tf.int32), axis=-1,
@@ -111,7 +111,10 @@ class DynamicMasking:
                 tf.reshape(words + tf.range(tf.shape(words)[0])[:, None] * (self.max_seq_length + 1), [-1]),
                 tf.size(sizes))
             chosen, numbers = self._choose_spans(rows, sizes, tf.reshape(segments, tf.shape(sizes)), budgets)
-            draws = tf.gather(numbers, words, batch_dims=1)
+            if self.config.strategy == "ngram":  # each token has a replacement of its own
+                draws = tf.range(self.max_seq_length)[None] + tf.zeros_like(words)
+            else:
+                draws = tf.gather(numbers, words, batch_dims=1)
         return candidates & tf.gather(chosen, words, batch_dims=1), draws
 
     def _choose_whole_words(self, rows, sizes, budgets):

@@ -24,7 +24,7 @@ from official_bert.text.compiling import compiled
 HEADER = 4  # columns of a row before its ids
 LENGTH, SECOND_START, LABEL, PREDICTIONS = 0, 1, 2, 3
 NSP, SOP, SINGLE = 0, 1, 2  # sentence tasks
-UNMASKED, TOKEN, WHOLE_WORD, SPAN = 0, 1, 2, 3  # masking strategies
+UNMASKED, TOKEN, WHOLE_WORD, SPAN, NGRAM = 0, 1, 2, 3, 4  # masking strategies
 PASS, DOCUMENT, SENTENCE, TARGET = 0, 1, 2, 3  # the position of sampling
 TRUNCATED, RANDOM, UNPAIRED = 4, 5, 6  # tokens so far: cut off, in random segments, in instances that make no pair
 EXAMPLES, MOST_EXAMPLES = 7, 3  # slices [start, end] of `Corpus.tokens` that lost tokens, first TRUNCATED, then UNPAIRED
@@ -324,21 +324,24 @@ def _mask_words(plan, replacements, words, row, budget, found, order, places, be
 def _mask_spans(plan, replacements, span_lengths, words, row, budget, found, places, begins, originals):
     """Masks spans of whole words until the budget is spent (SpanBERT 3.1); all tokens of a span get the same kind of replacement.
 
-    A span ends early at a [SEP], at a masked word, or if the next word would exceed the budget. After as many failed tries as
-    there are words, the rest of the budget stays unspent.
+    In n-grams (ALBERT 3.2), whose lengths are others, each token has a replacement of its own. A span ends early at a [SEP], at a masked
+    word, or if the next word would exceed the budget. After as many failed tries as there are words, the rest of the budget stays unspent.
     """
     masked, vain = 0, 0
     while masked < budget and vain < found:
         draw, length = random(words), 1
         while length < len(span_lengths) and draw >= span_lengths[length - 1]:
             length += 1
-        first, action, before = below(words, found), _draw_action(plan, words), masked
+        first, before = below(words, found), masked
+        action = _draw_action(plan, words) if plan.strategy == SPAN else 0
         for word in range(first, min(first + length, found)):
             size, place = begins[word + 1] - begins[word], places[begins[word]]
             apart = word > first and place != places[begins[word] - 1] + 1
             if apart or originals[place] >= 0 or masked + size > budget:
                 break
             for index in range(begins[word], begins[word + 1]):
+                if plan.strategy == NGRAM:
+                    action = _draw_action(plan, words)
                 _corrupt(plan, replacements, words, row, places[index], action, originals)
             masked += size
         vain += masked == before
@@ -385,7 +388,7 @@ def make_rows(plan, tables, corpus, words, state, rows):
         if is_whole and plan.strategy != UNMASKED:
             originals[:] = -1
             found, budget = _find_words(plan, continues_word, row, places, begins), budgets[row[LENGTH]]
-            if plan.strategy == SPAN:
+            if plan.strategy >= SPAN:
                 _mask_spans(plan, replacements, span_lengths, words, row, budget, found, places, begins, originals)
             else:
                 _mask_words(plan, replacements, words, row, budget, found, turns, places, begins, originals)

@@ -14,22 +14,23 @@ from official_bert.data.pretraining import kernels
 from official_bert.text.tokenizer import Tokenizer
 
 FEW_CONTINUE = 0.02  # of the tokens: in English it is a tenth
-MASKING_STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN}
+MASKING_STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN, "ngram": kernels.NGRAM}
 LEAST_SHARE = 0.75  # of the predictions asked for: fewer are worth a warning
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskingConfig:
-    """How the inputs of the masked-LM objective are corrupted (paper 3.1; spans: SpanBERT 3.1)."""
+    """How the inputs of the masked-LM objective are corrupted (paper 3.1; spans: SpanBERT 3.1; n-grams: ALBERT 3.2)."""
 
     # token_draws: tokens drawn with replacement, so that one may be predicted twice (ELECTRA); of records without masks alone.
-    strategy: Literal["token", "whole_word", "span", "token_draws"] = "token"
+    strategy: Literal["token", "whole_word", "span", "ngram", "token_draws"] = "token"
     rate: float = 0.15  # share of an instance's tokens, [CLS] and [SEP] counted as in 2018, that must be predicted
     mask_rate: float = 0.8  # of those, the share that becomes [MASK],
     keep_rate: float = 0.1  # that stays,
     random_rate: float = 0.1  # and that becomes a random token
     span_p: float = 0.2  # of the geometric distribution of span lengths, in words
     span_longest: int = 10  # the distribution is cut off here and renormalised
+    ngram_longest: int = 3  # words of an n-gram; its length n has a probability in proportion to 1/n
 
     def __post_init__(self):
         for name in ("rate", "mask_rate", "keep_rate", "random_rate"):
@@ -41,6 +42,8 @@ class MaskingConfig:
         if not 0 < self.span_p < 1 or self.span_longest < 1:
             raise ValueError("masking: expected span_p between 0 and 1 and span_longest of at least 1, "
                              f"got {self.span_p} and {self.span_longest}")
+        if self.ngram_longest < 1:
+            raise ValueError(f"masking.ngram_longest: expected at least 1, got {self.ngram_longest}")
 
     @property
     def keep_share(self) -> float:
@@ -49,8 +52,10 @@ class MaskingConfig:
         return self.keep_rate / rest if rest else 1.0
 
     def span_distribution(self) -> np.ndarray:
-        """Returns the probabilities of span lengths 1, 2, ... span_longest."""
+        """Returns the probabilities of the lengths 1, 2, ... of spans, or of n-grams, in words."""
         weights = self.span_p * (1 - self.span_p) ** np.arange(self.span_longest)
+        if self.strategy == "ngram":
+            weights = 1 / np.arange(1, self.ngram_longest + 1)
         return weights / weights.sum()
 
     def budgets(self, max_seq_length: int, max_predictions_per_seq: int) -> np.ndarray:

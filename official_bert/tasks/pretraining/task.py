@@ -281,16 +281,17 @@ class Task(TaskBase):
         raise ValueError(f"{path}: config.options.{key} is {getattr(self.options, key)}, but its records hold {held}")
 
     def _warn_of_unread_masking(self, paths: Sequence[str]) -> None:
-        """Warns of `options.masking` that is not read: with `next_token`, of spans with another strategy, or if it asks for other masks
-        than those that the records at `paths` hold, or than is known of them (no paths: records without masks); and of a rate for
-        which a row has too few predictions.
+        """Warns of `options.masking` that is not read: with `next_token`, of spans or n-grams with another strategy, or if it asks for
+        other masks than those that the records at `paths` hold, or than is known of them (no paths: records without masks); and of a
+        rate for which a row has too few predictions.
         """
         asked, strategy = self.config.options.get("masking", {}), self.options.masking.strategy
-        of_spans = [key for key in asked if key.startswith("span_") and strategy != "span"]
+        others = [key for key in asked for unit in ("span", "ngram") if key.startswith(f"{unit}_") and strategy != unit]
         if self._is_next_token and asked:
             logging.warning("config.options.masking (%s) is not read: objective next_token masks nothing", ", ".join(asked))
-        elif of_spans and not paths:
-            logging.warning("config.options.masking (%s) is not read: its strategy is %s, not span", ", ".join(of_spans), strategy)
+        elif others and not paths:
+            logging.warning("config.options.masking (%s) is not read: its strategy is %s, not %s", ", ".join(others), strategy,
+                            others[0].partition("_")[0])
         for doubt in () if self._is_next_token or paths else self.options.masking.doubts(
                 self.options.max_seq_length, self.options.max_predictions_per_seq):
             logging.warning("config.options.masking: %s", doubt)

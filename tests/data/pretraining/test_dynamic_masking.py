@@ -124,8 +124,8 @@ def statistics(ids, lengths, positions, labels, used):
 @pytest.mark.parametrize("masking", [
     MaskingConfig(), MaskingConfig(rate=0.25, mask_rate=0.6, keep_rate=0.1, random_rate=0.3),
     MaskingConfig(strategy="whole_word"), MaskingConfig(strategy="span"),
-    MaskingConfig(strategy="span", span_p=0.4, span_longest=4)],
-    ids=["token", "rates", "whole_word", "span", "short_spans"])
+    MaskingConfig(strategy="span", span_p=0.4, span_longest=4), MaskingConfig(strategy="ngram")],
+    ids=["token", "rates", "whole_word", "span", "short_spans", "ngram"])
 def test_statistics_are_those_of_the_compiled_form(unmasked, masking):
     rows = make_rows(masking)
     compiled = statistics(rows[:, kernels.HEADER:kernels.HEADER + S], rows[:, kernels.LENGTH],

@@ -100,7 +100,7 @@ def test_random_replacements_are_drawn_evenly_from_the_whole_vocabulary():
     assert abs(chi_square - freedom) < 6 * np.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize("strategy", ["whole_word", "span"])
+@pytest.mark.parametrize("strategy", ["whole_word", "span", "ngram"])
 def test_words_are_chosen_whole(strategy):
     originals, _, chosen, _ = sample(MaskingConfig(strategy=strategy))
     words = word_numbers(originals)
@@ -170,9 +170,22 @@ def test_tokens_of_a_span_fare_alike():
     assert different / (alike + different) < 0.03  # spans that touch, and random tokens that are the old ones
 
 
+def test_n_grams_have_lengths_in_proportion_to_1_over_n_and_tokens_of_their_own_kind():
+    masking = MaskingConfig(strategy="ngram", rate=0.02)  # up to 10 tokens of a row of 512: n-grams rarely touch
+    np.testing.assert_allclose(masking.span_distribution(), [6 / 11, 3 / 11, 2 / 11])
+    originals, ids, chosen, _ = sample(masking, S=512, P=100, share_of_pieces=0)
+    found = span_lengths(chosen)
+    for length, wanted in enumerate(masking.span_distribution(), 1):
+        assert abs(found[length] / sum(found.values()) - wanted) < 0.06, found  # the budget cuts the last one of a row
+    kinds = np.where(ids == MASK, 0, np.where(ids == originals, 1, 2))
+    pairs = chosen[:, 1:] & chosen[:, :-1]
+    alike = (kinds[:, 1:] == kinds[:, :-1])[pairs]
+    assert_share(alike.sum(), len(alike), 0.8 ** 2 + 0.1 ** 2 + 0.1 ** 2)
+
+
 @pytest.mark.parametrize("changes, message", [
     ({"rate": 1.2}, "rate"), ({"mask_rate": 0.9}, "make 1 together"), ({"span_p": 0.0}, "span_p"),
-    ({"span_longest": 0}, "span_longest")])
+    ({"span_longest": 0}, "span_longest"), ({"ngram_longest": 0}, "ngram_longest: expected at least 1, got 0")])
 def test_masking_that_cannot_be_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         MaskingConfig(**changes)
