@@ -23,7 +23,7 @@ from official_bert.data.long_work.work_folder import WorkFolder, flush_to_disk, 
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.equal_documents import texts_of_documents
 from official_bert.data.pretraining.external_shuffle import shuffled
-from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
+from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import RowEncoder, rows_together, write_rows
 from official_bert.data.pretraining.token_store import TokenStore
@@ -261,7 +261,7 @@ class Generator:
         """Samples instances from the documents with these numbers; shuffles `documents` in place."""
         progress(0)
         store = self.store
-        corpus = kernels.Corpus(store.tokens, store.sentence_starts, store.document_starts, documents, self.texts)
+        corpus = Corpus(store.tokens, store.sentence_starts, store.document_starts, documents, self.texts)
         sampler = InstanceSampler(self.config, self.facts, corpus, seed)
         block: np.ndarray = np.zeros((ROWS_AT_A_TIME, sampler.row_width), self.facts.token_type)
         count = second_labels = tokens = 0

@@ -19,6 +19,16 @@ DEFAULT_PREDICTIONS = 20  # 2018's; short instances use fewer
 SENTENCE_TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
 
 
+class Corpus(NamedTuple):
+    """Documents as slices of one array of token ids."""
+
+    tokens: np.ndarray  # uint16 or uint32
+    sentence_starts: np.ndarray  # [sentences + 1] int64, in tokens
+    document_starts: np.ndarray  # [documents + 1] int64, in sentences
+    order: np.ndarray  # [documents] int64: the document at each place
+    texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `equal_documents`)
+
+
 class Plan(NamedTuple):
     """The settings of instances in the form that the kernels take."""
 
@@ -87,7 +97,7 @@ class InstanceConfig:
 class InstanceSampler:
     """Draws the instances of one corpus, in 2018's order of draws: shuffle documents, sample, shuffle instances."""
 
-    def __init__(self, config: InstanceConfig, facts: VocabularyFacts, corpus: kernels.Corpus, seed: int):
+    def __init__(self, config: InstanceConfig, facts: VocabularyFacts, corpus: Corpus, seed: int):
         """`corpus.order` is shuffled in place."""
         self.plan, self._tables = config.plan(facts), config.tables(facts)
         self.corpus = corpus._replace(**{name: read_only(getattr(corpus, name))

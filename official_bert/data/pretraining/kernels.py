@@ -1,7 +1,7 @@
 """Compiled sampling of next sentence prediction (NSP) pairs and 80/10/10 masking over token ids, with CPython's random stream.
 
 2018's `create_pretraining_data.py` draws everything from one `random.Random`. The kernels draw the same numbers in the same
-order, so they give the same instances. They work on a corpus of contiguous token ids (`token_store`): a segment is a slice of
+order, so they give the same instances. They work on a corpus of contiguous token ids (`instances.Corpus`): a segment is a slice of
 it, and an instance is a row of fixed width:
 
     [length, start of segment B, label, number of predictions, ids * S, positions * P, original ids * P]
@@ -14,8 +14,6 @@ take arrays one by one (otherwise Numba would count references to them at each n
 because Numba's cache notices changes only in a function's own file.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
@@ -27,18 +25,8 @@ NSP, SOP, SINGLE = 0, 1, 2  # sentence tasks
 UNMASKED, TOKEN, WHOLE_WORD, SPAN, NGRAM = 0, 1, 2, 3, 4  # masking strategies
 PASS, DOCUMENT, SENTENCE, TARGET = 0, 1, 2, 3  # the position of sampling
 TRUNCATED, RANDOM, UNPAIRED = 4, 5, 6  # tokens so far: cut off, in random segments, in instances that make no pair
-EXAMPLES, MOST_EXAMPLES = 7, 3  # slices [start, end] of `Corpus.tokens` that lost tokens, first TRUNCATED, then UNPAIRED
+EXAMPLES, MOST_EXAMPLES = 7, 3  # slices [start, end] of the corpus' tokens that lost tokens, first TRUNCATED, then UNPAIRED
 STATE_SIZE = EXAMPLES + 2 * 2 * MOST_EXAMPLES
-
-
-class Corpus(NamedTuple):
-    """Documents as slices of one array of token ids."""
-
-    tokens: np.ndarray  # uint16 or uint32
-    sentence_starts: np.ndarray  # [sentences + 1] int64, in tokens
-    document_starts: np.ndarray  # [documents + 1] int64, in sentences
-    order: np.ndarray  # [documents] int64: the document at each place
-    texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `equal_documents`)
 
 
 @njit(forceinline=True)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking, sample_keys
-from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
+from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 
 CLS, SEP, MASK = 2, 3, 4
@@ -26,7 +26,7 @@ def make_corpus():
                    rng.integers(5, WORDS + 5, tokens))
     starts = np.unique(np.concatenate([[0], np.sort(rng.integers(1, tokens, tokens // 18)), [tokens]]))
     documents = np.unique(np.concatenate([[0], np.arange(0, len(starts) - 1, 25), [len(starts) - 1]]))
-    return kernels.Corpus(ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1),
+    return Corpus(ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1),
                           np.arange(len(documents) - 1))
 
 

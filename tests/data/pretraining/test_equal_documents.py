@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from official_bert.data.pretraining import equal_documents, kernels
-from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
+from official_bert.data.pretraining import equal_documents
+from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import VocabularyFacts
 
 CLS, SEP = 2, 3
@@ -36,7 +36,7 @@ def random_partners(num_copies, apart):
     texts = [[[10 + 20 * text + 5 * line + token for token in range(5)] for line in range(4)] for text in range(3)]
     tokens, starts, document_starts = arrays(texts * num_copies)
     same = equal_documents.texts_of_documents(tokens, starts, document_starts) if apart else np.arange(3 * num_copies)
-    corpus = kernels.Corpus(tokens, starts, document_starts, np.arange(3 * num_copies), same)
+    corpus = Corpus(tokens, starts, document_starts, np.arange(3 * num_copies), same)
     sampler = InstanceSampler(CONFIG, FACTS, corpus, 1)
     pairs = []
     for rows in sampler.blocks(np.zeros((50, sampler.row_width), np.uint16)):
@@ -56,6 +56,6 @@ def test_no_random_next_segment_comes_from_a_copy(num_copies):
 
 def test_a_corpus_of_copies_of_one_document_is_sampled_to_the_end():
     tokens, starts, document_starts = arrays([[[10, 11], [12, 13], [14]]] * 4)
-    corpus = kernels.Corpus(tokens, starts, document_starts, np.arange(4), np.zeros(4, np.int64))
+    corpus = Corpus(tokens, starts, document_starts, np.arange(4), np.zeros(4, np.int64))
     sampler = InstanceSampler(CONFIG, FACTS, corpus, 1)
     assert sum(len(rows) for rows in sampler.blocks(np.zeros((50, sampler.row_width), np.uint16))) >= 80

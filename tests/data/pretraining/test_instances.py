@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
+from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 
 VOCAB = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4} | {f"w{n}": n for n in range(5, 60)} \
@@ -20,7 +20,7 @@ def make_corpus(documents):
     """Lists of lists of ids as the kernels take them."""
     sentences = [sentence for document in documents for sentence in document]
     tokens = np.array([token for sentence in sentences for token in sentence], np.uint16)
-    return kernels.Corpus(tokens, np.cumsum([0, *map(len, sentences)]), np.cumsum([0, *map(len, documents)]),
+    return Corpus(tokens, np.cumsum([0, *map(len, sentences)]), np.cumsum([0, *map(len, documents)]),
                           np.arange(len(documents)), np.arange(len(documents)))
 
 

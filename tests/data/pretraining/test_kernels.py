@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from official_bert.data.pretraining import kernels, random_stream
-from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
+from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.random_stream import RandomStream
 
@@ -31,7 +31,7 @@ def test_below_draws_cpython_s_numbers_and_as_many(seed):
 def all_rows(config, block_rows=50):
     rng = np.random.default_rng(0)
     starts = np.concatenate([[0], np.cumsum(rng.integers(1, 40, 400))])
-    corpus = kernels.Corpus(rng.integers(5, 90, starts[-1]).astype(np.uint16), starts, np.arange(0, 401, 10),
+    corpus = Corpus(rng.integers(5, 90, starts[-1]).astype(np.uint16), starts, np.arange(0, 401, 10),
                             np.arange(40), np.arange(40))
     continues_word = np.arange(90) >= 70
     facts = VocabularyFacts(90, 2, 3, 4, continues_word, np.arange(90))
