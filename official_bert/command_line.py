@@ -285,11 +285,6 @@ def _silence_told() -> Iterator[None]:
             ended.set()
 
 
-def is_nameless(error: Exception) -> bool:
-    """Whether an error is that of a full disk, and its text names no file."""
-    return isinstance(error, OSError) and error.filename is None and bool(disk_full_reason(error))
-
-
 def full_places(values: Any) -> str:
     """Returns which of the paths on the command line, and of this machine's temporary files, lie on full disks; "" for none."""
     paths = {f"--{name}={values[name].value}": str(values[name].value) for name in values
@@ -316,7 +311,8 @@ def run_main(main: Any) -> None:
                 return main(arguments)
         except (ValueError, OSError) as error:
             message = original_paths(" ".join(str(error).split()))
-            raise SystemExit(f"error: {message}{full_places(flags.FLAGS) if is_nameless(error) else ''}") from None
+            is_nameless = isinstance(error, OSError) and error.filename is None and disk_full_reason(error)
+            raise SystemExit(f"error: {message}{full_places(flags.FLAGS) if is_nameless else ''}") from None
         except KeyboardInterrupt:
             raise SystemExit(STOPPED) from None
         except concurrent.futures.BrokenExecutor:

@@ -121,22 +121,22 @@ def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
             "masked_lm_positions": rng.integers(0, length // 2, (3, 4), np.int32)}
 
 
-def computed(formats, model, name: str, folder: str) -> dict[str, np.ndarray]:
-    """Returns the model's outputs for the random input; for a preset, keras-hub computes the encoder's."""
-    inputs = random_inputs(model.config)
-    outputs = formats.outputs(formats.make_model(model), inputs)
+def computed(formats, stored, name: str, folder: str, model=None) -> dict[str, np.ndarray]:
+    """Returns the outputs of a stored model, made as `model`, for the random input; for a preset, keras-hub computes the encoder's."""
+    inputs = random_inputs(stored.config)
+    outputs = formats.outputs(formats.make_model(stored) if model is None else model, inputs)
     if name == "keras_hub":
         outputs |= formats.module_of(name).outputs(folder, inputs)
     missing = {"pooled_output": "pooler/kernel", "mlm_logits": "masked_lm/output_bias", "nsp_logits": "next_sentence/output_bias"}
-    return {key: value for key, value in outputs.items() if key not in missing or missing[key] in model.weights}
+    return {key: value for key, value in outputs.items() if key not in missing or missing[key] in stored.weights}
 
 
-def largest_differences(formats, source, settings: Settings, folder: str) -> dict[str, float]:
-    """Returns the largest difference of each output between the source and the model written to `folder`."""
+def largest_differences(formats, source, model, settings: Settings, folder: str) -> dict[str, float]:
+    """Returns the largest difference of each output between the source, made as `model`, and the model written to `folder`."""
     written = formats.read(folder)
     if written.head != source.head:
         written = formats.as_head(written, source.head)
-    before = computed(formats, source, *formats.find_format(settings.input))
+    before = computed(formats, source, *formats.find_format(settings.input), model)
     after = computed(formats, written, settings.to, folder)
     if source.generator is not None:
         before |= {f"generator's {name}": value for name, value in computed(formats, source.generator, "", "").items()}
@@ -213,9 +213,9 @@ def main(_) -> None:
     if FLAGS.to == "tf1":
         refuse_casing_of_name(source, FLAGS.output)
     with written_folder(FLAGS.output) as unchecked:
-        formats.make_model(source)
+        model = formats.make_model(source)
         left_out = formats.write(source, FLAGS.to, unchecked)
-        differences = largest_differences(formats, source, settings, unchecked)
+        differences = largest_differences(formats, source, model, settings, unchecked)
         for name, value in differences.items():
             print(f"largest difference of {name}: {value:.2e}")
         worst = max(differences.values())

@@ -39,8 +39,7 @@ flags.DEFINE_bool("enable_per_model_batching_parameters", False, "Whether each v
 flags.DEFINE_integer("run_cost", 512, "What starting a run of a model costs, as bytes of text or numbers of ids that it could compute "
                      "meanwhile. Waiting requests of similar length share a batch as long as that costs less than running each alone; a "
                      "batch is full at 16 times this. 0: the oldest requests share a batch, and only rows are counted.", 0)
-flags.DEFINE_string("monitoring_config_file", "", "TF Serving's monitoring configuration (text); empty: metrics at their usual "
-                    "address.")
+flags.DEFINE_string("monitoring_config_file", "", "TF Serving's monitoring configuration (text); empty: metrics at their usual address.")
 flags.DEFINE_float("file_system_poll_wait_seconds", 1.0, "Seconds between checks for new versions.", 0.05)
 flags.DEFINE_integer("rest_api_timeout_in_ms", 30000, "The longest that a REST request may take.", 1)
 flags.DEFINE_float("max_run_seconds", 300.0, "The longest that one run of a model may take, however long clients wait.", 0.001)

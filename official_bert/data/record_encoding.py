@@ -205,8 +205,7 @@ def put_examples(out, rows, columns, is_float, keys, key_ends, tables, framed):
             position = _put_header(out, position, VALUE, sizes[f, 2])
             position = _put_header(out, position, FLOAT_LIST if is_float[f] else INT64_LIST, sizes[f, 1])
             position = _put_header(out, position, VALUES, sizes[f, 0])
-            position = _put_values(out, position, rows, n, columns[f], columns[f + 1], is_float[f],
-                                   sizes[f, 0])
+            position = _put_values(out, position, rows, n, columns[f], columns[f + 1], is_float[f], sizes[f, 0])
         if framed:
             position = _put_little_endian(out, position, masked_crc(out, start, position, tables), 4)
     return position

@@ -79,8 +79,7 @@ def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict
     raises InvalidArgumentError, naming the feature, if a record has other lengths.
     """
     import tensorflow as tf
-    spec = {feature.name: tf.io.FixedLenFeature([feature.length], tf.float32 if feature.is_float else tf.int64)
-            for feature in features}
+    spec = {feature.name: tf.io.FixedLenFeature([feature.length], tf.float32 if feature.is_float else tf.int64) for feature in features}
     parsed = tf.io.parse_example(serialized, spec)
     return {name: tf.cast(tf.clip_by_value(value, tf.int32.min, tf.int32.max), tf.int32) if value.dtype == tf.int64 else value
             for name, value in parsed.items()}
@@ -133,8 +132,7 @@ def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
                 yield dict(zip(values, row))
 
 
-def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature],
-                 every: int = 1) -> dict[str, np.ndarray]:
+def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature], every: int = 1) -> dict[str, np.ndarray]:
     """`parse_examples` in NumPy. Raises ValueError with the number of the first record that does not fit."""
     import tensorflow as tf
     try:
@@ -143,8 +141,7 @@ def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[F
         if len(batch) > 1:
             for row, record in enumerate(batch):
                 _parse_named(path, first + row * every, [record], features)
-        raise ValueError(f"{path}: record {first}: expected {[(f.name, f.length) for f in features]}: "
-                         f"{error.message}") from None
+        raise ValueError(f"{path}: record {first}: expected {[(f.name, f.length) for f in features]}: {error.message}") from None
 
 
 def _batches(items: Iterable[bytes], size: int) -> Iterator[tuple[int, list[bytes]]]:

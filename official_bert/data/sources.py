@@ -338,8 +338,7 @@ class ExampleSource:
         padded = np.concatenate([chosen, np.repeat(chosen[:1], self.batch_size - len(chosen))])
         length = self._padded_length(int(self.lengths[padded].max()))
         rows = [self.examples[index] for index in padded]
-        batch = {key: self._stack([row[key] for row in rows], length if key in self.sequence_keys else None)
-                 for key in rows[0]}
+        batch = {key: self._stack([row[key] for row in rows], length if key in self.sequence_keys else None) for key in rows[0]}
         return batch | {"example_weights": weights}
 
     def _padded_length(self, longest: int) -> int:

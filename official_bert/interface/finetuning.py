@@ -35,6 +35,7 @@ from official_bert.models.checkpoints import trained_weights
 from official_bert.models.interchange import casing
 from official_bert.models.run_folder import RunFolder, step_of
 from official_bert.tasks.loading import check_named, load_task, task_class
+from official_bert.tasks.texts.base import TextSets
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text import loading
 from official_bert.training import checkpointing, guards, run_config, runs, search
@@ -198,21 +199,13 @@ def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placem
         changed = checkpointing.check_same_run(task.config, run, (), task.Options)
         if changed_options := [change.describe() for change in changed if change.key.startswith("options.")]:
             print(f"{run.path}: other than in training: {'; '.join(changed_options)}")
-    if steps.train or steps.evaluate:
-        measured_steps = Steps(train=steps.train, evaluate=steps.evaluate)
-        metrics = runs.FineTuning(task, files, run, placement, init_checkpoint, measured_steps, best, opened=steps,
-                                  named_results=False).carry_out()
-        if steps.evaluate and is_first_worker(placement):
-            results: dict[str, float] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
-            if run.has_weights(best):
-                results["global_step"] = step_of(trained_weights(run, best=best))
-            run.write_results(results | ({"loss": metrics["loss"]} if "loss" in metrics else {}))
-    if steps.predict and is_first_worker(placement):
-        resolved = runs.resolve_answers(task, files, placement)
-        tests: Any = resolved.tests  # of the task: its `TextSets`
-        rows = runs.predict(resolved, tests.source, trained_weights(run, init_checkpoint, best))
-        for path in tests.write_probabilities(rows, run.path):
-            print(f"wrote {path}")
+    metrics = runs.FineTuning(task, files, run, placement, init_checkpoint, steps, best, named_results=False,
+                              write_answers=TextSets.write_probabilities).carry_out()
+    if steps.evaluate and is_first_worker(placement):
+        results: dict[str, float] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
+        if run.has_weights(best):
+            results["global_step"] = step_of(trained_weights(run, best=best))
+        run.write_results(results | ({"loss": metrics["loss"]} if "loss" in metrics else {}))
 
 
 def _named(task: str) -> list[str]:

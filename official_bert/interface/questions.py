@@ -73,7 +73,9 @@ class QuestionRun:
         version_2 = task.options.version_2_with_negative
         languages.check(self.eval_files, version_2)
         if self.answers:
-            _check_gold_answers(str(self.files.predict_file), version_2)
+            articles = reading.read_squad(str(self.files.predict_file)).articles
+            if metrics.has_gold_answers(articles, version_2):
+                metrics.check_answers(articles, version_2, str(self.files.predict_file))
         steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
         runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
 
@@ -131,10 +133,3 @@ class QuestionRun:
         asked = build(Config, config)
         check_task(asked)
         return load_task(asked)  # type: ignore[return-value]
-
-
-def _check_gold_answers(path: str, version_2: bool) -> None:
-    """Raises ValueError, before training, for gold answers of a file that cannot be measured."""
-    articles = reading.read_squad(path).articles
-    if metrics.has_gold_answers(articles, version_2):
-        metrics.check_answers(articles, version_2, path)

@@ -39,8 +39,7 @@ class Initialization:
         parts = [f"{self.origin}: {self.taken} of {self.taken + len(self.new)} variables taken"]
         parts += [f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
                   for what, names in (("new", self.new), ("not used", self.unused)) if names]
-        return "; ".join([*parts, *self.notes, *(f"{one.key} is {one.before} there and {one.after} here"
-                                                 for one in self.differences)])
+        return "; ".join([*parts, *self.notes, *(f"{one.key} is {one.before} there and {one.after} here" for one in self.differences)])
 
 
 def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = False) -> str:

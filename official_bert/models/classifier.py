@@ -25,8 +25,7 @@ class Classifier(EncoderWithHeads):
         super().__init__(encoder, **kwargs)
         self.settings = {"num_classes": num_classes, "dropout": dropout}
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-        self.classifier = OutputLayer(num_classes, encoder.settings["initializer_range"], name="classifier",
-                                      dtype=self.dtype_policy)
+        self.classifier = OutputLayer(num_classes, encoder.settings["initializer_range"], name="classifier", dtype=self.dtype_policy)
 
     def call(self, inputs, training=None):
         nothing = inputs["input_ids"][:, :0]  # no row but that of [CLS], which the pooler needs

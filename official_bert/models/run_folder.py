@@ -103,8 +103,7 @@ def tuned_for(prefix: str | None) -> dict[str, Any]:
     """Reads the options that an evaluation tuned for a checkpoint: that of its step, or the last one before it; {} if there is none."""
     if not prefix:
         return {}
-    path = os.path.join(folder_of(prefix), TUNED_FILE)
-    stored = read_json(path).get("steps", {}) if exists(path) else {}
+    stored = RunFolder(folder_of(prefix) or ".")._read(TUNED_FILE).get("steps", {})
     steps = [step for step in map(int, stored) if step <= step_of(prefix)]
     return stored[str(max(steps))] if steps else {}
 
@@ -116,11 +115,10 @@ def write_tuned(tuned: Mapping[str, Any], prefix: str) -> None:
     """
     if not tuned:
         return
-    folder, name = folder_of(prefix), os.path.basename(prefix).rpartition("-")[0]
-    path, names = os.path.join(folder, TUNED_FILE), set(list_names(folder))
-    stored = read_json(path).get("steps", {}) if exists(path) else {}
+    run, name = RunFolder(folder_of(prefix) or "."), os.path.basename(prefix).rpartition("-")[0]
+    names, stored = set(list_names(run.path)), run._read(TUNED_FILE).get("steps", {})
     steps = {step: value for step, value in stored.items() if f"{name}-{step}.index" in names} | {str(step_of(prefix)): dict(tuned)}
-    with written_whole(path) as file:
+    with written_whole(run.file(TUNED_FILE)) as file:
         json.dump({"steps": steps}, file)
 
 
@@ -162,6 +160,11 @@ class RunFolder:
     def file(self, *names: str) -> str:
         """Returns the path of one of the run's files."""
         return os.path.join(self.path, *names)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """The values in one of the run's JSON files, {} if it is not there."""
+        path = self.file(name)
+        return read_json(path) if self.path and exists(path) else {}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -260,8 +263,7 @@ class RunFolder:
     @property
     def best_record(self) -> dict[str, Any]:
         """The metric, value and step of the best checkpoint, {} if there is none."""
-        path = self.best.file(METRIC_FILE)
-        return read_json(path) if self.path and exists(path) else {}
+        return self._read(os.path.join(BEST_FOLDER, METRIC_FILE))
 
     def write_best_record(self, record: Mapping[str, Any]) -> None:
         """Writes metric, value and step of the best checkpoint, once it is whole."""
@@ -342,8 +344,7 @@ class RunFolder:
     @property
     def _evaluated(self) -> dict[str, str]:
         """The digests of the files of evaluations whose results are here, by their names."""
-        path = self.file(EVALUATIONS_FILE)
-        return read_json(path) if self.path and exists(path) else {}
+        return self._read(EVALUATIONS_FILE)
 
     @property
     def results(self) -> dict[str, float]:
@@ -371,8 +372,7 @@ class RunFolder:
     @property
     def origin(self) -> dict[str, Any]:
         """What the run is made of, as `training.origins` has recorded it; {} if nothing is recorded."""
-        path = self.file(ORIGIN_FILE)
-        recorded = read_json(path) if self.path and exists(path) else {}
+        recorded = self._read(ORIGIN_FILE)
         return recorded if isinstance(recorded, dict) else {}  # beside a checkpoint, somebody else's file may have this name
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
@@ -385,8 +385,7 @@ class RunFolder:
     @property
     def search(self) -> dict[str, Any] | None:
         """The results of the search whose runs are in this folder; None if it holds no search."""
-        path = self.file(SEARCH_FILE)
-        return read_json(path) if self.path and exists(path) else None
+        return self._read(SEARCH_FILE) or None
 
     @property
     def best_of_search(self) -> "RunFolder | None":

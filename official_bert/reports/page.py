@@ -104,8 +104,7 @@ def _body(title: str, sections: Sequence[Section], source: Callable[[str, Pictur
             yield f"<p>{_escaped(section.note)}</p>"
         if section.rows:
             heads = "".join(f"<th>{_escaped(head)}</th>" for head in section.header)
-            rows = "\n".join("<tr>" + "".join(map(_as_cell, shown_row(section, row))) + "</tr>"
-                             for row in section.rows)
+            rows = "\n".join("<tr>" + "".join(map(_as_cell, shown_row(section, row))) + "</tr>" for row in section.rows)
             yield f"<div><table>\n<tr>{heads}</tr>\n{rows}\n</table></div>"
         for number, picture in enumerate(section.pictures, 1):
             address = source(f"{section.name}_{number}.svg", picture)

@@ -180,10 +180,11 @@ class ServedModel(tf.Module, abc.ABC):
         """Says why an answer is empty if the row of inputs asks for nothing; "" for most models, of which every text asks."""
         return ""
 
-    @staticmethod
-    def unpadded(answer: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer without what fills it up to the length of the batch's longest."""
-        return dict(answer)
+    @classmethod
+    def unpadded(cls, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer without what fills it up to the length of the batch's longest, and without the numbers that count it."""
+        own = {name: answer[name][:answer[count]] for name, count in cls.padded_text.items()}
+        return {name: own.get(name, value) for name, value in answer.items() if name not in cls.padded_text.values()}
 
     def run(self, rows: Tensors, results: Mapping[str, tf.TensorSpec], compute: Compute | None = None, wanted: tf.Tensor | None = None,
             ) -> dict[str, tf.Tensor]:
@@ -227,12 +228,6 @@ class ServedModel(tf.Module, abc.ABC):
         """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""
         layout, truncated = graph_packing.pack_batch(first, second, self.template, self.max_seq_length, part)
         return layout.features(), truncated
-
-
-def own_values(answer: Mapping[str, Any], padded: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a row's answer without its padding, and without the numbers that say how much of it is padding."""
-    own = {name: answer[name][:answer[count]] for name, count in padded.items()}
-    return {name: own.get(name, value) for name, value in answer.items() if name not in padded.values()}
 
 
 def real_lengths(input_mask: tf.Tensor, wanted: tf.Tensor | None = None) -> tf.Tensor:

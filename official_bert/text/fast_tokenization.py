@@ -135,8 +135,7 @@ def _character_table(do_lower_case: bool) -> CharacterTable:
     pool = bytearray()
     chars = _characters_that_matter()
     # One call for all: U+2028 passes every step unchanged, and no step looks across it.
-    cleaned, normalised = (step(LINE_SEPARATOR.join(chars)).split(LINE_SEPARATOR)
-                           for step in (basic.clean, basic.normalise))
+    cleaned, normalised = (step(LINE_SEPARATOR.join(chars)).split(LINE_SEPARATOR) for step in (basic.clean, basic.normalise))
     for char, clean, output in zip([*chars, LINE_SEPARATOR], [*cleaned, " "], [*normalised, " "]):
         output = " " if output.isspace() else output  # U+2029 ends a word without being cleaned
         difficult = do_lower_case and (char == "Σ" or any(map(unicodedata.combining, output)))
@@ -304,8 +303,7 @@ def _encode_text(text, surrogates, characters, pieces, unknown_id, ids, lengths,
     position = count = line = line_start = 0
     visible = False
     while position < len(text):
-        position, count, seen = _encode_segment(text, position, surrogates, characters, pieces, unknown_id, word,
-                                                hashes, ids, count)
+        position, count, seen = _encode_segment(text, position, surrogates, characters, pieces, unknown_id, word, hashes, ids, count)
         if position < 0:
             return -1
         visible |= seen

@@ -70,8 +70,7 @@ class GraphTokenizer(tf.Module):
             self._combining_class = tf.constant(np.append(tables.combining_class, 0).astype(np.int32))
             self._piece_lengths = tf.constant([len(token.removeprefix("##")) for token in self.vocab])
         settings = {"vocab": list(self.vocab), "token_out_type": tf.int32, "unknown_token": UNKNOWN}
-        self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True,
-                                                         max_bytes_per_word=MAX_WORD_BYTES)
+        self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True, max_bytes_per_word=MAX_WORD_BYTES)
         self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
 
     @property
@@ -155,8 +154,7 @@ class GraphTokenizer(tf.Module):
         entries = self._lookup(codes)
         kinds = _kind(entries)
         sources = tf.range(tf.size(codes))
-        items = _Items(tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1,
-                       row_splits)
+        items = _Items(tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1, row_splits)
         return _when(kinds > characters.SPACE, lambda items: self._treat_rare(entries, items), items)
 
     def _lookup(self, codes: tf.Tensor) -> tf.Tensor:
@@ -197,8 +195,7 @@ class GraphTokenizer(tf.Module):
         starts = tf.equal(classes, 0) & tf.not_equal(items.kinds, characters.CONTROL) | _begins_row(items)[:-1]
         run = tf.cumsum(tf.cast(starts, tf.int64))
         order = tf.argsort(run * 256 + tf.cast(classes, tf.int64), stable=True)
-        items = items._replace(**{name: tf.gather(getattr(items, name), order)
-                                  for name in ("codes", "kinds", "sources", "ends")})
+        items = items._replace(**{name: tf.gather(getattr(items, name), order) for name in ("codes", "kinds", "sources", "ends")})
         return items._replace(kinds=tf.where(tf.equal(items.kinds, characters.MARK), characters.LETTER, items.kinds))
 
 
@@ -236,8 +233,7 @@ def _row_by_row(text: tf.Tensor, of_ascii: Callable, of_any: Callable) -> tf.Rag
 
 def _rows_of(values: tf.Tensor, word_splits: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
     """Groups the values of pieces, which are split by word, into rows of text."""
-    return tf.RaggedTensor.from_row_splits(values, tf.cast(tf.gather(word_splits, row_splits), tf.int64),
-                                           validate=False)
+    return tf.RaggedTensor.from_row_splits(values, tf.cast(tf.gather(word_splits, row_splits), tf.int64), validate=False)
 
 
 def _spell(items: tf.Tensor, item_splits: tf.Tensor) -> tf.Tensor:

@@ -107,8 +107,7 @@ class BasicTokenizer:
 
     def _normalised(self, text: str) -> list[tuple[str, int, int]]:
         """Cleans, lower-cases and decomposes `text`; returns each character with its place in it."""
-        chars = [(char, index, index + 1) for index, original in enumerate(text)
-                 for char in self.clean(original)]
+        chars = [(char, index, index + 1) for index, original in enumerate(text) for char in self.clean(original)]
         if not self.do_lower_case:
             return chars
         # Lower-casing a sigma looks at its neighbours, but the lengths depend on each character alone.

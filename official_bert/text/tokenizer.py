@@ -74,8 +74,7 @@ class Tokenizer(abc.ABC):
         """Returns the ids of a text's tokens."""
         return self.convert_tokens_to_ids(self.tokenize(text))
 
-    def encode(self, texts: Sequence[str], text_pairs: Sequence[str] | None = None,
-               max_seq_length: int = 512) -> dict[str, np.ndarray]:
+    def encode(self, texts: Sequence[str], text_pairs: Sequence[str] | None = None, max_seq_length: int = 512) -> dict[str, np.ndarray]:
         """The inputs of an encoder for B texts, or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32 [B,S].
 
         S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError if there are not as

@@ -41,8 +41,7 @@ def number_entries(lines: Iterable[str], path: str, special: Sequence[str] = SPE
         if not token:
             token = " " * (blanks - 1)
         if token in vocab:
-            raise ValueError(f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; "
-                             f"it stands in line {vocab[token] + 1} already")
+            raise ValueError(f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; it stands in line {vocab[token] + 1} already")
         vocab[token] = index
     if missing := [token for token in special if token not in vocab]:
         raise ValueError(f"{path}: expected a BERT vocabulary with {' '.join(special)}, "
@@ -95,8 +94,7 @@ def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = Tr
     slots = [index for token, index in vocab.items() if UNUSED.fullmatch(token)]
     new = [word for word in dict.fromkeys(words) if word not in vocab]
     if len(new) > len(slots) and not grow:
-        raise ValueError(f"the vocabulary has {len(slots)} [unusedN] slots for {len(new)} new words; "
-                         "give fewer, or let it grow")
+        raise ValueError(f"the vocabulary has {len(slots)} [unusedN] slots for {len(new)} new words; give fewer, or let it grow")
     ids = dict(zip(new, [*slots, *range(len(entries), len(entries) + len(new))]))
     entries += [""] * max(0, len(new) - len(slots))
     for word, index in ids.items():

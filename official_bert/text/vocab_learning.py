@@ -134,8 +134,7 @@ def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2,
                  if (true_counts or counts)[word] >= min_frequency and count * scale >= 0.5}
     whole = {word: max(1, round(count * scale)) for word, count in words.items()}
     private = {char: chr(PRIVATE_START + index) for index, char in enumerate(continuing)}
-    merges = _learn_merges(_encoded_words(whole, private), starts + list(private.values()), size,
-                           max(1, round(min_frequency * scale)))
+    merges = _learn_merges(_encoded_words(whole, private), starts + list(private.values()), size, max(1, round(min_frequency * scale)))
     public = {code: char for char, code in private.items()}
     return [_decode_piece(piece, public) for piece in merges]
 
@@ -170,8 +169,7 @@ def _decode_piece(piece: str, public: Mapping[str, str]) -> str:
     return ("##" if piece[0] in public else "") + "".join(public.get(char, char) for char in piece)
 
 
-def choose_domain_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: int,
-                        min_frequency: int = 10) -> list[str]:
+def choose_domain_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: int, min_frequency: int = 10) -> list[str]:
     """Returns the words that would save the most tokens of the counted text as entries of the vocabulary, best first.
 
     Each occurrence of a word saves one token less than the word has pieces; a word that cannot be spelled counts as two.

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -248,10 +248,6 @@ class BestCheckpoint:
         """Metric, value, place."""
         value = shown(self.metric, self.record["value"])
         return f"{self.record['metric']} {value} at step {self.record['step']}, kept in {BEST_FOLDER}/"
-
-    def evaluations_without_better(self, evaluated: Iterable[int], step: int) -> int:
-        """The number of evaluations after the best one, up to `step`, among those of the steps `evaluated`."""
-        return sum(self.record.get("step", 0) < evaluation <= step for evaluation in set(evaluated))
 
     def restore(self, checkpoint: tf.train.Checkpoint) -> None:
         """Restores the best checkpoint. Raises ValueError if it cannot be read."""

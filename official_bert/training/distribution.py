@@ -328,8 +328,7 @@ def over_batches(run: Any, source: BatchSource, strategy: tf.distribute.Strategy
 
 def gather_replicas(strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Gathers the replicas' rows to those of the global batch, in its order."""
-    return {name: value if strategy.num_replicas_in_sync == 1 else strategy.gather(value, axis=0)
-            for name, value in values.items()}
+    return {name: value if strategy.num_replicas_in_sync == 1 else strategy.gather(value, axis=0) for name, value in values.items()}
 
 
 def assign(strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable], values: Iterable) -> None:

@@ -78,8 +78,7 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
     total = total_steps(task.config)
     run.make()
     metrics = run.last_followed()
-    with contextlib.closing(Watcher(run, total, log_file=EVAL_LOG_FILE,
-                                    board_folder=os.path.join(BOARD_FOLDER, "eval"))) as watcher:
+    with contextlib.closing(Watcher(run, total, log_file=EVAL_LOG_FILE, board_folder=os.path.join(BOARD_FOLDER, "eval"))) as watcher:
         for prefix in _new_checkpoints(work, int(metrics.get("step", -1)), total, idle_seconds):
             if not checkpointing.restore(trainer.checkpoint, prefix):
                 continue  # removed or damaged meanwhile; a warning has been given

@@ -21,6 +21,7 @@ from official_bert.training.task import (
     ConstantAnswers,
     DataFiles,
     Measured,
+    Predictions,
     Resolved,
     Steps,
     TaskBase,
@@ -63,6 +64,7 @@ class FineTuning:
     opened: Steps | None = None  # the steps whose data are opened and checked before training; by default `steps`
     asked_keys: Collection[str] = ()  # the keys that the user gives: what an evaluation tuned yields to them
     named_results: bool = True  # whether results on other data than the run's own get names of their own, beside the run's
+    write_answers: Callable[[Any, Predictions, str], list[str]] = lambda tests, *rows_and_folder: tests.write(*rows_and_folder)
 
     @property
     def _best(self) -> bool:
@@ -138,7 +140,7 @@ class FineTuning:
         assert resolved.tests is not None
         predictions = predict(resolved, resolved.tests.source, weights, self.report)
         self.run.make()
-        self.report(f"wrote {', '.join(resolved.tests.write(predictions, self.run.path))}")
+        self.report(f"wrote {', '.join(self.write_answers(resolved.tests, predictions, self.run.path))}")
 
 
 def _write_constant(constant: ConstantAnswers, run: RunFolder, report: Callable[[str], None]) -> dict[str, float]:

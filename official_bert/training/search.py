@@ -6,10 +6,12 @@ checkpoints; another search in the same folder may add runs, and chooses among i
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import logging
 import math
+import operator
 import re
 import statistics
 import types
@@ -94,7 +96,7 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
         parts = _BETWEEN.split(values)
         if not key or not all(parts):
             raise ValueError(f"--vary={text}: expected key=value,value,... as in optimizer.learning_rate=2e-5,3e-5")
-        varied[key] = tuple(_value_of(key, parse_override(f"{key}={value}")) for value in parts)
+        varied[key] = tuple(functools.reduce(operator.getitem, key.split("."), parse_override(f"{key}={value}")) for value in parts)
     return varied
 
 
@@ -109,12 +111,6 @@ def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
         raise ValueError(f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in kinds)}, with finite numbers, "
                          "above 0 for loguniform, whole ones for integers")
     return Range(kind, low, high)  # type: ignore[arg-type]
-
-
-def _value_of(key: str, nested: Any) -> Any:
-    for part in key.split("."):
-        nested = nested[part]
-    return nested
 
 
 def settings_of(grid: Grid) -> list[Setting]:
@@ -198,11 +194,10 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     best = records.best()
     if math.isinf(records.value(best)):
         raise ValueError(f"{records.path}: no run of this search has a finite value; expected a lower learning rate among them")
-    if records.lacks_checkpoints(best):
+    if best not in records.with_checkpoints:
         make(best, f"{best}, the best run, again: another search in this folder has removed its checkpoints")
     records.write()
-    outcomes = [Outcome(setting, tuple(map(records.value, own)), tuple(map(folder.file, own)))
-                for setting, own in zip(settings, names)]
+    outcomes = [Outcome(setting, tuple(map(records.value, own)), tuple(map(folder.file, own))) for setting, own in zip(settings, names)]
     outcomes.sort(key=lambda outcome: -records.sign * outcome.mean)
     return outcomes, folder.file(best)
 
@@ -299,10 +294,6 @@ class _Records:
     def best(self) -> str:
         """The best finished run of this search, the first of equal ones."""
         return max((name for name in self.configs if name in self.runs), key=lambda name: self.sign * self.value(name))
-
-    def lacks_checkpoints(self, name: str) -> bool:
-        """Whether the checkpoints of a finished run have been removed."""
-        return name not in self.with_checkpoints
 
 
 def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], float]:

@@ -111,8 +111,7 @@ class Step:
         self.compiled_gradients = (tf.function(self.gradients, jit_compile=True, autograph=False) if config.training.xla
                                    else self.gradients)
 
-    def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
-              all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
+    def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
         """Returns the new state and the metrics (float32, `names`) after one replica's part of a global batch."""
         gradients, loss, row = self.measure(state, batch, step, replica, all_reduce)
         decision, scale, finite_steps, facts = self.decide(gradients, loss, step, state.scale, state.finite_steps)

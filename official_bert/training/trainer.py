@@ -28,8 +28,7 @@ class Trainer:
         with strategy.scope():
             trainable = [variable.value for variable in model.trainable_variables]
             names = [variable.path.partition("/")[2] for variable in model.trainable_variables]
-            self.first, self.second = ([tf.Variable(tf.zeros_like(weight), trainable=False) for weight in trainable]
-                                       for _ in range(2))
+            self.first, self.second = ([tf.Variable(tf.zeros_like(weight), trainable=False) for weight in trainable] for _ in range(2))
             self.scale = tf.Variable(FIRST_SCALE, trainable=False)
             self.finite_steps = tf.Variable(0, trainable=False)
             self.done = tf.Variable(0, dtype=tf.int64, trainable=False)

@@ -41,6 +41,12 @@ def convert(tool, capsys):
 
 
 @pytest.fixture
+def uncompared(tool, monkeypatch):
+    """Leaves the comparison of the models, which takes most of a command's time, to the tests of formats."""
+    monkeypatch.setattr(tool, "largest_differences", lambda *_: {"nothing": 0.0})
+
+
+@pytest.fixture
 def google(golden, tmp_path):
     """Makes a checkpoint folder in Google's published layout."""
     shutil.copytree(golden / "tf1_bert", tmp_path / "google")
@@ -64,6 +70,7 @@ def test_there_and_back_again(convert, google, tmp_path, form):
         np.testing.assert_array_equal(one.get_tensor(name), other.get_tensor(name))
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_case_is_told_from_the_vocabulary(convert, google, golden, tmp_path):
     def config(name):
         return json.loads((tmp_path / name / "tokenizer_config.json").read_text())
@@ -78,6 +85,7 @@ def test_case_is_told_from_the_vocabulary(convert, google, golden, tmp_path):
     assert config("said")["do_lower_case"] is False
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_a_gelu_of_mistaken_origin_is_overruled(convert, google, tmp_path):
     convert(to="hugging_face", input=google, output=tmp_path / "there")
     values = json.loads((tmp_path / "there/config.json").read_text())
@@ -119,6 +127,7 @@ def test_weights_are_left_behind_only_where_told(convert, google, tmp_path):
         convert(to="hugging_face", input=google, output=tmp_path / "none", leave_out="(")
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_thresholds_that_a_format_cannot_hold_are_told(convert, tmp_path):
     stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label", threshold=[0.9, 0.2, 0.4])
     formats.write(stored, "ours", str(tmp_path / "run"))
@@ -127,6 +136,7 @@ def test_thresholds_that_a_format_cannot_hold_are_told(convert, tmp_path):
     assert "left out" not in convert(to="ours", input=tmp_path / "run", output=tmp_path / "again")
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_the_sentence_task_stays_with_our_checkpoints_and_others_say_that_they_cannot_hold_it(convert, tmp_path):
     formats.write(dataclasses.replace(stored_small("pretraining"), sentence_task="sop"), "ours", str(tmp_path / "run"))
     assert "sentence task" not in convert(to="ours", input=tmp_path / "run", output=tmp_path / "again")
@@ -140,6 +150,7 @@ def test_the_sentence_task_stays_with_our_checkpoints_and_others_say_that_they_c
     assert "left out, for this format has no place for the sentence task: sop" in said
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_casing_and_kind_that_tf1_cannot_hold_are_told(convert, tmp_path):
     stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label")  # cased, without capitals
     formats.write(stored, "hugging_face", str(tmp_path / "theirs"))
@@ -165,6 +176,7 @@ def test_a_preset_is_found_by_its_file(convert, tmp_path):
     assert "largest difference of pooled_output" in said and (tmp_path / "run/config.yaml").is_file()
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_options_of_a_run_that_change_its_answers_are_told(convert, tmp_path):
     formats.write(dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c")), "ours", str(tmp_path / "run"))
     path, options = tmp_path / "run/config.yaml", {"truncate": "windows", "doc_stride": 4, "max_seq_length": 8}
@@ -182,6 +194,7 @@ def with_options(path, **options):
 ENTITIES, PARTS_OF_SPEECH = ("O", "B-X", "I-X", "B-Y", "I-Y"), ("NOUN", "VERB", "ADP", "DET", "X")
 
 
+@pytest.mark.usefixtures("uncompared")
 @pytest.mark.parametrize(("form", "labels", "options", "told"), [
     ("hugging_face", ENTITIES, {"constrain": True, "scheme": "plain"}, "scheme: plain, constrain: True"),
     ("ours", ENTITIES, {"constrain": True, "scheme": "plain"}, "scheme: plain, constrain: True"),
@@ -194,6 +207,7 @@ def test_how_a_run_decodes_its_tags_is_told(convert, tmp_path, form, labels, opt
     assert (f"options of the run that change its answers: {told}\n" in said) if told else "options of the run" not in said
 
 
+@pytest.mark.usefixtures("uncompared")
 @pytest.mark.parametrize("form", ["hugging_face", "ours"])
 def test_what_was_tuned_beside_the_converted_weights_is_told(convert, tmp_path, form):
     formats.write(stored_small("span"), "ours", str(tmp_path / "run"))
@@ -207,6 +221,7 @@ def test_what_was_tuned_beside_the_converted_weights_is_told(convert, tmp_path, 
     assert "null_score" not in convert(to=form, input=tmp_path / "run", output=tmp_path / "last")  # whose weights these are not
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_tuned_thresholds_of_labels_are_told(convert, tmp_path):
     stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label", threshold="tuned_per_label")
     formats.write(stored, "ours", str(tmp_path / "run"))
@@ -243,6 +258,7 @@ def test_mistakes_leave_nothing(convert, google, tmp_path, values, message, monk
     assert sorted(os.listdir(tmp_path)) == ["google", "short.txt"]
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_spare_rows_are_converted_with_a_vocabulary_of_fewer_entries(convert, google, tmp_path):
     """As published models have them: more rows than entries, for a multiple of 8 or 128."""
     vocab = google / "vocab.txt"

@@ -41,8 +41,7 @@ def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: 
         if real in read:
             raise ValueError(f"{path}: this output is an input too; give another name")
         if pattern := _matching_pattern(path, patterns):
-            raise ValueError(f"{path}: this output would be an input the next time, since {pattern} matches it; "
-                             "write to another folder")
+            raise ValueError(f"{path}: this output would be an input the next time, since {pattern} matches it; write to another folder")
         taken[real] = path
     for folder in dict.fromkeys(files.folder_of(path) or "." for path in outputs):
         check_folder(folder)

@@ -195,5 +195,4 @@ class LineCounter:
     def duplicates(self) -> int:
         """Returns how many lines are copies of earlier ones."""
         self._write()
-        return self.lines - sum(len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths
-                                if os.path.exists(path))
+        return self.lines - sum(len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths if os.path.exists(path))

@@ -225,8 +225,7 @@ class Cleaner:
     language.
     """
 
-    def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False,
-                 limits: QualityLimits | None = None):
+    def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False, limits: QualityLimits | None = None):
         self.language, self.shortest, self.keep_everything = language, shortest, keep_everything
         self.limits = limits or QualityLimits()
         self._filters = {headings: running_text.ParagraphFilter(headings, language) for headings in (False, True)}

@@ -39,17 +39,10 @@ _FALLBACKS = {
           "krj ks ku kus kw ky la lbj lfn lg lo lrc lt ltg lv lzh mad map-bms mh mi min mk mn mni mo ms mt mus mzn na nan "
           "nb ng nia nn no nov nqo nso nup nv ny om or pag pam pap pcm pih pnb ps pwn rmy rn ro roa-rup rsk rup rw "
           "sat sd sgs sh si simple skr sl sm sn so sq sr ss st su sv sw syl szy tay tdd tg th ti tig tk tl tly tn "
-          "to tok tpi tr trv ts tum tw ug ur uz ve vep vi vo vro war wuu xh xmf yi yo yue za zgh zh zh-classical zh-min-nan "
-          "zh-yue zu",
+          "to tok tpi tr trv ts tum tw ug ur uz ve vep vi vo vro war wuu xh xmf yi yo yue za zgh zh zh-classical zh-min-nan zh-yue zu",
 }
-
-
-def _rules() -> dict[str, str]:
-    """Returns {code: the language whose rules it uses}."""
-    return {code: code for code in OWN_RULES.split()} | {code: rule for rule, codes in _FALLBACKS.items() for code in codes.split()}
-
-
-RULES = _rules()
+# {code: the language whose rules it uses}
+RULES = {code: code for code in OWN_RULES.split()} | {code: rule for rule, codes in _FALLBACKS.items() for code in codes.split()}
 
 
 def splitting_rule(language: str) -> str:

@@ -40,8 +40,7 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     """
     text = " ".join(paragraph.split())
     pieces = _split_blocks(text, languages.splitting_rule(language))
-    return [sentence for piece in pieces for part in _split_suspicious(piece)
-            for cut in _split_long(part) if (sentence := cut.strip())]
+    return [sentence for piece in pieces for part in _split_suspicious(piece) for cut in _split_long(part) if (sentence := cut.strip())]
 
 
 def _split_blocks(text: str, rule: str) -> Iterator[str]:
@@ -87,8 +86,7 @@ def _unpaired_marks(text: str) -> set[int]:
         closers = _CLOSERS[text[position]]
         kind = closers + text[position]
         partner = next((other for other in marks[index + 1:index + MARKS_WITHIN] if text[other] in kind), None)
-        if (partner is not None and partner - position <= LONGEST_QUOTE and text[partner] in closers
-                and _closes(text, partner)):
+        if (partner is not None and partner - position <= LONGEST_QUOTE and text[partner] in closers and _closes(text, partner)):
             paired.update((position, partner))
             covered = partner
     return set(marks) - paired
@@ -96,8 +94,7 @@ def _unpaired_marks(text: str) -> set[int]:
 
 def _is_apostrophe(text: str, position: int) -> bool:
     """Tells whether the mark at `position` is inside a word."""
-    return (text[position] in _APOSTROPHES and text[position - 1:position].isalnum()
-            and text[position + 1:position + 2].isalnum())
+    return (text[position] in _APOSTROPHES and text[position - 1:position].isalnum() and text[position + 1:position + 2].isalnum())
 
 
 def _opens(text: str, position: int) -> bool:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, own_values
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.graph_subwords import GraphSubwords
 
@@ -83,11 +83,6 @@ class ServedFillMask(ServedModel):
         joined = tf.concat([ids, masks], axis=1)
         return tf.RaggedTensor.from_row_splits(joined.values, tf.gather(joined.row_splits, parts.row_splits),
                                                validate=False)
-
-    @staticmethod
-    def unpadded(answer):
-        """The answer for the blanks that the text has."""
-        return own_values(answer, ServedFillMask.padded_text)
 
     @staticmethod
     def lacks_question(row, answer):

@@ -98,8 +98,7 @@ def spans_of(feature: SquadFeature, number: int, logits: Logits, rules: Decoding
 
 def best_spans(features: Sequence[SquadFeature], logits: Sequence[Logits], rules: DecodingRules) -> list[Span]:
     """Returns the possible spans of an example's features, best first; with version 2, the null span is one of them."""
-    spans = [span for number, (feature, part) in enumerate(zip(features, logits))
-             for span in spans_of(feature, number, part, rules)]
+    spans = [span for number, (feature, part) in enumerate(zip(features, logits)) for span in spans_of(feature, number, part, rules)]
     if rules.version_2_with_negative:
         spans.append(null_span(logits))
     return sorted(spans, key=lambda span: -span.score)
@@ -172,8 +171,7 @@ def align(predicted: str, original: str, do_lower_case: bool = True) -> str:
     start = normalised.find(predicted)
     if start < 0:
         return original
-    kept_normalised, kept_original = ([index for index, char in enumerate(text) if char != " "]
-                                      for text in (normalised, original))
+    kept_normalised, kept_original = ([index for index, char in enumerate(text) if char != " "] for text in (normalised, original))
     if len(kept_normalised) != len(kept_original):
         return original
     place = {index: order for order, index in enumerate(kept_normalised)}

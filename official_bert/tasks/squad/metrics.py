@@ -123,8 +123,7 @@ def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded])
     return {"exact_match": best_threshold(exact, odds, answerable), "f1": best_threshold(f1, odds, answerable)}
 
 
-def best_threshold(scores: Mapping[str, float], odds: Mapping[str, float],
-                   answerable: Mapping[str, bool]) -> tuple[float, float]:
+def best_threshold(scores: Mapping[str, float], odds: Mapping[str, float], answerable: Mapping[str, bool]) -> tuple[float, float]:
     """Returns (best mean score, the largest of the best thresholds); an answer is given if odds <= threshold.
 
     `scores` are what each question's real answer earns; no answer earns 1 if the question has none, else 0. A threshold is

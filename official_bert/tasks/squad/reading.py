@@ -270,10 +270,5 @@ def _stretch(passage: Passage, text: str, start: int) -> tuple[int, int] | None:
     end = start + len(text) - 1
     if not text.strip() or start < 0 or end >= len(passage.context):
         return None
-    first, last = (_word_at(passage, position) for position in (start, end))
+    first, last = (bisect.bisect_right(passage.word_starts, position) - 1 for position in (start, end))
     return None if last < 0 else (max(first, 0), last)
-
-
-def _word_at(passage: Passage, position: int) -> int:
-    """The word at a code point, or before a space."""
-    return bisect.bisect_right(passage.word_starts, position) - 1

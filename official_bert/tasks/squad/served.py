@@ -99,8 +99,7 @@ class ServedSpans(ServedWindows):
                 graph_packing.Slices(ids.values, row_start + windows.start, windows.length))
 
 
-def _offset(offsets: tf.RaggedTensor, token: tf.Tensor, row: tf.Tensor, position: tf.Tensor,
-            answered: tf.Tensor) -> tf.Tensor:
+def _offset(offsets: tf.RaggedTensor, token: tf.Tensor, row: tf.Tensor, position: tf.Tensor, answered: tf.Tensor) -> tf.Tensor:
     """Returns the offset of the token at a row's position, 0 if the question is not answered; [B]."""
     chosen = tf.where(answered, tf.gather_nd(token, tf.stack([row, position], 1)), tf.size(offsets.values))
     return tf.gather(tf.concat([offsets.values, [0]], 0), chosen)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from official_bert.data.tagged import chunk_tags
 from official_bert.layers import crf
 from official_bert.serving.bounds import in_groups
-from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened, own_values
+from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened
 from official_bert.serving.windows import ServedWindows
 from official_bert.tasks.tagging.conll import SPACES
 from official_bert.tasks.tagging.word_tagger import CHAIN
@@ -113,14 +113,8 @@ class ServedTagger(ServedWindows):
         columns = {"entities": tf.strings.substr(source, start, end - start, unit="UTF8_CHAR"),
                    "types": tf.gather(tf.constant([*self.types, ""]), entities.kind),
                    "starts": start, "ends": end, "scores": score}
-        rows = {name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor()
-                for name, value in columns.items()}
+        rows = {name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor() for name, value in columns.items()}
         return {**rows, "num_entities": row_splits[1:] - row_splits[:-1], "truncated": tf.zeros(tf.shape(text), tf.bool)}
-
-    @staticmethod
-    def unpadded(answer):
-        """The answer for the entities that the text has."""
-        return own_values(answer, ServedTagger.padded_text)
 
     @staticmethod
     def describe(row, answer):

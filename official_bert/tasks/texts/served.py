@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_bert.data.text_features import Truncate
 from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, own_values, text_specs
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, text_specs
 from official_bert.serving.windows import ServedWindows
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
@@ -98,11 +98,6 @@ class ServedMultiLabel(ServedClassifier):
         return post_processing.several_labels(outputs["logits"], self.labels, self.threshold)
 
     @staticmethod
-    def unpadded(answer):
-        """The answer with the labels that the text has."""
-        return own_values(answer, ServedMultiLabel.padded_text)
-
-    @staticmethod
     def describe(row, answer):
         """Returns the labels."""
         return [f"  {', '.join(filter(None, answer['labels'])) or '(none)'}"]
@@ -147,17 +142,14 @@ class ServedChoice(ServedModel):
         """Returns `choice` [B], `probabilities` [B,C] of rows [B,C,S]."""
         batch, count, length = tf.unstack(tf.shape(inputs["input_ids"]))
         rows = {name: tf.reshape(inputs[name], [-1, length]) for name in ID_INPUTS}
-        logits = self.run(rows, {"logits": tf.TensorSpec([None, 1])}, self._score)["logits"]
+        logits = self.run(rows, {"logits": tf.TensorSpec([None, 1])}, lambda group, _: self.run_model(
+            {name: value[:, None] for name, value in group.items()}))["logits"]  # each is a text's only choice
         return self.finish_rows({"logits": tf.reshape(logits, [batch, count])})
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `choice` [B], `probabilities` [B,C] of `logits` [B,C]."""
         logits = outputs["logits"]
         return {"choice": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": tf.nn.softmax(logits)}
-
-    def _score(self, rows: Tensors, _: tf.Tensor) -> Tensors:
-        """Returns `logits` [G,1] of rows [G,S]: each is a text's only choice."""
-        return {"logits": self.run_model({name: value[:, None] for name, value in rows.items()})["logits"]}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same for `text` [B] before each of `choices` [B,C]; `truncated` [B] tells whether any row of a text was cut."""

@@ -79,9 +79,9 @@ class Evaluations:
 
     def are_out_of_patience(self, step: int) -> bool:
         """Whether so many evaluations up to `step` have not been better that training ends."""
-        patience = self.settings.patience
+        patience, best = self.settings.patience, self.best.record.get("step", 0)
         return bool(patience) and self.is_due(step) and self.trainer.any_worker(
-            self.watcher.enabled and self.best.evaluations_without_better(self.done, step) >= patience)
+            self.watcher.enabled and sum(best < evaluation <= step for evaluation in self.done) >= patience)
 
     def measure_answers(self) -> dict[str, float]:
         """Returns the metrics of the weights that the run answers with, restored if they are the best ones."""
