@@ -136,7 +136,8 @@ def largest_differences(formats, source, model, settings: Settings, folder: str)
     written = formats.read(folder)
     if written.head != source.head:
         written = formats.as_head(written, source.head)
-    before = computed(formats, source, *formats.find_format(settings.input), model=model)
+    name, place = formats.find_format(settings.input)
+    before = computed(formats, source, name, place, model)
     after = computed(formats, written, settings.to, folder)
     if source.generator is not None:
         before |= {f"generator's {name}": value for name, value in computed(formats, source.generator, "", "").items()}
