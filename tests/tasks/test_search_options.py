@@ -50,7 +50,7 @@ def test_each_pair_of_options_trains_or_is_refused_in_one_line(tmp_path, task, o
     names = {field.name for field in dataclasses.fields(task_class(task, "task").Options)}
     given = [(name, value) for name, values in GIVEN.items() if name in names for value in values]
     assert names - set(GIVEN) == {"text_column", "file_format", "encoding", "delimiter", "header", "fold", "split_seed"}
-    trained = 0
+    trained, wrong = 0, []
     for both in itertools.combinations(given, 2):
         values = base
         for name, value in both:
@@ -61,8 +61,9 @@ def test_each_pair_of_options_trains_or_is_refused_in_one_line(tmp_path, task, o
             resolved = load_task(build(Config, values)).resolve(files, Steps(), model="any")
             loss = loss_of(resolved.task, resolved.train.batch(0))
         except ValueError as error:
-            assert len(str(error).splitlines()) == 1 and "options." in str(error), (both, error)
+            told = len(str(error).splitlines()) == 1 and ("options." in str(error) or "train.tsv:" in str(error))
+            wrong += [] if told else [(both, error)]
             continue
-        assert np.isfinite(loss), both
+        wrong += [] if np.isfinite(loss) else [(both, loss)]
         trained += 1
-    assert trained > 50
+    assert trained > 50 and not wrong, wrong

@@ -92,9 +92,12 @@ class Options(SplitOptions, TableOptions):
                              "labels say which texts are negatives")
         if self.loss_name in OF_A_TEACHER and not (self.teacher_columns and self.negative_columns):
             raise ValueError(f"config.options.loss: {self.loss_name}: expected options.teacher_columns and negative_columns beside it")
-        named = [self.text_column, *self.negative_columns, *self.teacher_columns, *filter(None, (self.label_column, self.score_column))]
+        pair = [self.text_pair_column] if self.train_on != "texts" and self.text_pair_column != self.text_column else []
+        named = [self.text_column, *pair, *self.negative_columns, *self.teacher_columns,
+                 *filter(None, (self.label_column, self.score_column))]
         if "" in named or len(set(named)) < len(named):
-            raise ValueError(f"config.options.negative_columns, teacher_columns, label_column: expected different columns, got {named}")
+            raise ValueError("config.options.text_pair_column, negative_columns, teacher_columns, label_column, score_column: expected "
+                             f"different columns, got {named}")
 
     @property
     def loss_name(self) -> Loss:
