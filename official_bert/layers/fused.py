@@ -51,6 +51,17 @@ def product_with_rows(x, table):
     return tf.matmul(x, table, transpose_b=True) if USED else ops.matmul(x, ops.transpose(table))
 
 
+def in_turn(function, count, shape):
+    """Returns function(number) [*shape], float32, for each number below `count`, one after another: [count,*shape].
+
+    `ops.scan` does not say how often it runs at most, without which XLA compiles no gradient of a loop; `ops.map` runs ten at a time.
+    """
+    if not USED:
+        return ops.map(function, ops.arange(count))
+    return tf.map_fn(tf.autograph.experimental.do_not_convert(function), tf.range(count), parallel_iterations=1,
+                     fn_output_signature=tf.TensorSpec(shape, tf.float32))
+
+
 def add_bias(x, bias):
     """x [M,D] + bias [D] in training: the gradient of the bias is a product with ones, which is faster than a sum over rows."""
     @tf.custom_gradient

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
+from official_bert.layers.fused import in_turn
+
 
 def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors):
     """function(*tensors) for a backward pass that runs `function` again instead of keeping what it made in between.
@@ -41,7 +43,7 @@ def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence,
     for site, seed in zip(sites, seeds):
         site.assign(seed + ops.stack([0, ops.cast(chunks, seed.dtype)]))
 
-    def step(carry, number):
+    def run_chunk(number):
         part = {name: ops.take(value, number, axis=0) for name, value in cut.items()}
         own = [seed + ops.stack([0, ops.cast(number, seed.dtype)]) for seed in seeds]
         # Integers are no arguments: nothing can be learned of them, and TensorFlow would warn of each.
@@ -51,7 +53,5 @@ def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence,
             given, values_of = dict(zip(learned, values)), values[len(learned):]
             with keras.StatelessScope(state_mapping=[*zip(weights, values_of), *zip(sites, own)]):
                 return function(part | given)
-        return carry, keras.remat(run)(*(part[name] for name in learned), *values_of_weights)
-    # The results of a scan have the shape of what it carries.
-    found = ops.scan(step, ops.zeros((size, width), "float32"), ops.arange(chunks))[1]
-    return ops.reshape(found, (-1, width))[:count]
+        return keras.remat(run)(*(part[name] for name in learned), *values_of_weights)
+    return ops.reshape(in_turn(run_chunk, chunks, (size, width)), (-1, width))[:count]

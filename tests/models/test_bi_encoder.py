@@ -28,13 +28,13 @@ def make_batch(rows=6, texts=3):
     return {"input_ids": rng.integers(1, 50, mask.shape).astype(np.int32) * mask, "input_mask": mask, "segment_ids": np.zeros_like(mask)}
 
 
-def gradients_of(model, batch, length=24):
-    """The loss and its gradients as the step computes them, in a graph; `length` None: of batches of any length."""
+def gradients_of(model, batch, length=24, compiled=False):
+    """The loss and its gradients as the step computes them, in a graph or by XLA; `length` None: of batches of any length."""
     texts = tf.constant(np.arange(18).reshape(6, 3), tf.int32)
     seeds = [tf.convert_to_tensor(variable.value) for variable in model.non_trainable_variables]
     spec = tf.TensorSpec((6, 3, length), tf.int32)
 
-    @tf.function(input_signature=[dict.fromkeys(batch, spec)], autograph=False)
+    @tf.function(input_signature=[dict.fromkeys(batch, spec)], autograph=False, jit_compile=compiled)
     def run(inputs):
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
         with tf.GradientTape() as tape:
@@ -47,13 +47,15 @@ def gradients_of(model, batch, length=24):
     return run(batch)
 
 
-@pytest.mark.parametrize(("settings", "length"), [({"texts_at_once": 5}, 24), ({"cuts": True, "texts_at_once": 4}, None)])
-def test_cached_gradients_are_those_of_the_whole_group(settings, length, monkeypatch):
+@pytest.mark.parametrize(("settings", "length", "compiled"), [
+    ({"texts_at_once": 5}, 24, False), ({"cuts": True, "texts_at_once": 4}, None, False),
+    pytest.param({"texts_at_once": 5}, 24, True, marks=pytest.mark.slow)])
+def test_cached_gradients_are_those_of_the_whole_group(settings, length, compiled, monkeypatch):
     batch = make_batch()
     wanted = gradients_of(make_model(), batch)
     watched, watch = [], tf.GradientTape.watch
     monkeypatch.setattr(tf.GradientTape, "watch", lambda tape, values: (watched.extend(tf.nest.flatten(values)), watch(tape, values)))
-    found = gradients_of(make_model(**settings), batch, length)
+    found = gradients_of(make_model(**settings), batch, length, compiled)
     # TensorFlow would warn of each integer that is watched.
     assert len(watched) > 10 and all(value.dtype.is_floating for value in watched)
     assert float(found[0]) == pytest.approx(float(wanted[0]), abs=1e-5)
