@@ -107,6 +107,7 @@ FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
     "null_score_diff_threshold": "options.null_score_diff_threshold",
     "version_2_with_negative": "options.version_2_with_negative",
 })
+OWN_FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({"hours": "training.hours"})  # of flags that 2018's scripts lack
 BOOLS = ("do_lower_case", "version_2_with_negative")
 FLOATS = ("learning_rate", "num_train_epochs", "warmup_proportion", "null_score_diff_threshold")
 TEXTS = ("vocab_file",)
@@ -187,6 +188,11 @@ def define_no_answer() -> None:
                        "best answer by more than this; by default as in training, or 0.")
 
 
+def define_hours() -> None:
+    """Defines --hours."""
+    flags.DEFINE_float("hours", None, "Train for so long, instead of a number of steps or epochs: training.hours.")
+
+
 def define_resume() -> None:
     """--allow_changed_data."""
     flags.DEFINE_bool("allow_changed_data", False, "Go on with a run although its data or vocabulary are others than at its beginning.")
@@ -227,8 +233,14 @@ def defaults_of_2018(overrides: Iterable[str]) -> dict[str, Any]:
 
 
 def given_flags(flag_values: Any) -> dict[str, Any]:
-    """Returns the values of the 2018 flags on the command line, by configuration key (`flag_values`: absl's `FLAGS`)."""
-    return {key: flag_values[name].value for name, key in FLAG_KEYS.items() if name in flag_values and flag_values[name].present}
+    """Returns the values of the 2018 flags, and of --hours, on the command line, by configuration key (`flag_values`: absl's `FLAGS`).
+
+    Raises ValueError for no time at all.
+    """
+    present = {name: flag_values[name].value for name in (*FLAG_KEYS, *OWN_FLAG_KEYS) if name in flag_values and flag_values[name].present}
+    if "hours" in present and not present["hours"] > 0.0:
+        raise ValueError(f"--hours: expected a time above 0, got {present['hours']:g}")
+    return {(FLAG_KEYS.get(name) or OWN_FLAG_KEYS[name]): value for name, value in present.items()}
 
 
 def refuse_nan(values: Any) -> None:

@@ -120,6 +120,8 @@ class TrainingConfig:
     batch_size: int = 32  # sequences a step over all replicas and accumulation steps
     eval_batch_size: int = changeable(32)
     steps: int = changeable(0)  # optimizer steps; 0 if epochs is given
+    hours: float = 0.0  # instead of steps and epochs: the training ends, and its rate is 0, when this time is over; 0: no time does
+    replay: str = changeable("")  # the log of another run of these hours, whose shares of time this one has at the same steps
     epochs: float = changeable(0.0)  # passes over the training data (fine-tuning)
     # Steps of an epoch: up, so that each row is seen (the last batch may be short); down, as in 2018, by epochs * rows / batch_size.
     epoch_rounding: Literal["up", "down"] = changeable("up")
@@ -156,7 +158,7 @@ class TrainingConfig:
         for key in ("batch_size", "eval_batch_size", "accumulation_steps", "steps_per_loop", "save_every", "keep_checkpoints", "log_every"):
             if getattr(self, key) < 1:
                 raise ValueError(f"config.training.{key}: expected at least 1, got {getattr(self, key)}")
-        for key in ("steps", "epochs", "reinitialize_layers", "keep_every", "eval_every", "eval_epochs", "eval_steps", "patience",
+        for key in ("steps", "hours", "epochs", "reinitialize_layers", "keep_every", "eval_every", "eval_epochs", "eval_steps", "patience",
                     "skip_gradient_norm", "max_skipped_in_a_row", "rewind_on_spike"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ValueError(f"config.training.{key}: expected at least 0, got {getattr(self, key)}")

@@ -46,6 +46,7 @@ flags.DEFINE_integer("folds", 0, "Cross-validation: hold out each of this many p
 flags.DEFINE_integer("seeds", 1, "Train with this many seeds; reports mean and standard deviation.", lower_bound=1)
 command_line.define_configuration()
 command_line.define_placement()
+command_line.define_hours()
 command_line.define_resume()
 command_line.define_cache()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",

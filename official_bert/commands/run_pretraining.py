@@ -33,6 +33,7 @@ flags.DEFINE_bool("do_eval", False, "Evaluate on --eval_input_file or, as in 201
                   "newest checkpoint. Writes eval_results.txt.")
 command_line.define_configuration()
 command_line.define_placement()
+command_line.define_hours()
 command_line.define_resume()
 command_line.define_cache()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "max_predictions_per_seq", "train_batch_size",

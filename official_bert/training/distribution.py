@@ -257,6 +257,14 @@ def sum_over_replicas(strategy: tf.distribute.Strategy, value: tf.Variable | tf.
     return int(strategy.experimental_local_results(tf.function(lambda: strategy.run(total))())[0])
 
 
+def of_first_worker(strategy: tf.distribute.Strategy, number: int) -> int:
+    """Returns the first worker's whole number on every worker; all of them must ask."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return number
+    replicas = len(strategy.extended.worker_devices)
+    return sum_over_replicas(strategy, tf.constant(number if is_chief(strategy) else 0, tf.int64)) // replicas
+
+
 def check_same(strategy: tf.distribute.Strategy, what: str, value: Any) -> None:
     """Raises ValueError unless all workers have the same value, of JSON types; all of them must ask. `what` says what it is.
 

@@ -14,7 +14,8 @@ from official_bert.training import distribution, guards, run_config
 from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Profile, StepLog, Watcher
-from official_bert.training.running import beginning
+from official_bert.training.running import beginning, clock
+from official_bert.training.running.clock import NoClock
 from official_bert.training.running.evaluations import Evaluations
 from official_bert.training.running.recovery import Recovery
 from official_bert.training.running.signals import Signals
@@ -23,7 +24,6 @@ from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Measured,
 from official_bert.training.trainer import Trainer
 
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)
-HOST_SECONDS = 10.0  # the host regains control at least this often
 
 
 def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
@@ -34,12 +34,14 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not fit;
     SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
     """
+    began = clock.now()
     init_checkpoint = run_config.start_of(task.config, init_checkpoint)
     work = WorkingFolder(output_dir)
     run = RunFolder(work.folder)
     profile = Profile.parse(profile_steps, run)
     guards.check_vocabulary(task.config, run, init_checkpoint)
     strategy = distribution.make_strategy(placement)
+    clock.check(task.config.training, strategy)
     chief = distribution.is_chief(strategy)
     tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
     publish = work.push if chief else lambda: None
@@ -51,10 +53,10 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
             for line in plan.frozen:
                 tell(line)
             trainer, folder, notes = beginning.begin(plan, run, strategy, init_checkpoint, tell)
-            with contextlib.closing(Watcher(run, plan.last, chief)) as watcher:
+            with contextlib.closing(Watcher(run, 0 if task.config.training.hours else plan.last, chief)) as watcher:
                 for name, text in notes.items():
                     watcher.note(trainer.steps_done, name, text)
-                training = Run(trainer, folder, watcher, plan.phases, profile, publish)
+                training = Run(trainer, folder, watcher, plan.phases, profile, publish, clock.make_clock(trainer, watcher, began))
                 return Measured(training.go(), plan.phases[-1].resolved, training.evaluations.predictions)
         finally:
             publish()
@@ -64,8 +66,9 @@ class Run:
     """One training run, from its trainer's step to the last one."""
 
     def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher, phases: list[Phase], profile: Profile,
-                 publish: Callable[[], None]):
+                 publish: Callable[[], None], timer: NoClock):
         self.trainer, self.folder, self.watcher, self.phases, self.profile = trainer, folder, watcher, phases, profile
+        self.clock = timer
         self.publish = publish  # called when there is something new in the run's folder
         self.settings = phases[0].resolved.task.config.training
         self.evaluations = Evaluations(trainer, folder, watcher, phases, publish)
@@ -77,8 +80,9 @@ class Run:
         with (self.signals.handled(self.watcher.say), self._ended(),
               distribution.lost_workers_told(self.trainer.strategy, lambda: f"step {self.trainer.steps_done}")):
             self.evaluations.make_up()
-            if self.settings.rewind_on_spike and not self.folder.newest():
-                self.save()  # so that there is always somewhere to go back to
+            if (self.settings.rewind_on_spike or self.clock.limited) and not self.folder.newest():
+                self.save()  # so that there is always somewhere to go back to, and that it is known how long it takes
+                self.folder.wait()
             for phase in self.phases:
                 if self.trainer.steps_done < phase.last or phase is self.phases[-1]:
                     self.enter(phase)
@@ -112,9 +116,9 @@ class Run:
             return
         batches, seconds_a_step = self._batches(phase, step), 0.0
         self.log.begin(step)
-        while step < phase.last and not self._ends_early(step):
+        while step < phase.last and not self._ends_early(step) and not self.clock.is_over(step):
             self.profile.at(step)
-            count = self.steps_until_next_event(step, phase.last, seconds_a_step)
+            count = self.clock.begin_loop(step, self.steps_until_next_event(step, phase.last, seconds_a_step))
             began = time.monotonic()
             rows = self.take_steps(phase, batches, step, count)
             self.folder.wait(only_if_done=True)
@@ -128,6 +132,17 @@ class Run:
                 self.after_step(phase, step)
             if step in self.recovery.spikes.edges:
                 batches = self._batches(phase, step)
+        if self.clock.limited:
+            self._end_of_time(phase, step)
+
+    def _end_of_time(self, phase: Phase, step: int) -> None:
+        """Logs and saves the last step of a training that ends with its time."""
+        if self.log.rows:
+            self.log.write(step, self.trainer.step.names, phase.resolved.task.config.training.batch_size)
+        if step_of(self.folder.newest()) != step:
+            self.save()
+        self.folder.wait()
+        self.watcher.note(step, clock.OVER, f"after {self.settings.hours:g} hours, at step {step}")
 
     def _batches(self, phase: Phase, step: int):
         if self.trainer.step.compiles_every_length and isinstance(phase.source, ExampleSource):
@@ -143,7 +158,7 @@ class Run:
         left += [self.evaluations.next_due(step) - step]
         # Each worker measures its own seconds, but all of them must see a spike after the same step, before another one begins.
         at_once = self.trainer.several_workers and self.settings.rewind_on_spike
-        bound = int(HOST_SECONDS / seconds_a_step) if seconds_a_step and not at_once else 1
+        bound = int(self.clock.seconds_of_loop / seconds_a_step) if seconds_a_step and not at_once else 1
         return max(1, min(*left, bound))
 
     def take_steps(self, phase: Phase, batches, step: int, count: int) -> np.ndarray:
@@ -159,7 +174,8 @@ class Run:
         stopping = bool(self.trainer.stop_agreed.numpy()) if self.trainer.several_workers else self.signals.terminated
         if step % self.settings.log_every == 0 or step == phase.last or stopping:
             self.log.write(step, self.trainer.step.names, phase.resolved.task.config.training.batch_size)
-        kept = self.settings.keep_every and step % self.settings.keep_every == 0
+        kept = bool(self.settings.keep_every) and step % self.settings.keep_every == 0
+        kept |= self.clock.limited and self.evaluations.is_due(step)  # which may take longer than the time that is left
         if step % self.settings.save_every == 0 or kept or step == phase.last or stopping or self.signals.save_wanted:
             self.signals.save_wanted = False
             self.save()
@@ -174,10 +190,12 @@ class Run:
         self.folder.wait()  # files that change while it copies the folder to a store would confuse it
         self.recovery.spikes.saving(self.trainer.steps_done)
         if self.watcher.enabled:
-            self.folder.save_in_background(self.trainer.snapshot(), self.trainer.steps_done, self._saved)
+            began = clock.now()
+            self.folder.save_in_background(self.trainer.snapshot(), self.trainer.steps_done, lambda name: self._saved(name, began))
 
-    def _saved(self, name: str) -> None:
+    def _saved(self, name: str, began: float) -> None:
         self.publish()
+        self.clock.wrote(clock.now() - began)
         self.watcher.say(f"saved {name}")
 
     def _stop(self, step: int) -> None:

@@ -14,7 +14,8 @@ from official_bert.text import loading
 
 TEACHER = "config.training.teacher"
 # Pairs: a key, and the key that replaces it unless 0.
-UNREAD_BESIDE = (("training.epochs", "training.steps"), ("training.eval_epochs", "training.eval_every"),
+UNREAD_BESIDE = (("training.steps", "training.hours"), ("training.epochs", "training.hours"), ("training.epochs", "training.steps"),
+                 ("training.eval_epochs", "training.eval_every"),
                  ("optimizer.warmup_proportion", "optimizer.warmup_steps"), ("optimizer.decay_proportion", "optimizer.decay_steps"))
 DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
     "training": {"keep_checkpoints": 1, "eval_epochs": 1.0, "answer_with": "best", "report": True}})

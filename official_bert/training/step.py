@@ -93,8 +93,9 @@ def compiles_every_length(config: Config, total_steps: int) -> bool:
 class Step:
     """The step functions of a task and its model. `names` are the names of the metrics that `train` returns, in their order."""
 
-    def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1):
-        self.task, self.model, self.config = task, model, config
+    def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1,
+                 share: tf.Variable | None = None):
+        self.task, self.model, self.config, self.share = task, model, config, share  # of a training's time, if that is its measure
         self.total_steps, self.num_replicas = total_steps, num_replicas
         self.compiles_every_length = compiles_every_length(config, total_steps)
         self.scales_loss = config.training.precision == "float16"
@@ -192,7 +193,8 @@ class Step:
         gradient_scale *= optimization.clip_scale(norm, rule.clip_norm)
         finite = tf.reduce_all(tf.math.is_finite(tf.stack([loss, norm])))
         taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
-        rate = learning_rate.scheduled_rate(rule, step, self.total_steps)
+        rate = (learning_rate.scheduled_rate(rule, step, self.total_steps) if self.share is None
+                else learning_rate.rate_at_share(rule, tf.convert_to_tensor(self.share)))
         # An overflow of float16 is only skipped while there is a loss scale to halve.
         failed = ~finite & (scale <= 1.0) if self.scales_loss else ~finite
         if self.scales_loss:

@@ -32,9 +32,12 @@ class Trainer:
             self.scale = tf.Variable(FIRST_SCALE, trainable=False)
             self.finite_steps = tf.Variable(0, trainable=False)
             self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
+            # Of a training of some hours: the share that has passed, as its steps see it, and the seconds of all its processes.
+            self.share, self.seconds = tf.Variable(0.0, trainable=False), tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.weights = trainable
         self.saved = {"weights": checkpoints.named_weights(model), "first": dict(zip(names, self.first)),
                       "second": dict(zip(names, self.second)), "scale": self.scale, "finite_steps": self.finite_steps, "step": self.done}
+        self.saved |= {"seconds": self.seconds} if task.config.training.hours else {}
         self.checkpoint = tf.train.Checkpoint(**self.saved)
         # Workers stop at the same step: the request of one reaches the others with the step's own sums.
         self.stop_wanted, self.stop_agreed = tf.Variable(0.0, trainable=False), tf.Variable(0.0, trainable=False)
@@ -42,7 +45,8 @@ class Trainer:
 
     def enter(self, task: TaskBase) -> None:
         """Makes the step functions for a task's batches, at the start and for every further phase."""
-        self.step = Step(task, self.model, task.config, self.total_steps, self.strategy.num_replicas_in_sync)
+        self.step = Step(task, self.model, task.config, self.total_steps, self.strategy.num_replicas_in_sync,
+                         self.share if task.config.training.hours else None)
         self.run_steps = tf.function(self._run_steps)
         # Batches bucketed by length have a few shapes: one graph for all.
         self.run_evaluation = tf.function(self._run_evaluation, reduce_retracing=True, autograph=False)

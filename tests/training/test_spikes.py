@@ -11,6 +11,7 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.distribution import Placement
+from official_bert.training.running.clock import NoClock
 from official_bert.training.spikes import MOST_REWINDS, REWINDS_FILE, Rewind, Spikes
 from official_bert.training.trainer import Trainer
 
@@ -121,7 +122,7 @@ def test_several_workers_look_for_a_spike_after_each_step_because_each_measures_
             settings=make_config(training={"rewind_on_spike": rewind_on_spike, "log_every": 50, "steps_per_loop": 100}).training,
             trainer=types.SimpleNamespace(several_workers=several_workers), profile=types.SimpleNamespace(edges=()),
             recovery=types.SimpleNamespace(spikes=types.SimpleNamespace(edges=[])),
-            evaluations=types.SimpleNamespace(next_due=lambda _: 100))
+            evaluations=types.SimpleNamespace(next_due=lambda _: 100), clock=NoClock())
         return loop.Run.steps_until_next_event(run, 40, 100, seconds)
     assert [steps(True, 2.0, seconds) for seconds in (2.4, 2.6)] == [1, 1]
     assert [steps(*alone, seconds) for alone in ((False, 2.0), (True, 0.0)) for seconds in (2.4, 2.6)] == [4, 3, 4, 3]

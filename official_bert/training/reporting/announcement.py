@@ -59,10 +59,10 @@ def best_checkpoint(phases: Sequence[Phase]) -> str:
     training, metric = first.task.config.training, first.task.best_metric()
     if first.held_out is None:
         return "none, there is no evaluation data: the last one answers, unless best/ has one" if training.answer_with == "best" else ""
-    count = sum(len(evaluation_steps(phase)) for phase in phases)
+    count = 0 if training.hours else sum(len(evaluation_steps(phase)) for phase in phases)
     patience = f"; {training.patience} without a better value end the training" if training.patience else ""
-    return (f"by {metric.removeprefix('-')}, {'less' if metric.startswith('-') else 'more'} is better, of {count} "
-            f"evaluation{'s' * (count > 1)}{patience}; the {training.answer_with} one answers")
+    return (f"by {metric.removeprefix('-')}, {'less' if metric.startswith('-') else 'more'} is better, of {count or 'all'} "
+            f"evaluation{'s' * (count != 1)}{patience}; the {training.answer_with} one answers")
 
 
 def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:

@@ -58,7 +58,7 @@ class Watcher:
 
     def __init__(self, run: RunFolder, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE,
                  board_folder: str = BOARD_FOLDER):
-        self.total_steps, self.enabled = total_steps, enabled
+        self.run, self.total_steps, self.enabled, self.share = run, total_steps, enabled, 0.0  # no total: the end is a time
         if enabled:
             path = run.file(log_file)
             _remove_unfinished_line(path)
@@ -69,18 +69,25 @@ class Watcher:
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
         """Logs the means of the metrics since the last call, after `step` steps."""
         left = (self.total_steps - step) / steps_per_second if steps_per_second else 0
+        of, end = (f"/{self.total_steps}", f"ETA {_duration(left)}") if self.total_steps else ("", f"{self.share:.1%} of the time")
         parts = [f"{name} {shown(name, value)}" for name, value in metrics.items() if name == "loss" or name.endswith("accuracy")]
         parts += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
-        self.say(f"step {step}/{self.total_steps}  {'  '.join(parts)}  lr {metrics['learning_rate']:.3g}  "
+        self.say(f"step {step}{of}  {'  '.join(parts)}  lr {metrics['learning_rate']:.3g}  "
                  f"|g| {metrics['gradient_norm']:.3g}  {metrics['sequences_per_second']:.1f} seq/s  "
                  f"{metrics['tokens_per_second']:.0f} tokens/s  {metrics['model_flops_per_second'] / 1e9:.4g} GFLOP/s  "
-                 f"ETA {_duration(left)}")
+                 f"{end}")
         self._write("train", step, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Logs the metrics of an evaluation of the weights after `step` steps."""
         self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {shown(name, value)}" for name, value in metrics.items()))
         self._write("eval", step, metrics)
+
+    def write_share(self, step: int, share: float) -> None:
+        """Logs the share of the time that has passed before the step that follows `step` steps."""
+        self.share = share
+        if self.enabled:
+            self._write_row({"step": step, "time": round(time.time(), 3), "share": share})
 
     def rewind(self, step: int, facts: Mapping[str, float], prefix: str) -> None:
         """Logs that the run has gone back to the checkpoint of `step`, and why."""

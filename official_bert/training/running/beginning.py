@@ -16,7 +16,7 @@ from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.reporting.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
 from official_bert.training.run_config import named_as_teacher
-from official_bert.training.schedules.learning_rate import check_lengths
+from official_bert.training.schedules.learning_rate import check_lengths, check_shares
 from official_bert.training.schedules.phases import Phase, plan, resolved_config
 from official_bert.training.task import DataFiles, Steps, TaskBase
 from official_bert.training.trainer import Trainer
@@ -49,7 +49,10 @@ def open_data(task: TaskBase, files: DataFiles, run: RunFolder, strategy: tf.dis
     with strategy.scope():
         phases = plan(task, files, steps)
         guards.check_patience(phases)
-        check_lengths(task.config.optimizer, phases[-1].last)
+        if task.config.training.hours:
+            check_shares(task.config.optimizer)
+        else:
+            check_lengths(task.config.optimizer, phases[-1].last)
         task.draw_first_weights(phases[0].resolved.model)
         frozen = parts.freeze(phases[0].resolved.model, task.config.training.freeze)
     config = resolved_config(task, phases)
@@ -77,7 +80,9 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
         raise ValueError(f"--output_dir={run.path}: expected at least the {trainer.steps_done} steps that the run has done, "
                          f"got a training of {training.last}")
     if restored:
-        report(f"resumed: {restored} at step {trainer.steps_done} of {training.last}; weights, optimizer, schedule, position in "
+        of = f" of {training.last}" if not config.training.hours else (
+            f", after {float(trainer.seconds.numpy()) / 3600:.3g} of {config.training.hours:g} hours")
+        report(f"resumed: {restored} at step {trainer.steps_done}{of}; weights, optimizer, schedule, position in "
                "the data" + "".join(f"; {change.describe()}" for change in changed))
     elif init_checkpoint:
         origin = {**origin, origins.START: absolute(init_checkpoint),

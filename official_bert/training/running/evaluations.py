@@ -18,7 +18,8 @@ class Evaluations:
         self.trainer, self.folder, self.watcher, self.phases, self.publish = trainer, folder, watcher, phases, publish
         self.settings = phases[0].resolved.task.config.training
         self.best = self._read_best()
-        self.due = [step for phase in phases for step in evaluation_steps(phase)]
+        due = [evaluation_steps(phase) for phase in phases]
+        self.due = due[0] if len(due) == 1 else [step for steps in due for step in steps]
         self.done = {step for step in folder.run.logged_steps("eval") if step <= trainer.steps_done}
         self.measured: dict[int, dict[str, float]] = {}  # the metrics of the last evaluation, by its step
         self.predictions: Predictions = ()  # of the last evaluation

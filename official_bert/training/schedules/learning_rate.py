@@ -13,20 +13,27 @@ def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -
     4; the root of Haegele et al., 2024) keeps the peak after the warm-up and lowers the rate in the last steps alone: so a run can
     go on from its stable part to any number of steps, which one with `linear` cannot without other rates before.
     """
-    step = tf.cast(step, tf.float32) + 1.0
-    warmup = warmup_steps(config, total_steps)
+    return _rate(config, tf.cast(step, tf.float32) + 1.0, total_steps, warmup_steps(config, total_steps), decay_steps(config, total_steps))
+
+
+def rate_at_share(config: OptimizerConfig, share: tf.Tensor) -> tf.Tensor:
+    """The learning rate at a share, from 0 to 1, of the time of a training, float32; warm-up and decay are shares of it, too."""
+    return _rate(config, tf.cast(share, tf.float32), 1.0, config.warmup_proportion, config.decay_proportion)
+
+
+def _rate(config: OptimizerConfig, place: tf.Tensor, total: float, warmup: float, decay: float) -> tf.Tensor:
+    """The rate at a place in a schedule of the length `total`."""
     peak, end = config.learning_rate, config.end_learning_rate
     if config.schedule == "constant":
         rate = tf.constant(peak, tf.float32)
     elif config.schedule == "warmup_stable_decay":
-        decay = decay_steps(config, total_steps)
-        done = tf.clip_by_value((step - (total_steps - decay)) / max(decay, 1), 0.0, 1.0)
+        done = tf.clip_by_value((place - (total - decay)) / (decay or 1), 0.0, 1.0)
         rate = (peak - end) * (1.0 - (tf.sqrt(done) if config.decay_shape == "one_minus_sqrt" else done)) + end
     else:
         power = config.power if config.schedule == "polynomial" else 1.0
-        done = tf.minimum(step / max(total_steps, 1), 1.0)
+        done = tf.minimum(place / (total or 1), 1.0)
         rate = (peak - end) * tf.pow(1.0 - done, power) + end
-    return tf.where(step < warmup, peak * step / max(warmup, 1), rate)
+    return tf.where(place < warmup, peak * place / (warmup or 1), rate)
 
 
 def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
@@ -37,6 +44,17 @@ def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
 def decay_steps(config: OptimizerConfig, total_steps: int) -> int:
     """The last steps, in which `warmup_stable_decay` lowers the rate: a number, or a share of all steps (rounded down)."""
     return config.decay_steps or int(total_steps * config.decay_proportion)
+
+
+def check_shares(config: OptimizerConfig) -> None:
+    """Raises ValueError for a schedule that counts steps, of which a training of some hours does not know how many it has."""
+    for key in ("warmup_steps", "decay_steps"):
+        if steps := getattr(config, key):
+            raise ValueError(f"config.optimizer.{key}: expected 0 and a {key.replace('steps', 'proportion')} beside training.hours, whose "
+                             f"steps nobody knows, got {steps:,}")
+    if config.warmup_proportion + config.decay_proportion > 1.0:
+        raise ValueError("config.optimizer: expected a warmup_proportion and a decay_proportion of at most 1 together, got "
+                         f"{config.warmup_proportion:g} and {config.decay_proportion:g}")
 
 
 def check_lengths(config: OptimizerConfig, total_steps: int) -> None:

@@ -11,6 +11,8 @@ from official_bert.config import Config, PhaseConfig, TrainingConfig, merge, to_
 from official_bert.data.sources import BatchSource
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
+MOST_STEPS = 2 ** 31 - 1  # the last one of a training whose end is a time
+
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
@@ -47,9 +49,11 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
     Raises ValueError if the data does not fit or the lengths of the phases are not configured.
     """
     config = task.config
+    if config.phases and config.training.hours:
+        raise ValueError(f"config.phases: expected none beside training.hours ({config.training.hours:g}): phases are measured in steps")
     if not config.phases:
         whole = Phase(0, 0, config.training.steps, task.resolve(files, steps))
-        total = config.training.steps or epoch_steps(config.training, whole.source)
+        total = MOST_STEPS if config.training.hours else config.training.steps or epoch_steps(config.training, whole.source)
         if total < 1:
             raise ValueError(f"config.training: expected steps or epochs above 0, got {config.training.epochs:g} epochs of "
                              f"{whole.source.batches_per_epoch} batches (rounded {config.training.epoch_rounding})")
@@ -88,9 +92,13 @@ def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | N
     return int(source.rows / training.batch_size * epochs)
 
 
-def evaluation_steps(phase: Phase) -> list[int]:
+def evaluation_steps(phase: Phase) -> Sequence[int]:
     """The steps of a phase after which weights are measured, in order: by `eval_every`, or else by `eval_epochs`, and its last one."""
     training = phase.resolved.task.config.training
+    if training.hours:
+        every_epochs = max(1, epoch_steps(training, phase.source, training.eval_epochs)) if training.eval_epochs else phase.last
+        step = training.eval_every or every_epochs
+        return range(step, phase.last + step, step)
     if training.eval_every:
         due: Iterable[int] = range(0, phase.last, training.eval_every)
     elif training.eval_epochs:
@@ -122,5 +130,5 @@ def task_at(task: TaskBase, step: int) -> TaskBase:
 
 
 def total_steps(config: Config) -> int:
-    """Returns the run's steps, 0 if they depend on epochs and data."""
-    return sum(phase.steps for phase in config.phases) or config.training.steps
+    """Returns the run's steps, 0 if they depend on epochs and data, or on time."""
+    return 0 if config.training.hours else sum(phase.steps for phase in config.phases) or config.training.steps
