@@ -25,6 +25,7 @@ from official_bert.training.task import DataFiles, Fraction, Resolved, Steps, Ta
 
 LABELS = "labels"  # the name of a task's own loss, if that has none but `loss`
 SETTINGS = "config.training.distillation"
+OF_SENTENCES = ("nsp", "sop")  # losses of one head
 GIGABYTE = 2 ** 30
 
 
@@ -190,6 +191,8 @@ class TaughtText(Taught):
         if settings.layers and getattr(self.options, "first_weights", "random") != "random":
             raise ValueError(f"config.options.first_weights: expected random beside {SETTINGS}.student_layers, which gives the weights, "
                              f"got {self.options.first_weights}")
+        if self._observes and (others := set(self.loss_names) - {"mlm", "next_token", *OF_SENTENCES}):
+            raise ValueError(f"{SETTINGS}.states and relations: expected 0 beside the loss {min(others)}, whose head reads the last layer, too")
         if settings.relations and self.config.model.hidden_size % self._relation_heads:
             raise self._wrong_heads("student", self.config.model)
 
@@ -210,7 +213,7 @@ class TaughtText(Taught):
         """Builds the model of the task, or one that shows its last layer in training."""
         if not self._observes:
             return super().build_model()  # type: ignore[safe-super]
-        return ObservedPretrainer.make(self.config.model, {"next_sentence": len(self.loss_names) > 1},
+        return ObservedPretrainer.make(self.config.model, {"next_sentence": bool({*OF_SENTENCES} & {*self.loss_names})},
                                        recompute=self.config.training.recompute)
 
     def read(self, files: DataFiles, steps: Steps, model: Any) -> Resolved:
