@@ -192,7 +192,7 @@ class TaughtText(Taught):
             raise ValueError(f"config.options.first_weights: expected random beside {SETTINGS}.student_layers, which gives the weights, "
                              f"got {self.options.first_weights}")
         if self._observes and (others := set(self.loss_names) - {"mlm", "next_token", *OF_SENTENCES}):
-            raise ValueError(f"{SETTINGS}.states and relations: expected 0 beside the loss {min(others)}, whose head reads the last layer, too")
+            raise ValueError(f"{SETTINGS}.states and relations: expected 0 beside the loss {min(others)}, whose head reads the last layer")
         if settings.relations and self.config.model.hidden_size % self._relation_heads:
             raise self._wrong_heads("student", self.config.model)
 
