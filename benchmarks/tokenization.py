@@ -3,12 +3,14 @@
     python benchmarks/tokenization.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --megabytes=20
 
 Each contender runs in its own process, bound to one core and then to two; the best of several rounds counts. Lines that differ
-are counted in the text itself and in the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json.
+are counted in the text itself and in the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json. `--bpe_file=tokenizer.json` adds a
+byte-level BPE, compared with the `tokenizers` package; `--only=BPE` runs the rows of that name alone.
 """
 
 from official_bert.command_line import run_main
 
 import concurrent.futures
+import functools
 import itertools
 import json
 import os
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 from absl import flags
@@ -29,6 +32,9 @@ flags.DEFINE_string("input_file", None, "Text files, folders, globs, with commas
 flags.DEFINE_string("vocab_file", None, "An uncased vocabulary.", required=True)
 flags.DEFINE_float("megabytes", 20, "Text to tokenize; slow tokenizers get a tenth.", 0.1)
 flags.DEFINE_integer("rounds", 3, "Rounds; the best one counts.", lower_bound=1)
+flags.DEFINE_string("bpe_file", "", "tokenizer.json of a byte-level BPE; without it, its rows are left out.")
+flags.DEFINE_string("only", "", "Run the tokenizers with this in their names.")
+flags.DEFINE_enum("clock", "wall", ["wall", "processor"], "What is measured: time, or processor time a core.")
 flags.DEFINE_string("contender", "", "Internal: run this one here.")
 flags.DEFINE_integer("cores", 1, "Internal: cores that this process is bound to.")
 
@@ -98,15 +104,22 @@ def hugging_face(vocab_file: str, cores: int) -> Encoder:
     return encode
 
 
+def library_bpe(bpe_file: str, cores: int) -> Encoder:
+    """The `tokenizers` package, which defines byte-level BPE."""
+    import tokenizers
+    tokenizer = tokenizers.Tokenizer.from_file(bpe_file)
+    return lambda lines: [encoding.ids for batch in batches(lines) for encoding in tokenizer.encode_batch(batch, add_special_tokens=False)]
+
+
 def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
     """Our GraphTokenizer (in SavedModels), or a tokenizer of tensorflow-text, mapped over a tf.data pipeline."""
     import tensorflow as tf
     import tensorflow_text
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
-    if kind.startswith("GraphTokenizer"):
-        from official_bert.text.graph import GraphTokenizer
-        tokenizer = GraphTokenizer(vocab_file)
+    if kind.startswith("Graph"):
+        from official_bert.text.graph_loading import load_graph
+        tokenizer = load_graph(vocab_file)
         tokenize = tokenizer.tokenize_with_offsets if kind.endswith("offsets") else tokenizer.tokenize
     elif kind == "BertTokenizer":
         tokenizer = tensorflow_text.BertTokenizer(vocab_file, lower_case=True, token_out_type=tf.int32)
@@ -127,17 +140,34 @@ def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
     return encode
 
 
-# name: (what makes it, whether it is slow, whether it uses more than one core)
+class Contender(NamedTuple):
+    """What makes an encoder, whether it is slow, whether it uses more than one core, and what its ids must be equal to."""
+
+    make: Callable[[str, int], Encoder]
+    slow: bool
+    parallel: bool
+    reference: Callable[[str, int], Encoder] = ours_plain
+
+    @property
+    def file(self) -> str:
+        """The file of its vocabulary, "" if it is not given."""
+        return FLAGS.vocab_file if self.reference is ours_plain else FLAGS.bpe_file
+
+
 CONTENDERS = {
-    "official_bert FastTokenizer.encode_bytes": (ours_fast_bytes, False, True),
-    "official_bert FastTokenizer.encode_lines": (ours_fast, False, True),
-    "official_bert FullTokenizer": (ours_plain, True, False),
-    "tf-models-official (the code of 2018)": (official_models, True, False),
-    "Hugging Face tokenizers": (hugging_face, False, True),
-    "official_bert GraphTokenizer": (lambda *a: in_graph("GraphTokenizer", *a), False, True),
-    "official_bert GraphTokenizer with offsets": (lambda *a: in_graph("GraphTokenizer with offsets", *a), False, True),
-    "tf-text FastBertTokenizer": (lambda *a: in_graph("FastBertTokenizer", *a), False, True),
-    "tf-text BertTokenizer": (lambda *a: in_graph("BertTokenizer", *a), False, True),
+    "official_bert FastTokenizer.encode_bytes": Contender(ours_fast_bytes, False, True),
+    "official_bert FastTokenizer.encode_lines": Contender(ours_fast, False, True),
+    "official_bert FullTokenizer": Contender(ours_plain, True, False),
+    "tf-models-official (the code of 2018)": Contender(official_models, True, False),
+    "Hugging Face tokenizers": Contender(hugging_face, False, True),
+    "official_bert GraphTokenizer": Contender(functools.partial(in_graph, "GraphTokenizer"), False, True),
+    "official_bert GraphTokenizer with offsets": Contender(functools.partial(in_graph, "GraphTokenizer with offsets"), False, True),
+    "tf-text FastBertTokenizer": Contender(functools.partial(in_graph, "FastBertTokenizer"), False, True),
+    "tf-text BertTokenizer": Contender(functools.partial(in_graph, "BertTokenizer"), False, True),
+    "BPE: Hugging Face tokenizers": Contender(library_bpe, False, True, library_bpe),
+    "BPE: official_bert GraphByteBpe": Contender(functools.partial(in_graph, "GraphByteBpe"), False, True, library_bpe),
+    "BPE: official_bert GraphByteBpe with offsets": Contender(functools.partial(in_graph, "GraphByteBpe with offsets"), False, True,
+                                                              library_bpe),
 }
 
 
@@ -154,28 +184,29 @@ def sample_lines(limit: float) -> list[str]:
     return lines
 
 
-def differing(encode: Encoder, lines: list[str]) -> int:
-    """Counts lines with other ids than `FullTokenizer`'s, which equal 2018's (see the tests)."""
-    wanted = ours_plain(FLAGS.vocab_file, 1)(lines)
+def differing(encode: Encoder, contender: Contender, lines: list[str]) -> int:
+    """Counts lines with other ids than the reference's: `FullTokenizer`'s equal 2018's (see the tests)."""
+    wanted = contender.reference(contender.file, 1)(lines)
     return sum(list(map(int, got)) != ids for got, ids in zip(encode(lines), wanted, strict=True))
 
 
 def run_contender(name: str, cores: int) -> dict:
     """Measures one contender in this process: megabytes per second, and differing lines."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    make, slow, _ = CONTENDERS[name]
-    encode = make(FLAGS.vocab_file, cores)
-    lines = sample_lines(FLAGS.megabytes * 1e6 / (10 if slow else 1))
+    contender = CONTENDERS[name]
+    encode = contender.make(contender.file, cores)
+    lines = sample_lines(FLAGS.megabytes * 1e6 / (10 if contender.slow else 1))
     size = sum(len(line.encode()) for line in lines)
     list(encode(lines[:BATCH]))  # compile, trace, start threads
     seconds = []
     for _ in range(FLAGS.rounds):
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         encode(lines)
-        seconds.append(time.perf_counter() - max(began, getattr(encode, "began", 0.0)))
+        taken = time.perf_counter() - max(began, getattr(encode, "began", 0.0))
+        seconds.append(taken if FLAGS.clock == "wall" else (time.process_time() - used) / cores)
     rows = [row["text"] for row in json.loads(GOLDEN.read_text(encoding="utf-8"))]
-    return {"rate": size / 1e6 / min(seconds), "text": differing(encode, lines[:COMPARED_LINES]),
-            "lines": len(lines[:COMPARED_LINES]), "golden": differing(encode, rows)}
+    return {"rate": size / 1e6 / min(seconds), "text": differing(encode, contender, lines[:COMPARED_LINES]),
+            "lines": len(lines[:COMPARED_LINES]), "golden": differing(encode, contender, rows)}
 
 
 def run_in_process(name: str, cores: int) -> dict:
@@ -194,9 +225,11 @@ def main(_) -> None:
         return
     print("| tokenizer | MB/s, 1 core | MB/s, 2 cores | lines that differ | of 1,694 golden rows |")
     print("|---|---|---|---|---|")
-    for name, (_, _, parallel) in CONTENDERS.items():
+    for name, contender in CONTENDERS.items():
+        if FLAGS.only not in name or not contender.file:
+            continue
         one = run_in_process(name, 1)
-        two = f"{run_in_process(name, 2)['rate']:.1f}" if parallel else ""
+        two = f"{run_in_process(name, 2)['rate']:.1f}" if contender.parallel else ""
         print(f"| {name} | {one['rate']:.1f} | {two} | {one['text']:,} of {one['lines']:,} | {one['golden']:,} |",
               flush=True)
 

@@ -64,6 +64,19 @@ def test_the_graph_finds_added_tokens(tmp_path, kind):
         assert row == host.tokenize_with_offsets(text), text
 
 
+def test_the_work_of_bpe_is_linear_in_a_words_length(tmp_path, monkeypatch):
+    _, tokens, graph = both(tmp_path, "roberta")
+    draw, symbols, whole_round = random.Random(2), [], graph._round
+    monkeypatch.setattr(graph, "_round", lambda ids, *others: symbols.append(len(ids)) or whole_round(ids, *others))
+    for word in ("a" * 8000, "ab" * 4000, "".join(draw.choice("etaoinshr") for _ in range(8000)), "中文" * 4000):
+        work = []
+        for length in (800, 8000):
+            symbols.clear()
+            tokens([word[:length]])
+            work.append(sum(symbols))
+        assert 8000 <= work[1] < 13 * work[0] and len(symbols) < 30, word[:8]
+
+
 @pytest.mark.slow
 def test_long_words_take_few_rounds(tmp_path):
     host, tokens, _ = both(tmp_path, "roberta")
