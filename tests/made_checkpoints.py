@@ -26,14 +26,19 @@ HEADS = {"": make_encoder, "pretraining": Pretrainer.make, "classifier": lambda 
 
 
 FAMILY = pathlib.Path(__file__).parent / "golden" / "family"
+# Relatives with tokenizers of their own, and those over WordPieces.
 CLASSES = {"roberta": "RobertaForMaskedLM", "xlm_roberta": "XLMRobertaForMaskedLM", "mpnet": "MPNetForMaskedLM",
            "albert": "AlbertForPreTraining", "modernbert": "ModernBertForMaskedLM"}
+OVER_WORD_PIECES = {"bert": "BertForPreTraining", "ernie": "ErnieForPreTraining", "distilbert": "DistilBertForMaskedLM",
+                    "electra_discriminator": "ElectraForPreTraining", "electra_generator": "ElectraForMaskedLM",
+                    "deberta_v3": "DebertaV2ForMaskedLM", "deberta_v2_conv": "DebertaV2ForMaskedLM",
+                    "big_bird_full": "BigBirdForMaskedLM"}
 
 
 def write_relative(folder: pathlib.Path, kind: str, rows: int = 1300, positions: int = 130) -> str:
     """Writes a small random model of a relative in Hugging Face's layout, with its tokenizer and more rows than that needs."""
-    source, rng = FAMILY / kind / CLASSES[kind], np.random.default_rng(0)
-    made_tokenizers.write(folder, kind)
+    source, rng = FAMILY / kind / {**CLASSES, **OVER_WORD_PIECES}[kind], np.random.default_rng(0)
+    made_tokenizers.write(folder, kind if kind in CLASSES else "bert")
     config, weights = json.loads((source / "config.json").read_text()), load_file(source / "model.safetensors")
     for name, weight in weights.items():
         length = positions if "position_embeddings" in name else rows if len(weight) == config["vocab_size"] else 0

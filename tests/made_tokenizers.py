@@ -82,11 +82,11 @@ def word_pieces(lowercase: bool = True) -> list[str]:
 
 
 def write(folder: pathlib.Path, kind: str, **config) -> str:
-    """Writes the tokenizer of a kind (one of KINDS); `config` are further values."""
+    """Writes the tokenizer of a kind (one of KINDS, or BERT's); `config` are further values."""
     folder.mkdir(parents=True, exist_ok=True)
     classes = {"xlm_roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer", "albert": "AlbertTokenizer",
                "roberta": "RobertaTokenizer", "roberta_files": "RobertaTokenizerFast", "mpnet": "MPNetTokenizer",
-               "modernbert": "PreTrainedTokenizerFast"}
+               "modernbert": "PreTrainedTokenizerFast", "bert": "BertTokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": classes[kind], **config}))
     if kind == "modernbert":
         (folder / "tokenizer.json").write_text(modern_bpe())
@@ -99,8 +99,9 @@ def write(folder: pathlib.Path, kind: str, **config) -> str:
             (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
             merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
             (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
-    elif kind == "mpnet":
-        (folder / "vocab.txt").write_text("\n".join(word_pieces()) + "\n", encoding="utf-8")
+    elif kind in ("mpnet", "bert"):
+        pieces = word_pieces() if kind == "mpnet" else word_pieces()[4:-1]
+        (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     else:
         name = "spiece.model" if kind == "albert" else "sentencepiece.bpe.model"
         (folder / name).write_bytes(unigram_model(kind == "albert"))

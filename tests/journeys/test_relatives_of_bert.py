@@ -23,6 +23,7 @@ def family(request, person):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", list(made_checkpoints.CLASSES), indirect=True)
 def test_from_a_published_relative_to_a_served_tagger(family):
     (family.folder / "ner.conll").write_text("\n".join([SENTENCE] * 12))
     family.types(f"python -m official_bert.run_finetuning --task=ner {QUICK} --train_file=ner.conll --eval_file=ner.conll "

@@ -18,7 +18,8 @@ DISTIL = {"vocab_size": 61, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim"
 # Arguments of configurations, by model_type; several where a member has several kinds.
 KINDS = {
     "bert": [SIZES | {"hidden_act": "relu"}], "ernie": [SIZES, SIZES | {"use_task_id": True}],
-    "roberta": [SIZES | {"pad_token_id": 1, "hidden_act": "gelu_new", "type_vocab_size": 1}],
+    "roberta": [SIZES | {"pad_token_id": 1, "hidden_act": "gelu_new", "type_vocab_size": 1},
+                SIZES | {"pad_token_id": 0, "type_vocab_size": 1}, SIZES | {"pad_token_id": 5, "type_vocab_size": 2}],
     "xlm-roberta": [SIZES | {"pad_token_id": 1, "type_vocab_size": 1}], "camembert": [SIZES | {"pad_token_id": 1, "type_vocab_size": 1}],
     "distilbert": [DISTIL, DISTIL | {"activation": "relu"}],
     "mpnet": [SIZES | {"relative_attention_num_buckets": 40, "pad_token_id": 1}],
@@ -48,26 +49,44 @@ def run_torch(*arguments):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
 
 
+MODELS = [(model_type, name, arguments | {"num_labels": 2 if name.endswith(("Answering", "PreTraining")) else 3})
+          for model_type, kinds in KINDS.items() for arguments in kinds for member in FAMILY if model_type in member.stems
+          for name in member.classes(model_type) if name not in THEIR_OWN]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Returns the folder of the models that PyTorch made, by their numbers."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "classes.json").write_text(json.dumps([[name, arguments, model_type not in WITHOUT_SEGMENTS]
+                                                     for model_type, name, arguments in MODELS]))
+    run_torch("make", folder / "models", folder / "classes.json")
+    return folder / "models"
+
+
+def test_every_class_of_every_member_is_among_them():
+    assert len({name for _, name, _ in MODELS}) == sum(len(member.stems) * len(member.forms) for member in FAMILY) - len(THEIR_OWN)
+
+
 @pytest.mark.slow
 @needs_torch
-def test_every_class_of_every_member_is_computed_and_written(tmp_path):
-    wanted = [(name, arguments | {"num_labels": 2 if name.endswith(("Answering", "PreTraining")) else 3},
-               model_type not in WITHOUT_SEGMENTS)
-              for model_type, kinds in KINDS.items() for arguments in kinds for member in FAMILY if model_type in member.stems
-              for name in member.classes(model_type) if name not in THEIR_OWN]
-    assert len({name for name, _, _ in wanted}) == sum(len(member.stems) * len(member.forms) for member in FAMILY) - len(THEIR_OWN)
-    (tmp_path / "classes.json").write_text(json.dumps(wanted))
-    run_torch("make", models := tmp_path / "models", tmp_path / "classes.json")
-    for number, (name, _, _) in enumerate(wanted):
-        compute_and_write(models / str(number), name)
+@pytest.mark.parametrize(("model_type", "name", "number"), [(*model[:2], number) for number, model in enumerate(MODELS)])
+def test_a_class_is_computed(models, model_type, name, number):
+    compute(models / str(number), name)
+
+
+@pytest.mark.slow
+@needs_torch
+def test_what_we_write_is_computed_the_same_by_transformers(models):
+    for number in range(len(MODELS)):
+        formats.write(formats.read(str(models / str(number))), "hugging_face", str(models / str(number) / "written"))
     differences = run_torch("compare", models)
-    assert len(differences) == len(wanted)
+    assert len(differences) == len(MODELS)
     assert [row for row in differences if row[2] > 1e-6] == []  # the same numbers in, the same out
 
 
-def compute_and_write(place: pathlib.Path, name: str):
+def compute(place: pathlib.Path, name: str):
     stored, expected = formats.read(str(place)), np.load(place / "expected.npz")
-    formats.write(stored, "hugging_face", str(place / "written"))
     rows = {key.removeprefix("in."): expected[key].astype("int32") for key in expected.files if key.startswith("in.")}
     places = np.tile(np.arange(rows["input_ids"].shape[1]), (3, 1))
     found = formats.outputs(formats.make_model(stored), rows | {"masked_lm_positions": places})
