@@ -19,7 +19,6 @@ COMMANDS: Mapping[str, str] = types.MappingProxyType({
     "demo": "official_bert.tools.demo",
     "prepare-corpus": "official_bert.tools.prepare_corpus",
     "build-vocab": "official_bert.tools.build_vocab",
-    "extend-vocab": "official_bert.tools.extend_vocab",
     "resize-checkpoint": "official_bert.tools.resize_checkpoint",
     "create-pretraining-data": "official_bert.tools.create_pretraining_data",
     "inspect-data": "official_bert.tools.inspect_data",

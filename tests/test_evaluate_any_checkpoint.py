@@ -78,7 +78,7 @@ def test_a_folder_with_more_words_is_measured(tmp_path, records):
     formats.write(model, "tf1", str(tmp_path / "first"))
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     (tmp_path / "words.txt").write_text("ab\ncad\n", encoding="utf-8")
-    done = run_here("tools/extend_vocab.py", f"--vocab_file={tmp_path}/vocab.txt", f"--words_file={tmp_path}/words.txt",
+    done = run_here("tools/resize_checkpoint.py", f"--vocab_file={tmp_path}/vocab.txt", f"--words_file={tmp_path}/words.txt",
                     f"--bert_config_file={tmp_path}/first/bert_config.json", f"--init_checkpoint={tmp_path}/first/bert_model.ckpt",
                     f"--output_dir={tmp_path}/more")
     assert done.returncode == 0 and "vocab_size 42" in done.stdout, done.stderr

@@ -2,40 +2,65 @@
 
     python tools/resize_checkpoint.py --init_checkpoint=roberta-base --output_dir=roberta_1024 --max_seq_length=1024
     python tools/resize_checkpoint.py --init_checkpoint=xlm-roberta-base --output_dir=xlmr_german --prune --input_file='german/*.txt'
-    python tools/resize_checkpoint.py --init_checkpoint=roberta-base --output_dir=roberta_medicine --words_file=words.txt
+    python tools/resize_checkpoint.py --init_checkpoint=uncased_L-12_H-768_A-12 --output_dir=medicine --input_file='med/*' --num_words=500
+    python tools/resize_checkpoint.py --vocab_file=vocab.txt --config=model.yaml --vectors=glove.txt.gz --output_dir=begun
 
-`--prune` keeps the tokens of the texts in --input_file, in which every line has the same tokens as before; `--words_file` adds words, each
-of which begins as the mean of the tokens that spelled it. Several may be given at once: first the vocabulary is pruned, then words are
+`--prune` keeps the tokens of the texts in --input_file, in which every line has the same tokens as before. `--words_file` adds words,
+`--num_words` those that save the most tokens in --input_file; each begins as the mean of the tokens that spelled it or, with `--vectors`,
+as its word vector, mapped to the checkpoint's embeddings. Several may be given at once: first the vocabulary is pruned, then words are
 added, then the rows are resized.
+
+Without a checkpoint, a vocabulary alone is extended, and with a configuration and --vectors a model is begun: random weights, but the
+embeddings of all words that have a vector begin as these vectors, projected to the model's width.
 """
 
-from official_bert.command_line import from_flags, run_main
+from official_bert.command_line import from_flags, refuse_unread, run_main
 
 import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from absl import flags
 
+from official_bert import config as configuration
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.files import BadText, find_files, read_json, read_lines, require_new_folder, written_folder
+from official_bert.models.run_folder import CONFIG_FILE, VOCAB_FILE, RunFolder
+from official_bert.text.vocab import check_casing, check_size, extend_vocab, load_vocab
+from official_bert.text.word_vectors import read_vectors
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("init_checkpoint", None, "A checkpoint of any format, with its tokenizer beside it.", required=True)
-flags.DEFINE_string("output_dir", None, "A new folder for the checkpoint.", required=True)
+flags.DEFINE_string("init_checkpoint", "", "A checkpoint of any format, with its tokenizer beside it.")
+flags.DEFINE_string("output_dir", None, "A new folder for all that is written.", required=True)
+flags.DEFINE_string("vocab_file", "", "The vocabulary, if there is no checkpoint or none beside it.")
+flags.DEFINE_bool("do_lower_case", None, "Whether a list of WordPieces is a lower-cased one; by default as the files, the entries and the "
+                  "name of their folder say.")
+flags.DEFINE_string("bert_config_file", "", "bert_config.json of the model, if it is not beside the checkpoint.")
+flags.DEFINE_string("config", "", "Instead of --bert_config_file, without a checkpoint: YAML of the model.")
 flags.DEFINE_integer("max_seq_length", None, "The most tokens of a row, special ones included.", lower_bound=1)
 flags.DEFINE_enum("positions", "interpolate", ["interpolate", "repeat"], "How the table of positions becomes longer; a shorter one is cut.")
 flags.DEFINE_bool("prune", False, "Keep only the tokens of --input_file.")
-flags.DEFINE_string("input_file", "", "The text of --prune: files, folders, globs, with commas between.")
+flags.DEFINE_string("input_file", "", "The text of --prune and --num_words: files, folders, globs, with commas between.")
 flags.DEFINE_bool("keep_characters", True, "With --prune: keep the tokens of a single character, by which other words can be spelled.")
 flags.DEFINE_string("words_file", "", "Words to add, one per line.")
-flags.DEFINE_enum("to", "", ["", "hugging_face", "ours"], "The format to write; by default that of the checkpoint, or hugging_face.")
+flags.DEFINE_integer("num_words", 0, "Words to add from --input_file, to a list of WordPieces.", lower_bound=0)
+flags.DEFINE_integer("min_frequency", 10, "With --num_words: words that occur less often are not taken.", lower_bound=1)
+flags.DEFINE_bool("grow", True, "Add rows when the [unusedN] slots are full; otherwise that is an error.")
+flags.DEFINE_string("vectors", "", "Word vectors as text (GloVe, word2vec, fastText; .gz too), from which the embeddings of new words "
+                    "begin; without --init_checkpoint, those of all words of a new model.")
+flags.DEFINE_integer("random_seed", 12345, "The seed of a new model's weights and of the projection of --vectors.")
+flags.DEFINE_enum("to", "", ["", "hugging_face", "ours", "tf1"], "The format to write; by default that of the checkpoint, or hugging_face.")
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
 HISTORY = "resized.json"
 LINES_AT_ONCE = 4096
+SPECIAL = re.compile(r"\[[^\]]+\]")  # [CLS], [unused1]: no words
+TABLE = "embeddings/word_embeddings"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,32 +69,102 @@ class Settings:
 
     init_checkpoint: str
     output_dir: str
+    vocab_file: str
+    do_lower_case: bool | None
+    bert_config_file: str
+    config: str
     max_seq_length: int | None
     positions: str
     prune: bool
     input_file: str
     keep_characters: bool
     words_file: str
+    num_words: int
+    min_frequency: int
+    grow: bool
+    vectors: str
+    random_seed: int
     to: str
     on_bad_text: BadText
 
+    @property
+    def begins_model(self) -> bool:
+        """Whether a model is made from word vectors alone."""
+        return bool(self.vectors and not self.init_checkpoint)
+
+    @property
+    def adds_words(self) -> bool:
+        """Whether the vocabulary gets words."""
+        return bool(self.words_file or self.num_words)
+
     def check(self) -> None:
-        """Raises ValueError if there is nothing to do, and for options that go unread."""
-        if not (self.max_seq_length or self.prune or self.words_file):
-            raise ValueError("expected one of --max_seq_length, --prune and --words_file")
-        if self.prune != bool(self.input_file):
-            raise ValueError(f"--prune: expected --input_file, whose tokens are kept, beside it and nowhere else, got {self.input_file!r}")
-        if not self.keep_characters and not self.prune:
-            raise ValueError("--nokeep_characters: expected --prune beside it")
+        """Raises ValueError if there is nothing to do, for options that go unread or contradict each other."""
+        if not (self.max_seq_length or self.prune or self.adds_words or self.begins_model):
+            raise ValueError("expected one of --max_seq_length, --prune, --words_file and --num_words")
+        if (self.prune or bool(self.num_words)) != bool(self.input_file):
+            raise ValueError("--input_file: expected it beside --prune, whose tokens are kept, or --num_words, and nowhere else, got "
+                             f"{self.input_file!r}")
+        if self.words_file and self.num_words:
+            raise ValueError("expected one of --words_file and --num_words, got both")
+        if self.bert_config_file and self.config:
+            raise ValueError("expected one of --bert_config_file and --config, got both")
+        if not self.init_checkpoint and (not self.vocab_file or self.prune or self.max_seq_length):
+            raise ValueError("expected --init_checkpoint or, to add words alone or to begin a model, --vocab_file")
+        if self.begins_model and not (self.config or self.bert_config_file):
+            raise ValueError("--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped, or the configuration of a "
+                             "model to begin (--bert_config_file, --config)")
+
+    def lines(self) -> Iterator[str]:
+        """Gives the lines of the texts."""
+        paths = find_files(self.input_file, "--input_file")
+        check_prepared_files(paths)
+        return (line.strip() for path in paths for line in read_lines(path, on_bad_text=self.on_bad_text))
 
 
-def lines_of(settings: Settings) -> Iterator[list[str]]:
-    """Gives the lines of the texts, some thousands at a time."""
-    paths = find_files(settings.input_file, "--input_file")
-    check_prepared_files(paths)
-    lines = (line.strip() for path in paths for line in read_lines(path, on_bad_text=settings.on_bad_text))
+def in_parts(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Gives lines some thousands at a time."""
     while part := list(itertools.islice(lines, LINES_AT_ONCE)):
         yield part
+
+
+def read_model(settings: Settings):
+    """Returns the model, or a vocabulary and its configuration, if there is one, without weights."""
+    from official_bert.models.interchange import casing, formats, stored_models
+    from official_bert.models.interchange.projects import ours
+    if not settings.init_checkpoint:
+        model = configuration.load_config(settings.config or None, bert_config_file=settings.bert_config_file or None).model \
+            if settings.config or settings.bert_config_file else None
+        vocab = load_vocab(settings.vocab_file)
+        return stored_models.StoredModel(origin=settings.vocab_file, weights={}, table=ours.TABLE, config=model, vocab=list(vocab),
+                                         do_lower_case=is_lower_case(settings, vocab))
+    stored = formats.read(settings.init_checkpoint)
+    if settings.bert_config_file:
+        if run := RunFolder.holding(settings.init_checkpoint):
+            raise ValueError(f"--bert_config_file={settings.bert_config_file}: expected none, because {run.path} has its own configuration")
+        values = configuration.read_bert_config(settings.bert_config_file)
+        stored = dataclasses.replace(stored, config=configuration.build(configuration.ModelConfig, values, settings.bert_config_file))
+    stored_models.require_config(stored)
+    stored = casing.with_vocabulary(stored, settings.vocab_file)
+    lower_case = casing.agreed(casing.is_lower_case(stored), settings.do_lower_case, stored.origin)
+    if lower_case is None and stored.vocab is not None:
+        lower_case = casing.of_folder(settings.vocab_file or settings.init_checkpoint, stored.vocab) is not False
+    return dataclasses.replace(stored, do_lower_case=lower_case)
+
+
+def is_lower_case(settings: Settings, vocab: Mapping[str, int]) -> bool:
+    """Tells whether text is lower-cased: as --config or --do_lower_case say, or as the vocabulary and its folder's name do.
+
+    The flag overrides what --config inherits. Raises ValueError if they contradict each other.
+    """
+    from official_bert.models.interchange import casing
+    both = configuration.inherited_and_own(settings.config) if settings.config else ({}, {})
+    inherited, own = ((values.get("tokenizer") or {}).get("do_lower_case") for values in both)
+    lower_case = casing.agreed(own, settings.do_lower_case, settings.config)
+    lower_case = inherited if lower_case is None else lower_case
+    if lower_case is None:
+        lower_case = casing.of_folder(settings.vocab_file, vocab) is not False
+    check_casing(settings.vocab_file, vocab, lower_case)
+    return lower_case
 
 
 def with_tokenizer(stored, vocab=None, files=None):
@@ -92,58 +187,127 @@ def prune(stored, tokenizer, settings: Settings):
     from official_bert.models.interchange import resizing
     from official_bert.text.subwords import resizing as tokenizers
     counts = np.zeros(tokenizer.size, np.int64)
-    for lines in lines_of(settings):
+    for lines in in_parts(settings.lines()):
         ids = [index for line in lines for index in tokenizer.tokenize_ids(line)]
         counts += np.bincount(ids, minlength=tokenizer.size)
     used = {tokenizer.inv_vocab[index] for index in np.flatnonzero(counts)}
-    tokens = tokenizers.tokens_to_keep(tokenizer, used, settings.keep_characters)
+    kept = tokenizers.tokens_to_keep(tokenizer, used, settings.keep_characters)
     if stored.tokenizer:
-        new, pruned = with_tokenizer(stored, files=tokenizers.pruned(tokenizer, tokens))
+        new, pruned = with_tokenizer(stored, files=tokenizers.pruned(tokenizer, kept))
     else:
-        new, pruned = with_tokenizer(stored, vocab=[token for token in stored.vocab if token in tokens])
+        new, pruned = with_tokenizer(stored, vocab=[token for token in stored.vocab if token in kept])
     unknown = tokenizer.special_id("[UNK]")
     sources = [[tokenizer.vocab.get(pruned.inv_vocab.get(index, ""), unknown)] for index in range(pruned.size)]
     now = np.array([pruned.vocab.get(tokenizer.inv_vocab.get(index, ""), -1) for index in range(tokenizer.size)])
-    for lines in lines_of(settings):
-        for line in lines:
-            if pruned.tokenize_ids(line) != now[tokenizer.tokenize_ids(line)].tolist():
-                raise ValueError(f"{settings.input_file}: {line[:80]!r} would have other tokens; this tokenizer cannot be pruned")
-    rows = len(stored.weights["embeddings/word_embeddings"])
-    note = {"from": rows, "to": pruned.size, "tokens_of_the_text": int(counts.sum()), "characters_kept": settings.keep_characters}
+    for line in settings.lines():
+        if pruned.tokenize_ids(line) != now[tokenizer.tokenize_ids(line)].tolist():
+            raise ValueError(f"{settings.input_file}: {line[:80]!r} would have other tokens; this tokenizer cannot be pruned")
+    note = {"from": len(stored.weights[TABLE]), "to": pruned.size, "tokens_of_the_text": int(counts.sum()),
+            "characters_kept": settings.keep_characters}
     return resizing.with_entries(new, sources), pruned, note
 
 
+def wanted_words(stored, tokenizer, settings: Settings) -> list[str]:
+    """Returns the words to add; those chosen from text have the best first. Raises ValueError for a line of several words."""
+    from official_bert.text import vocab_learning
+    if settings.num_words:
+        if stored.tokenizer:
+            raise ValueError("--num_words: words are chosen for a list of WordPieces; for this tokenizer, give them as --words_file")
+        counts = vocab_learning.count_words(settings.lines(), tokenizer.do_lower_case)
+        return vocab_learning.choose_domain_words(counts, tokenizer, settings.num_words, settings.min_frequency)
+    words: list[str] = []
+    for number, line in enumerate(read_lines(settings.words_file, on_bad_text=settings.on_bad_text) if settings.words_file else (), 1):
+        split = line.split() if stored.tokenizer else tokenizer.basic_tokenizer.tokenize(line)
+        if len(split) > 1:
+            raise ValueError(f"{settings.words_file}:{number}: expected one word, got {line.strip()!r}, which the tokenizer always splits "
+                             f"into {' '.join(split)}")
+        words += split
+    return list(dict.fromkeys(words))
+
+
 def extend(stored, tokenizer, settings: Settings):
-    """Returns the model with more words, its tokenizer, and a note."""
+    """Returns the model with more words, its tokenizer, the tokens that spelled each new word before, by its id, and a note."""
     from official_bert.models.interchange import resizing
-    from official_bert.text import vocab
     from official_bert.text.subwords import resizing as tokenizers
     from official_bert.text.subwords.host import WORD_START
-    words = list(dict.fromkeys(filter(None, (line.strip() for line in read_lines(settings.words_file, on_bad_text=settings.on_bad_text)))))
-    for number, word in enumerate(words, 1):
-        if len(word.split()) > 1:
-            raise ValueError(f"{settings.words_file}:{number}: expected one word, got {word!r}")
+    words = wanted_words(stored, tokenizer, settings)
     if stored.tokenizer:
         no_piece = {WORD_START, tokenizer.special["[UNK]"]}
         new = [word for word in words if word not in tokenizer.vocab  # words that are a token already stay as they are
                and len(set(tokenizer.tokenize_word(word)) - no_piece) != 1]
         changed, larger = with_tokenizer(stored, files=tokenizers.extended(tokenizer, new))
     else:
-        words = [piece for word in words for piece in tokenizer.basic_tokenizer.tokenize(word)]
-        entries, ids = vocab.extend_vocab(tokenizer.vocab, words)
+        entries, ids = extend_vocab(tokenizer.vocab, words, settings.grow)
         new = list(ids)
         changed, larger = with_tokenizer(stored, vocab=entries)
-    rows = max(len(stored.weights["embeddings/word_embeddings"]), larger.size)
-    sources = [[min(index, len(stored.weights["embeddings/word_embeddings"]) - 1)] for index in range(rows)]
-    for word in new:
-        sources[larger.vocab[word]] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize_word(word)) or [tokenizer.special_id("[UNK]")]
-    return resizing.with_entries(changed, sources), larger, {"words": len(new), "rows": rows}
+    old = len(stored.weights[TABLE]) if stored.weights else stored.config.vocab_size if stored.config else len(tokenizer.vocab)
+    rows, unknown = max(old, larger.size), [tokenizer.special_id("[UNK]")]
+    pieces = {larger.vocab[word]: tokenizer.convert_tokens_to_ids(tokenizer.tokenize_word(word)) or unknown for word in new}
+    if spelled := [word for word in new if pieces[larger.vocab[word]] == unknown]:
+        print(f"warning: {len(spelled)} words could not be spelled before and begin as [UNK]: {' '.join(spelled[:5])}", file=sys.stderr)
+    slots = sum(index < tokenizer.size for index in pieces)
+    print(f"{settings.output_dir}: {len(new)} new words ({slots} in [unusedN] slots, {len(new) - slots} rows added; "
+          f"{len(words) - len(new)} were there already), vocab_size {rows}")
+    if changed.config is None:
+        return changed, larger, pieces, {}
+    changed = resizing.with_entries(changed, [pieces.get(index, [min(index, old - 1)]) for index in range(rows)])
+    return changed, larger, pieces, {"words": len(new), "rows": rows}
 
 
-def history_of(path: str) -> list:
-    """Returns the notes beside a checkpoint that this command wrote."""
-    note = os.path.join(path, HISTORY)
-    return read_json(note) if os.path.isfile(note) else []
+def vectors_of(stored, settings: Settings) -> dict[int, np.ndarray]:
+    """Returns the vectors of the entries that are whole words, by id."""
+    if stored.tokenizer:
+        raise ValueError("--vectors: words of a list of WordPieces have vectors here; this checkpoint has another tokenizer")
+    ids = {word: index for index, word in enumerate(stored.vocab) if is_word(word)}
+    found = read_vectors(settings.vectors, ids.keys(), bool(stored.do_lower_case), settings.on_bad_text)
+    return {ids[word]: vector for word, vector in found.items()}
+
+
+def is_word(entry: str) -> bool:
+    """Tells whether an entry is a whole word."""
+    return not entry.startswith("##") and not SPECIAL.fullmatch(entry)
+
+
+def map_vectors(stored, pieces: Mapping[int, list[int]], settings: Settings):
+    """Returns the model in which the new words that have a vector begin as its image, and a note."""
+    from official_bert.models.interchange import vocabulary_rows
+    vectors, table = vectors_of(stored, settings), np.array(stored.weights[TABLE])
+    rows, explained = vocabulary_rows.map_vectors(table, vectors, pieces)
+    for index, row in rows.items():
+        table[index] = row
+    print(f"{settings.vectors}: vectors for {len(rows)} of {len(pieces)} new words ({len(rows) / max(len(pieces), 1):.1%}), fitted to "
+          f"{len(vectors) - len(rows)} words of the checkpoint; the map explains {explained:.1%} of their embeddings")
+    return dataclasses.replace(stored, weights={**stored.weights, TABLE: table}), {"of_words": len(rows), "explained": round(explained, 4)}
+
+
+def write_without_checkpoint(stored, settings: Settings, folder: str) -> None:
+    """Writes a vocabulary, its configuration in the form that was given, and the model that begins with word vectors."""
+    if settings.begins_model:
+        from official_bert.models.interchange import vocabulary_rows
+        vectors = vectors_of(stored, settings)
+        vocabulary_rows.begin_with_vectors(stored.config, vectors, settings.random_seed, folder, "ours" if settings.config else "tf1")
+        width, size, total = len(next(iter(vectors.values()))), stored.config.hidden_size, sum(map(is_word, stored.vocab))
+        projected = "" if width == size else f"projected from {width} to {size} numbers by a random orthonormal matrix, "
+        print(f"{settings.vectors}: vectors for {len(vectors)} of {total} words of the vocabulary ({len(vectors) / max(total, 1):.1%}); "
+              f"{projected}scaled to initializer_range {stored.config.initializer_range:g}; all other weights are random "
+              f"(seed {settings.random_seed})")
+    with open(os.path.join(folder, VOCAB_FILE), "w", encoding="utf-8", newline="\n") as file:
+        file.write("\n".join(stored.vocab) + "\n")
+    if settings.config:
+        run = configuration.load_config(settings.config)
+        tokenizer = dataclasses.replace(run.tokenizer, vocab_file=os.path.join(settings.output_dir, VOCAB_FILE),
+                                        do_lower_case=bool(stored.do_lower_case))
+        configuration.save_config(dataclasses.replace(run, tokenizer=tokenizer, model=stored.config), os.path.join(folder, CONFIG_FILE))
+    elif settings.bert_config_file:
+        values = read_json(settings.bert_config_file) | {"vocab_size": stored.config.vocab_size}
+        write_json(values, os.path.join(folder, "bert_config.json"))
+
+
+def write_json(values: Any, path: str) -> None:
+    """Writes values as JSON."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(values, file, indent=2)
+        file.write("\n")
 
 
 def main(_) -> None:
@@ -151,18 +315,29 @@ def main(_) -> None:
     require_new_folder(FLAGS.output_dir, "--output_dir")
     settings = from_flags(Settings, FLAGS)
     settings.check()
-    from official_bert.models.interchange import formats, resizing, stored_models
-    stored = formats.read(settings.init_checkpoint)
-    config, changes = stored_models.require_config(stored), {}
-    if settings.prune or settings.words_file:
+    refuse_unread(FLAGS, [
+        (["keep_characters"], settings.prune, "--prune"), (["min_frequency"], bool(settings.num_words), "--num_words"),
+        (["grow"], settings.adds_words, "--words_file or --num_words"), (["positions"], bool(settings.max_seq_length), "--max_seq_length"),
+        (["vectors"], settings.adds_words or settings.begins_model, "new words (--words_file, --num_words)"),
+        (["random_seed"], settings.begins_model, "--vectors, and without --init_checkpoint"),
+        (["config"], not settings.init_checkpoint, "no --init_checkpoint, which has its own configuration"),
+        (["to"], bool(settings.init_checkpoint), "--init_checkpoint")])
+    from official_bert.models.interchange import resizing
+    stored, changes = read_model(settings), dict[str, Any]()
+    config = stored.config
+    if settings.prune or settings.adds_words or settings.begins_model:
         if not stored.tokenizer and stored.vocab is None:
-            raise ValueError(f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it")
-        padding = config.first_position - 1
+            raise ValueError(f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file gives it")
         stored, tokenizer = with_tokenizer(stored)
+        if config:
+            check_size(settings.vocab_file or stored.origin, tokenizer.size, config.vocab_size)
         if settings.prune:
             stored, tokenizer, changes["pruned"] = prune(stored, tokenizer, settings)
-        if settings.words_file:
-            stored, tokenizer, changes["extended"] = extend(stored, tokenizer, settings)
+        if settings.adds_words or settings.begins_model:
+            stored, tokenizer, pieces, changes["extended"] = extend(stored, tokenizer, settings)
+            if settings.vectors and not settings.begins_model:
+                stored, changes["vectors"] = map_vectors(stored, pieces, settings)
+        padding = config.first_position - 1 if config else -1
         if padding >= 0 and tokenizer.special_id("[PAD]") != padding:
             raise ValueError(f"{settings.init_checkpoint}: its positions begin at {padding + 1}, behind the id of padding, which would "
                              f"become {tokenizer.special_id('[PAD]')}: such a vocabulary cannot be pruned")
@@ -171,17 +346,25 @@ def main(_) -> None:
         how = "no table" if not has_table else "cut" if settings.max_seq_length <= config.longest_row else settings.positions
         stored = resizing.resize_positions(stored, settings.max_seq_length, settings.positions)  # type: ignore[arg-type]
         changes["positions"] = {"from": config.longest_row, "to": settings.max_seq_length, "how": how}
-    kind = formats.find_format(settings.init_checkpoint)[0]
-    history = [*history_of(settings.init_checkpoint), {"of": os.path.basename(os.path.normpath(settings.init_checkpoint)), **changes}]
     with written_folder(settings.output_dir) as folder:
-        formats.make_model(stored)
-        formats.write(stored, settings.to or (kind if kind in ("ours", "hugging_face") else "hugging_face"), folder)
-        with open(os.path.join(folder, HISTORY), "w", encoding="utf-8") as file:
-            json.dump(history, file, indent=2)
-            file.write("\n")
-    for change, note in changes.items():
+        if settings.init_checkpoint:
+            write(stored, changes, settings, folder)
+        else:
+            write_without_checkpoint(stored, settings, folder)
+    for change, note in changes.items() if settings.init_checkpoint else ():
         print(f"{change}: {', '.join(f'{key} {value}' for key, value in note.items())}")
     print(f"{settings.output_dir}: {stored.origin}, resized")
+
+
+def write(stored, changes: Mapping[str, Any], settings: Settings, folder: str) -> None:
+    """Writes the checkpoint and its history, which goes on from that of the checkpoint that was read."""
+    from official_bert.models.interchange import formats
+    kind = formats.find_format(settings.init_checkpoint)[0]
+    before = os.path.join(settings.init_checkpoint, HISTORY)
+    formats.make_model(stored)
+    formats.write(stored, settings.to or (kind if kind in ("ours", "hugging_face", "tf1") else "hugging_face"), folder)
+    write_json([*(read_json(before) if os.path.isfile(before) else []),
+                {"of": os.path.basename(os.path.normpath(settings.init_checkpoint)), **changes}], os.path.join(folder, HISTORY))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ class CheckpointFolder:
             if restore(self.checkpoint, prefix):
                 return prefix
         if prefixes and _holds_weights_alone(prefixes[0]):
-            raise ValueError(f"{self.folder}: expected the folder of a run, got weights alone, as convert_checkpoint and extend_vocab "
+            raise ValueError(f"{self.folder}: expected the folder of a run, got weights alone, as convert_checkpoint and resize_checkpoint "
                              "write them; --init_checkpoint takes them, with another --output_dir or, to evaluate, none")
         if prefixes:
             raise ValueError(f"{self.folder}: none of its {len(prefixes)} checkpoints can be read")

@@ -17,7 +17,7 @@ EMBEDDINGS, BIAS = "bert/embeddings/word_embeddings", "cls/predictions/output_bi
 
 
 def extend(root, *arguments):
-    return run_here("tools/extend_vocab.py", *arguments)
+    return run_here("tools/resize_checkpoint.py", *arguments)
 
 
 def last_line(done):
@@ -62,6 +62,8 @@ def test_a_2018_checkpoint_gets_rows_that_are_means_of_their_pieces(root, golden
                                        rtol=1e-5, atol=1e-7)
     config = json.loads((golden / "tf1_bert/bert_config.json").read_text())
     assert json.loads((out / "bert_config.json").read_text()) == config | {"vocab_size": 3001}
+    history = json.loads((out / "resized.json").read_text())
+    assert history == [{"of": "bert_model.ckpt", "extended": {"words": 3, "rows": 3001}}]
 
 
 def test_a_yaml_names_the_new_vocabulary(root, tmp_path, vocab):
@@ -94,6 +96,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
     (tmp_path / "many.txt").write_text("aabb\nbbcc\nccdd\n")
     (tmp_path / "few.txt").write_text("the 1 2\naabb 3 4\n")
     (tmp_path / "wiki_00").write_text('<doc id="1" url="https://en.wikipedia.org/wiki?curid=1" title="A">\nA glassblower.\n</doc>\n')
+    (tmp_path / "alone").mkdir()
+    for name in ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"):
+        shutil.copy(golden / "tf1_bert" / name, tmp_path / "alone")
     config = f"--bert_config_file={golden}/tf1_bert/bert_config.json"
     checkpoint = f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt"
     (tmp_path / "other.json").write_text('{"hidden_size": 16, "num_attention_heads": 2, "vocab_size": 2900}')
@@ -101,8 +106,12 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
             ((f"--words_file={tmp_path}/words.txt",),
              "words.txt:2: expected one word, got 'ice-cream', which the tokenizer always splits into ice - cream"),
             ((f"--words_file={tmp_path}/many.txt", "--nogrow"), "has 2 [unusedN] slots for 3 new words"),
-            ((), "expected one of --words_file and --input_file"),
-            ((f"--words_file={tmp_path}/many.txt", checkpoint), "needs --bert_config_file or --config"),
+            ((), "expected one of --max_seq_length, --prune, --words_file and --num_words"),
+            ((f"--words_file={tmp_path}/many.txt", f"--init_checkpoint={tmp_path}/alone/bert_model.ckpt"),
+             "expected a bert_config.json beside it"),
+            ((f"--words_file={tmp_path}/many.txt", "--prune"), "--input_file: expected it beside --prune"),
+            (("--max_seq_length=8",), "expected --init_checkpoint or, to add words alone or to begin a model"),
+            ((f"--words_file={tmp_path}/many.txt", checkpoint, f"--config={tmp_path}/none.yaml"), "--config: expected no --init_"),
             ((f"--words_file={tmp_path}/many.txt", f"--vectors={tmp_path}/few.txt"), "--vectors needs --init_checkpoint"),
             ((f"--words_file={tmp_path}/many.txt", checkpoint, config, f"--vectors={tmp_path}/few.txt"),
              "--vectors: expected vectors for at least 4 words that the vocabulary had before, twice their 2 numbers"),
@@ -110,8 +119,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
              "words.txt:1: expected a word and 2 numbers, got 'fine'"),
             ((f"--words_file={tmp_path}/many.txt", checkpoint, f"--bert_config_file={tmp_path}/other.json"),
              "expected at most model.vocab_size = 2900 entries, got 3000"),
-            ((f"--input_file={tmp_path}/wiki_00",), "wiki_00: expected text with a sentence on each line, got WikiExtractor's output"),
-            ((f"--words_file={tmp_path}/many.txt", "--num_words=9"), "--num_words: expected --input_file beside it"),
+            ((f"--input_file={tmp_path}/wiki_00", "--num_words=9"),
+             "wiki_00: expected text with a sentence on each line, got WikiExtractor's output"),
+            ((f"--words_file={tmp_path}/many.txt", "--num_words=9"), "--input_file: expected it beside --prune, whose"),
             ((f"--words_file={tmp_path}/many.txt", "--random_seed=2"), "--random_seed: expected --vectors, and without"),
             ((f"--words_file={tmp_path}/many.txt", f"--config={tmp_path}/none.yaml"), "no such configuration file")):
         done = extend(root, f"--vocab_file={vocab}", f"--output_dir={tmp_path}/out", *arguments)
@@ -244,7 +254,7 @@ def test_a_yaml_begins_too_and_words_may_be_added(root, tmp_path, vocab):
     np.testing.assert_allclose(table[ids["the"]], -table[ids["brno"]])
     done = extend(root, f"--vocab_file={tmp_path}/out0/vocab.txt", f"--output_dir={tmp_path}/more", f"--init_checkpoint={tmp_path}/out0",
                   f"--words_file={tmp_path}/words.txt", f"--bert_config_file={tmp_path}/other.json")
-    assert done.returncode == 1 and f"give --config={tmp_path}/out0/config.yaml instead" in last_line(done)
+    assert done.returncode == 1 and "expected none, because" in last_line(done) and "has its own configuration" in last_line(done)
     done, _ = begin(root, vocab, tmp_path, [("nowhere", np.ones(8))])
     assert done.returncode == 1 and "--vectors: expected vectors for some words of the vocabulary, got none" in last_line(done)
     assert not (tmp_path / "out1").exists()

@@ -112,9 +112,10 @@ def test_a_bert_of_2018_is_resized_too(tmp_path, monkeypatch, root, golden):
 
 def test_mistakes_are_one_line(tmp_path, monkeypatch, root):
     monkeypatch.chdir(root)
-    for arguments, told in (((), "expected one of --max_seq_length, --prune and --words_file"),
-                            (("--prune",), "--prune: expected --input_file"),
-                            (("--input_file=x", "--max_seq_length=8"), "--prune: expected"),
-                            (("--nokeep_characters", "--max_seq_length=8"), "--nokeep_characters: expected --prune beside it")):
+    for arguments, told in (((), "expected one of --max_seq_length, --prune, --words_file and --num_words"),
+                            (("--prune",), "--input_file: expected it beside --prune"),
+                            (("--input_file=x", "--max_seq_length=8"), "--input_file: expected it beside --prune"),
+                            (("--vectors=x", "--max_seq_length=8"), "--vectors: expected new words"),
+                            (("--nokeep_characters", "--max_seq_length=8"), "--keep_characters: expected --prune beside it")):
         done = resize(f"--init_checkpoint={tmp_path}", f"--output_dir={tmp_path}/out", *arguments)
-        assert done.returncode == 1 and told in done.stderr and not (tmp_path / "out").exists()
+        assert done.returncode == 1 and told in done.stderr and not (tmp_path / "out").exists(), done.stderr
