@@ -11,6 +11,7 @@ from official_bert.command_line import from_flags, refuse_unread, run_main
 import collections
 import contextlib
 import dataclasses
+import importlib
 import itertools
 import os
 import shlex
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 from absl import flags
 
 from official_bert.data import file_sets, record_origins
@@ -29,6 +31,7 @@ from official_bert.data.pretraining import generator, token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts, single_token_doubts
+from official_bert.data.pretraining.units import TextUnits
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
@@ -52,6 +55,12 @@ flags.DEFINE_float("short_seq_prob", 0.1, "Share of documents whose instances ai
 flags.DEFINE_bool("gzip_compress", False, "Write gzip files.")
 flags.DEFINE_enum("masking", "token", ["token", "whole_word", "span", "ngram", "dynamic"],
                   "What is masked; dynamic: nothing yet, training masks anew in each epoch.")
+flags.DEFINE_string("word_separator", "", "One character between the words of the text, which is left out: each word is a unit of masking "
+                    "(Chinese whole words).")
+flags.DEFINE_list("phrase_marks", [], "What begins and what ends a phrase or an entity in the text, such as '[[,]]': each is a unit of "
+                  "masking (ERNIE).")
+flags.DEFINE_enum("segmenter", "", ["", "jieba"], "Finds the words of Chinese text, which are units of masking (needs "
+                  "requirements-chinese.txt).")
 flags.DEFINE_float("mask_rate", 0.8, "Share of the chosen tokens that become [MASK].")
 flags.DEFINE_float("keep_rate", 0.1, "Share of the chosen tokens that stay.")
 flags.DEFINE_float("random_rate", 0.1, "Share of the chosen tokens that become a random token.")
@@ -79,7 +88,8 @@ BYTES_A_TOKEN = 6  # of text, at least: for the estimate of disk space before th
 GZIP_SHARE = 0.2  # of a record, at least
 DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_factor", "short_seq_prob", "sentence_task",
             "masking", "do_whole_word_mask", "masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "span_p", "span_longest",
-            "ngram_longest", "copies_apart", "order", "gzip_compress")  # the output depends on these and on the text only
+            "ngram_longest", "word_separator", "phrase_marks", "segmenter", "copies_apart", "order",
+            "gzip_compress")  # the output depends on these and on the text only
 Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unknown") of the corpus, and "counts"
 
 
@@ -106,6 +116,9 @@ class Settings:
     span_p: float
     span_longest: int
     ngram_longest: int
+    word_separator: str
+    phrase_marks: list[str]
+    segmenter: Literal["", "jieba"]
     sentence_task: Literal["nsp", "sop", "none"]
     copies_apart: bool | None  # None: whether the text has copies decides, before anything is made
     order: Literal["2018", "sharded"]
@@ -135,9 +148,12 @@ def refuse_unread_options(values: Any) -> None:
          "another --masking than dynamic"),
         (["span_p", "span_longest"], values.masking == "span", "--masking=span"),
         (["ngram_longest"], values.masking == "ngram", "--masking=ngram"),
+        (["word_separator", "phrase_marks", "segmenter"], values.masking != "token" or values.do_whole_word_mask,
+         "another --masking than token"),
         (["short_seq_prob"], values.sentence_task != "none", "a --sentence_task"),
         (["copies_apart"], values.sentence_task == "nsp", "--sentence_task=nsp"),
         (["token_store", "work_dir", "num_workers", "discard"], not beam, "--engine=local"),
+        (["word_separator", "phrase_marks", "segmenter"], not beam, "--engine=local"),
         (["beam_options"], beam, "--engine=beam")])
     if values.do_whole_word_mask and values["masking"].present:
         raise ValueError(f"--do_whole_word_mask: expected no --masking beside it, got {values.masking}")
@@ -165,6 +181,17 @@ def instance_config(settings: Settings) -> InstanceConfig:
         copies_apart=bool(settings.copies_apart), masking=masking)
 
 
+def units_of(settings: Settings) -> TextUnits:
+    """Returns the units that the text gives. Raises ValueError if the tokenizer has no words of its own, or the segmenter is not there."""
+    units = TextUnits(separator=settings.word_separator, phrase_marks=tuple(settings.phrase_marks), segmenter=settings.segmenter)
+    if units and loading.lower_cases(settings.vocab_file) is not None:
+        raise ValueError(f"--word_separator, --phrase_marks and --segmenter: expected a list of WordPieces, got {settings.vocab_file}: "
+                         "other tokenizers read the space before a word too")
+    if units.segmenter:
+        importlib.import_module(units.segmenter)  # now, not when the text is read
+    return units
+
+
 def get_store(settings: Settings, folder: str, description: dict, reporter: Reporter) -> token_store.TokenStore:
     """Returns the kept store of the described files, or a new one."""
     store = token_store.open_store(folder, description)
@@ -176,7 +203,7 @@ def get_store(settings: Settings, folder: str, description: dict, reporter: Repo
             done += size
             reporter.show("tokenizing", done / max(1, total))
         reporter.show("tokenizing", 0)
-        tokenizer = loading.load_lines(settings.vocab_file, settings.do_lower_case)
+        tokenizer = units_of(settings).reading(loading.load_lines(settings.vocab_file, settings.do_lower_case))
         store = token_store.build_store(folder, description, tokenizer, settings.num_workers, add, discard=settings.discard)
     return store
 
@@ -221,7 +248,8 @@ def create_on_beam(settings: Settings, config: InstanceConfig, outputs: list[str
 
 def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) -> Account:
     """Makes the records on this machine; returns the counts."""
-    facts = VocabularyFacts.of_tokenizer(loading.load(settings.vocab_file))
+    facts, units = VocabularyFacts.of_tokenizer(loading.load(settings.vocab_file)), units_of(settings)
+    facts = facts.with_units() if units else facts
     inputs = find_files(settings.input_file, "--input_file", repeats=True)
     check_prepared_files(inputs)
     warn(file_sets.doubts(inputs))
@@ -231,7 +259,7 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
     preflight.check_folder(work_dir)
     preflight.reserve_handles(len(outputs) if settings.order == "2018" else 2 * settings.num_workers)
     description = token_store.describe(inputs, settings.vocab_file, settings.do_lower_case, settings.on_bad_text,
-                                       files_end_documents=settings.order == "sharded")
+                                       files_end_documents=settings.order == "sharded", units=units)
     if settings.token_store:
         token_store.check_store_folder(settings.token_store)
         token_store.open_store(settings.token_store, description)
@@ -243,7 +271,10 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
         if store.accents > MOST_LOST * store.characters:
             warn([f"lower-casing deletes {store.accents / store.characters:.1%} of the text's characters: accents and vowel signs. "
                   "Use --do_lower_case=False, with a vocabulary that was made so"])
-        warn_of_unknown_words(settings, unknown := store.count(facts.unk_id), len(store.tokens))
+        if units and not store.count_within(np.arange(2 * facts.size) >= facts.size):
+            raise ValueError(f"{settings.input_file}: expected units of several tokens, {units.described}, and the text has none")
+        unknown = store.count(facts.unk_id) + (store.count(facts.unk_id + facts.size) if units else 0)
+        warn_of_unknown_words(settings, unknown, len(store.tokens))
         if config.masking and len(store.tokens):
             warn(single_token_doubts(config.masking.strategy, float(facts.continues_word[store.tokens[:TOKENS_LOOKED_AT]].mean())))
         check_disk(settings, config, facts, len(store.tokens), outputs, work_dir)
@@ -278,6 +309,7 @@ def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldRe
     """Returns the account of the tokens: in, out, repeated and left out."""
     counts: Counts = account["counts"]
     words = {index: token for token, index in loading.entries(vocab_file).items()}
+    size = max(words) + 1  # ids from there on continue a unit of the text
     balance = YieldReport()
     balance.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
     balance.repeat(f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1))
@@ -290,7 +322,7 @@ def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldRe
             ("cut off at --max_seq_length", counts.truncated, counts.truncated_examples),
             ("a token alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples)):
         for place, example in enumerate(examples):
-            text = " ".join(words.get(index, "?") for index in example).replace(" ##", "")
+            text = " ".join(words.get(index % size, "?") for index in example).replace(" ##", "")
             balance.drop(reason, text, tokens=0 if place else tokens)
     return balance
 

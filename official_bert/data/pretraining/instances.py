@@ -43,13 +43,14 @@ class Plan(NamedTuple):
     cls_id: int
     sep_id: int
     mask_id: int
+    vocab_size: int  # ids from there on are ids less it that continue a unit of the text (`units`)
 
 
 class Tables(NamedTuple):
     """Lookup tables of the kernels for masking."""
 
     budgets: np.ndarray  # [S + 1] int64: predictions of an instance of 0, 1, ... S tokens
-    continues_word: np.ndarray  # [V] bool: pieces that begin with ##
+    continues_word: np.ndarray  # [V or 2V] bool: pieces that begin with ##, and tokens that continue a unit of the text
     replacements: np.ndarray  # int64: the ids among which a random replacement is drawn
     span_lengths: np.ndarray  # cumulative probabilities of span lengths 1, 2, ...
 
@@ -85,7 +86,7 @@ class InstanceConfig:
         return Plan(
             self.dupe_factor, S, P if self.masking else 0, float(self.short_seq_prob), SENTENCE_TASKS[self.sentence_task],
             MASKING_STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED, float(masking.mask_rate),
-            float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id)
+            float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id, facts.size)
 
     def tables(self, facts: VocabularyFacts) -> Tables:
         """Returns the lookup tables of the kernels."""

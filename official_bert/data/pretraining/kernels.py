@@ -262,8 +262,9 @@ def _find_words(plan, continues_word, row, places, begins):
     for place in range(row[LENGTH]):
         token = row[HEADER + place]
         if token != plan.cls_id and token != plan.sep_id:
-            # 2018: a piece with ## joins the word before it, even across [SEP].
-            if plan.strategy == TOKEN or found == 0 or not continues_word[token]:
+            # 2018: a piece with ## joins the word before it, even across [SEP]. The rest of a unit of the text that was cut does not.
+            rest = token >= plan.vocab_size and place == row[SECOND_START]
+            if plan.strategy == TOKEN or found == 0 or rest or not continues_word[token]:
                 begins[found] = count
                 found += 1
             places[count] = place

@@ -90,7 +90,7 @@ class VocabularyFacts:
     cls_id: int
     sep_id: int
     mask_id: int
-    continues_word: np.ndarray  # [size] bool: the pieces that begin with ##
+    continues_word: np.ndarray  # [size] bool: the pieces that begin with ##; with units of the text, twice as many (`units`)
     replacements: np.ndarray  # int64, in the order of the file: a random replacement is any of them, as in 2018
     digest: str = ""  # of the entries with their ids
     unk_id: int = -1
@@ -114,7 +114,11 @@ class VocabularyFacts:
                    text_digest(f"{index} {token}" for token, index in sorted(vocab.items(), key=lambda item: item[1])),
                    tokenizer.special_id("[UNK]"))
 
+    def with_units(self) -> "VocabularyFacts":
+        """Returns the facts of a text with units, whose ids from `size` on continue one."""
+        return dataclasses.replace(self, continues_word=np.concatenate([self.continues_word, np.ones(self.size, np.bool_)]))
+
     @property
     def token_type(self) -> type:
         """The smallest unsigned type that holds every id."""
-        return np.uint16 if self.size <= 1 << 16 else np.uint32
+        return np.uint16 if len(self.continues_word) <= 1 << 16 else np.uint32

@@ -32,6 +32,12 @@ def features_of(config: InstanceConfig) -> tuple[records.Feature, ...]:
     return records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq)
 
 
+@compiled(inline="always")
+def _plain(token, plan):
+    """A token's id in the vocabulary."""
+    return np.int64(token) - plan.vocab_size if token >= plan.vocab_size else np.int64(token)
+
+
 @compiled(nogil=True)
 def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
     """Writes the features of `rows[chosen]` to `values` [n, W], each at its first column (-1: not wanted).
@@ -45,20 +51,21 @@ def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
         row, out = rows[chosen[n]], values[n]
         length, second = np.int64(row[kernels.LENGTH]), np.int64(row[kernels.SECOND_START])
         for place in range(length):
-            out[columns[0] + place] = row[kernels.HEADER + place]
+            out[columns[0] + place] = _plain(row[kernels.HEADER + place], plan)
             out[columns[1] + place] = 1
             out[columns[2] + place] = place >= second
         out[columns[6]] = row[kernels.LABEL]
         if plan.strategy != kernels.UNMASKED:
             for index in range(row[kernels.PREDICTIONS]):
                 out[columns[3] + index] = row[kernels.HEADER + S + index]
-                out[columns[4] + index] = row[kernels.HEADER + S + P + index]
+                out[columns[4] + index] = _plain(row[kernels.HEADER + S + P + index], plan)
                 out[columns[5] + index] = one_bits
         else:
             for place in range(length):
                 token = row[kernels.HEADER + place]
                 special = token == plan.cls_id or token == plan.sep_id
-                out[columns[7] + place] = not special and not continues_word[token]
+                rest = token >= plan.vocab_size and (place == 1 or place == second)  # of a unit that was cut
+                out[columns[7] + place] = not special and (rest or not continues_word[token])
             out[columns[8]] = version
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from official_bert.data.long_work.preflight import check_folder
 from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, write_json
-from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
+from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, WrongMarksError, facts_of
 from official_bert.files import BadText, absolute, is_remote, modified, open_bytes, size_of
 from official_bert.text import loading
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
@@ -31,8 +31,10 @@ STORE = "store"  # the name of an unfinished store in the work folder
 SECONDS_BETWEEN_SAVES = 10.0  # the most tokenizing that a killed run loses
 CHUNK_BYTES = 1 << 20  # of text that one worker encodes at a time
 LONGEST_LINE = 1 << 22  # bytes; a longer line is encoded in parts, cut at a space
+AnyTokenizer = FastTokenizer | LineTokenizer | UnitTokenizer
 DESCRIBED = {"format": "version of this program", "vocab_sha256": "vocabulary", "do_lower_case": "--do_lower_case",
-             "on_bad_text": "--on_bad_text", "files_end_documents": "--order", "files": "set of files"}
+             "on_bad_text": "--on_bad_text", "files_end_documents": "--order", "files": "set of files",
+             "units": "--word_separator, --phrase_marks or --segmenter"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,13 +81,13 @@ class TokenStore:
 
 
 def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, on_bad_text: BadText,
-             files_end_documents: bool) -> dict:
+             files_end_documents: bool, units: TextUnits | None = None) -> dict:
     """Returns everything that a store depends on; a kept store with an equal description can be used again."""
     vocab_hash = loading.digest(vocab_file)
     files = [{"path": absolute(path), "bytes": size_of(path), "modified": modified(path)}
              for path in input_files]
     return {"format": FORMAT, "vocab_sha256": vocab_hash, "do_lower_case": do_lower_case, "on_bad_text": on_bad_text,
-            "files_end_documents": files_end_documents, "files": files}
+            "files_end_documents": files_end_documents, "files": files, "units": units.described if units else ""}
 
 
 def open_store(folder: str, description: dict) -> TokenStore | None:
@@ -100,7 +102,7 @@ def open_store(folder: str, description: dict) -> TokenStore | None:
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise _damaged(folder) from None
     try:
-        differing = [what for key, what in DESCRIBED.items() if meta["made_of"].get(key) != description[key]]
+        differing = [what for key, what in DESCRIBED.items() if meta["made_of"].get(key, "") != description[key]]
         if differing:
             raise ValueError(f"{folder}: the token store there was made with another {', '.join(differing)}; "
                              "remove it, or give another folder")
@@ -136,7 +138,7 @@ def _map_array(path: str, kind: dict) -> np.ndarray:
     return np.memmap(path, dtype, "r", shape=(length,)) if length else np.empty(0, dtype)
 
 
-def build_store(folder: str, description: dict, tokenizer: FastTokenizer | LineTokenizer, num_workers: int = 1,
+def build_store(folder: str, description: dict, tokenizer: AnyTokenizer, num_workers: int = 1,
                 progress: Callable[[int], Any] = lambda _: None, may_be_empty: bool = False,
                 discard: bool = False) -> TokenStore:
     """Tokenizes the files of `description` into `folder`, which appears when it is complete.
@@ -149,7 +151,7 @@ def build_store(folder: str, description: dict, tokenizer: FastTokenizer | LineT
     with work:
         if made := open_store(folder, description):  # by another process, between the look for a store and the lock
             return made
-        facts = VocabularyFacts.of_tokenizer(tokenizer.tokenizer)
+        facts = facts_of(tokenizer)
         with StoreWriter(work, facts.token_type, description) as writer:
             replace = description["on_bad_text"] == "replace"
             paths = [file["path"] for file in description["files"]]
@@ -173,7 +175,7 @@ def no_text(paths: Sequence[str]) -> ValueError:
     return ValueError(f"expected text, found not one token in {', '.join(paths[:3])}{more}")
 
 
-def encode_chunks(chunks: Iterable[Chunk], tokenizer: FastTokenizer | LineTokenizer, replace: bool,
+def encode_chunks(chunks: Iterable[Chunk], tokenizer: AnyTokenizer, replace: bool,
                   num_workers: int) -> Iterator[tuple[Chunk, tuple[EncodedLines, int, int]]]:
     """Gives the chunks of files with their ids, in order, for any number of workers."""
     return in_order(lambda chunk: _encode_chunk(tokenizer, chunk, replace), chunks, num_workers)
@@ -209,13 +211,15 @@ def _find_end(file: IO[bytes], start: int, size: int) -> tuple[int, bool]:
     return size, False
 
 
-def _encode_chunk(tokenizer: FastTokenizer | LineTokenizer, chunk: Chunk, replace: bool) -> tuple[EncodedLines, int, int]:
+def _encode_chunk(tokenizer: AnyTokenizer, chunk: Chunk, replace: bool) -> tuple[EncodedLines, int, int]:
     """Returns the ids of a chunk, and how many accents and characters `count_accents` finds."""
     with open_bytes(chunk.path) as file:
         file.seek(chunk.start)
         text = file.read(chunk.stop - chunk.start)
     try:
         return tokenizer.encode_bytes(text), *tokenizer.count_accents(text)
+    except WrongMarksError as error:
+        raise ValueError(f"{chunk.path}: at byte offset {chunk.start + error.offset}: {error}") from None
     except UnicodeDecodeError as error:
         if replace:
             text = text.decode("utf-8", "replace").encode()

@@ -1,0 +1,142 @@
+"""Units of masking that the text gives: words between separators or of a segmenter, and phrases and entities between marks.
+
+A unit is masked as a whole word is, although its tokens are words of their own: Chinese whole words (Cui et al. 2019), phrases and
+entities (ERNIE 1.0). Its tokens but the first are stored as id + vocabulary size, which says that they continue the unit; records hold the
+plain ids. Separators and marks are no text: they are left out.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
+from official_bert.text.subwords.lines import LineTokenizer
+
+SHOWN = 40  # characters of a line in an error
+
+
+class WrongMarksError(ValueError):
+    """A line whose marks make no phrases, and where it begins in the text, in bytes."""
+
+    def __init__(self, message: str, offset: int):
+        super().__init__(message)
+        self.offset = offset
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextUnits:
+    """How units are marked in the text. None is, unless one of these is given."""
+
+    separator: str = ""  # between words
+    phrase_marks: tuple[str, ...] = ()  # what begins and what ends a phrase or an entity
+    segmenter: Literal["", "jieba"] = ""  # finds the words
+
+    def __post_init__(self):
+        if self.separator and self.segmenter:
+            raise ValueError(f"--segmenter={self.segmenter}: expected no --word_separator beside it, which gives the words, got "
+                             f"{self.separator!r}")
+        if len(self.separator) > 1 or self.separator in ("\n", "\r"):
+            raise ValueError(f"--word_separator: expected one character, got {self.separator!r}")
+        marks = self.phrase_marks
+        if marks and (len(marks) != 2 or not all(mark and mark == "".join(mark.split()) for mark in marks) or marks[0] == marks[1]
+                      or self.separator in marks):
+            raise ValueError("--phrase_marks: expected two different marks without white space, such as '[[,]]', none of them the "
+                             f"separator, got {','.join(marks)!r}")
+
+    def __bool__(self) -> bool:
+        return bool(self.separator or self.phrase_marks or self.segmenter)
+
+    @property
+    def described(self) -> str:
+        """The flags that give units."""
+        given = {"--word_separator": self.separator, "--phrase_marks": ",".join(self.phrase_marks), "--segmenter": self.segmenter}
+        return " ".join(f"{name}={value}" for name, value in given.items() if value)
+
+    def reading(self, tokenizer: FastTokenizer) -> "FastTokenizer | UnitTokenizer":
+        """Returns the tokenizer, or one that reads units too if the text gives any."""
+        return UnitTokenizer(tokenizer, self) if self else tokenizer
+
+    def parts(self, line: str) -> Iterator[tuple[str, bool]]:
+        """Yields the parts of a line in order, and whether each is a unit. Raises ValueError for a mark without its other one.
+
+        A line without a separator has no words that it tells apart: it is no unit.
+        """
+        divided = bool(self.separator) and self.separator in line
+        if not self.phrase_marks:
+            yield from self._words(line, divided)
+            return
+        begin, end = self.phrase_marks
+        rest = line
+        while True:
+            before, opened, after = rest.partition(begin)
+            if end in before:
+                raise ValueError(f"a phrase ends with {end} that has not begun in its line")
+            yield from self._words(before, divided)
+            if not opened:
+                return
+            inside, closed, rest = after.partition(end)
+            if not closed or begin in inside:
+                raise ValueError(f"a phrase begins with {begin} and does not end in its line: no phrase goes on in another record")
+            yield (inside.replace(self.separator, " ") if self.separator else inside), True
+
+    def _words(self, text: str, divided: bool) -> Iterator[tuple[str, bool]]:
+        """The parts of text without phrases, which may be `divided` by the separator."""
+        if divided:
+            words = text.split(self.separator)
+        elif self.segmenter:
+            words = _segmented(text)
+        else:
+            words = [text]
+        for word in words:
+            if word and not word.isspace():
+                yield word, divided or bool(self.segmenter)
+
+
+def _segmented(text: str) -> list[str]:
+    """The words that jieba finds."""
+    import jieba
+    jieba.setLogLevel(60)  # it tells of its dictionary
+    return jieba.lcut(text)
+
+
+class UnitTokenizer:
+    """Turns lines with units into ids, as `FastTokenizer` does, of which those that continue a unit are larger by the vocabulary's size."""
+
+    def __init__(self, tokenizer: FastTokenizer | LineTokenizer, units: TextUnits):
+        self.tokenizer, self._lines, self._units = tokenizer.tokenizer, tokenizer, units
+
+    def encode_bytes(self, buffer: bytes) -> EncodedLines:
+        """Encodes the lines of a UTF-8 buffer. Raises UnicodeDecodeError for other bytes, WrongMarksError for a line's marks."""
+        lines = buffer.decode("utf-8").split("\n")
+        if buffer.endswith(b"\n") or not buffer:
+            lines.pop()
+        counts, texts, are_units = [], [], []
+        for number, line in enumerate(lines):
+            try:
+                parts = list(self._units.parts(line))
+            except ValueError as error:
+                shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
+                raise WrongMarksError(f"{error}: {shown!r}", len("\n".join(lines[:number] + [""]).encode())) from None
+            counts.append(len(parts))
+            texts += [text for text, _ in parts]
+            are_units += [is_unit for _, is_unit in parts]
+        ids, sizes = self._lines.encode_lines(texts)
+        starts = np.cumsum(sizes) - sizes
+        continues = np.repeat(np.array(are_units, np.bool_), sizes)
+        continues[starts[sizes > 0]] = False
+        ends = np.concatenate([[0], np.cumsum(sizes)])[np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)]
+        blank = np.array([not line or line.isspace() for line in lines], np.bool_)
+        return EncodedLines((ids + self.tokenizer.size * continues).astype(np.int32), np.diff(ends).astype(np.int32), blank)
+
+    def count_accents(self, buffer: bytes) -> tuple[int, int]:
+        """As the tokenizer counts them; marks are characters here."""
+        return self._lines.count_accents(buffer)
+
+
+def facts_of(tokenizer: FastTokenizer | LineTokenizer | UnitTokenizer) -> VocabularyFacts:
+    """Returns the facts of a tokenizer's vocabulary, with those of ids that continue a unit if it gives such."""
+    facts = VocabularyFacts.of_tokenizer(tokenizer.tokenizer)
+    return facts.with_units() if isinstance(tokenizer, UnitTokenizer) else facts
