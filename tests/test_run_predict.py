@@ -215,7 +215,8 @@ def test_a_second_text_in_an_object_is_not_ignored_either(tmp_path):
 
 
 @pytest.mark.parametrize(("head", "task", "status"), [("classifier", "classification", 1), ("classifier", "mrpc", 0),
-                                                      ("tagger", "ner", 0), ("pretraining", "embeddings", 0)])
+                                                      pytest.param("tagger", "ner", 0, marks=pytest.mark.slow),
+                                                      pytest.param("pretraining", "embeddings", 0, marks=pytest.mark.slow)])
 def test_only_a_classifier_may_read_a_second_text(tmp_path, head, task, status):
     formats.write(stored_small(head), "hugging_face", str(tmp_path / "model"))
     (tmp_path / "a.csv").write_text("text,text_pair\none,other\n")

@@ -1,5 +1,6 @@
 """A run from its first step to its last, in this process: phases, stops, guards, evaluations, the best checkpoint, full disks."""
 
+import collections
 import json
 import re
 import resource
@@ -266,8 +267,13 @@ WRONG = [({"next_sentence_labels": [2]}, "next-sentence label"), ({"input_mask":
 @pytest.mark.parametrize(("wrong", "told"), WRONG, ids=[told for _, told in WRONG])
 def test_a_record_that_cannot_be_learned_from_is_named(tmp_path, wrong, told):
     path = write_records(tmp_path / "bad.tfrecord", 40, **wrong)
-    with pytest.raises(ValueError, match=rf"bad\.tfrecord: record 39: .*{told}"):
-        train(given(make_config(), path), tmp_path / "run")
+    source = resolve(make_config(), path).train
+    with pytest.raises(tf.errors.InvalidArgumentError) as refused:
+        collections.deque(source.dataset().take(source.batches_per_epoch + 1), maxlen=0)
+    assert re.search(rf"bad\.tfrecord: record 39: .*{told}", source.explain(refused.value.message))
+    if told == "position":
+        with pytest.raises(ValueError, match=r"bad\.tfrecord: record 39: .*position"):
+            train(given(make_config(), path), tmp_path / "run")
 
 
 def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):

@@ -71,9 +71,9 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
                 writer.writerow([number, "v", "1", "", f"{rng.choice(people)} saw {chosen[label]}.", "Then,", "gold",
                                  *(f"she said {colour}." for colour in chosen), label])
         return path
-    config = make_config("swag", training={"epochs": 25.0, "batch_size": 32}, optimizer={"learning_rate": 2e-3},
+    config = make_config("swag", training={"epochs": 20.0, "batch_size": 32}, optimizer={"learning_rate": 2e-3},
                          model={"hidden_size": 32, "num_hidden_layers": 2})
-    files = data_files(train_file=write(tmp_path / "train.csv", 320), eval_file=write(tmp_path / "val.csv", 64),
+    files = data_files(train_file=write(tmp_path / "train.csv", 256), eval_file=write(tmp_path / "val.csv", 64),
                        predict_file=f"{SWAG}/test.csv")
     trained = loop.train(load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None)
     assert trained.metrics["accuracy"] > 0.8  # chance is 0.25
