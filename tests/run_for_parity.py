@@ -3,7 +3,8 @@
     run_for_parity.py RECORDS OUTPUT_FOLDER ARRANGEMENT...
 
 An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model, `-replaced_tokens` for a
-discriminator and its generator, `-packed` for packed rows, or the name of a relative of BERT (a folder of tests/golden/family).
+discriminator and its generator, `-boundary` for spans, `-packed` for packed rows, or the name of a relative of BERT (a folder of
+tests/golden/family).
 """
 
 import dataclasses
@@ -38,6 +39,7 @@ def train(records, strategy, accumulation, kind=""):
     """Returns the losses of 20 steps and the weights after them."""
     left_to_right = {"attention": "left_to_right"} if kind == "next_token" else {}
     options = {"objective": kind} if kind in ("next_token", "replaced_tokens") else {"pack": kind == "packed"}
+    options |= {"boundary_weight": float(kind == "boundary")}
     relative = relative_of(kind) if kind and (FAMILY / kind).exists() else {}
     config = make_config(model=relative | NO_DROPOUT | left_to_right, options=options, training={"accumulation_steps": accumulation})
     keras.utils.set_random_seed(config.seed)

@@ -1,8 +1,9 @@
 """The model of pre-training: encoder, masked-LM head and, for most objectives, next-sentence head."""
 
 import keras
+from keras import ops
 
-from official_bert.layers.heads import MaskedLMHead, OutputLayer
+from official_bert.layers.heads import LONGEST_SPAN, MaskedLMHead, OutputLayer, SpanBoundaryHead, places_in_spans
 from official_bert.models.encoder import BertEncoder, EncoderWithHeads
 
 
@@ -12,13 +13,14 @@ class Pretrainer(EncoderWithHeads):
 
     Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and, unless `next_sentence` is False,
     `nsp_logits` [B,2], or [B,K,2] for packed rows with `cls_positions` [B,K], float32. They tell a next from a random sentence, or an
-    order from the other: as it was trained.
+    order from the other: as it was trained. With `boundary`, and if the inputs have `masked_lm_weights` [B,P], also `boundary_logits`
+    [B,P,V], of the same words from the rows beside their spans.
     """
 
-    def __init__(self, encoder: BertEncoder, next_sentence: bool = True, **kwargs):
+    def __init__(self, encoder: BertEncoder, next_sentence: bool = True, boundary: bool = False, **kwargs):
         super().__init__(encoder, **kwargs)
-        self.settings = {"next_sentence": next_sentence}
-        self.heads = ("masked_lm", "next_sentence") if next_sentence else ("masked_lm",)
+        self.settings = {"next_sentence": next_sentence} | ({"boundary": True} if boundary else {})
+        self.heads = ("masked_lm", *(("next_sentence",) if next_sentence else ()), *(("boundary",) if boundary else ()))
         settings = encoder.settings
         shared = {"initializer_range": settings["initializer_range"], "dtype": self.dtype_policy}
         self.masked_lm = MaskedLMHead(settings["vocab_size"], settings["hidden_size"],
@@ -27,12 +29,24 @@ class Pretrainer(EncoderWithHeads):
                                       embedding_size=settings["embedding_size"], transforms=not settings["pooler_norm"],
                                       name="masked_lm", **shared)
         self.next_sentence = OutputLayer(2, name="next_sentence", **shared) if next_sentence else None
+        self.boundary = SpanBoundaryHead(
+            settings["vocab_size"], settings["hidden_size"], settings["masked_lm_act"] or settings["hidden_act"],
+            layer_norm_epsilon=settings["layer_norm_epsilon"], embedding_size=settings["embedding_size"], name="boundary",
+            **shared) if boundary else None
 
     def call(self, inputs, training=None):
-        positions = inputs["masked_lm_positions"]
-        encoded = self.encoder({**inputs, "output_positions": positions}, training=training)
-        rows = self.encoder.read_rows(encoded["sequence_output"])
-        outputs = {"mlm_logits": self.masked_lm(rows, self.encoder.embeddings.word_embeddings)}
+        positions = wanted = inputs["masked_lm_positions"]
+        count, table = ops.shape(positions)[1], self.encoder.embeddings.word_embeddings
+        if of_spans := self.boundary is not None and "masked_lm_weights" in inputs:
+            begin, end, place = places_in_spans(positions, inputs["masked_lm_weights"])
+            last = ops.shape(inputs["input_ids"])[1] - 1
+            wanted = ops.concatenate([positions, ops.maximum(begin - 1, 0), ops.minimum(end + 1, last)], axis=1)
+        encoded = self.encoder({**inputs, "output_positions": wanted}, training=training)
+        found = encoded["sequence_output"]                                            # [B,P or 3P,D]
+        outputs = {"mlm_logits": self.masked_lm(self.encoder.read_rows(found[:, :count]), table)}
+        if of_spans:
+            outputs["boundary_logits"] = self.boundary(found[:, count:2 * count], found[:, 2 * count:],
+                                                       ops.minimum(place, LONGEST_SPAN - 1), table)
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         return outputs

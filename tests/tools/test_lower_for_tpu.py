@@ -26,6 +26,7 @@ def lower(root, *arguments, config="pretrain/tiny.yaml"):
                                        ("--set=training.recompute=true", "--set=optimizer.name=lamb"),
                                        ("--set=optimizer={name: stable_adamw, schedule: warmup_stable_decay, decay_steps: 9}",),
                                        ("--set=training.recompute=attention",), ("--set=options.objective=replaced_tokens",),
+                                       ("--set=options.boundary_weight=1.0",),
                                        ("--set=options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true}",
                                         "--set=training.accumulation_steps=2")])
 def test_the_whole_pretraining_step_lowers_to_tpu_hlo(root, tmp_path, overrides):

@@ -60,7 +60,7 @@ def check_same(losses, weights, wanted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["next_token", "packed", "replaced_tokens"])
+@pytest.mark.parametrize("kind", ["next_token", "packed", "replaced_tokens", "boundary"])
 def test_other_objectives_and_packed_rows_train_the_same_on_replicas_and_with_accumulation(tmp_path, kind):
     records = write_records(tmp_path / "train.tfrecord", 400, shortest=4)
     found = train_on(tmp_path, records, f"1-1-{kind}", f"2-2-{kind}")

@@ -221,7 +221,8 @@ def make_model(model: StoredModel, **options) -> keras.Model:
     classes = {name: len(weight) for name, weight in model.weights.items()}
     if model.head in ("classifier", "tagger") and (bias := f"{model.head}/output_bias") not in classes:
         raise ValueError(f"{model.origin}: missing: {model.table.theirs(bias) or bias}")
-    makers = {"": lambda: encoder, "pretraining": lambda: Pretrainer(encoder, "next_sentence/output_bias" in classes),
+    makers = {"": lambda: encoder, "pretraining": lambda: Pretrainer(
+            encoder, "next_sentence/output_bias" in classes, "boundary/output_bias" in classes),
             "choice": lambda: ChoiceClassifier(encoder),
             "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
             "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),

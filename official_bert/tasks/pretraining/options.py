@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from official_bert.config import check_used, merge
+from official_bert.config import check_used, merge, refuse_unused
 from official_bert.data.pretraining.masking import MaskingConfig
 from official_bert.models.replaced_tokens import EmbeddingSharing
 
@@ -13,7 +13,8 @@ from official_bert.models.replaced_tokens import EmbeddingSharing
 BY_OBJECTIVE: Mapping[str, Mapping[str, Any]] = {"replaced_tokens": {"sentence_loss": False, "masking": {
     "strategy": "token_draws", "mask_rate": 0.85, "keep_rate": 0.15, "random_rate": 0.0}}}
 OF_REPLACED_TOKENS = ("generator_width", "generator_layers", "embedding_sharing", "adds_first", "replaced_weight")
-OF_ALL_PHASES = ("sentence_task", "sentence_loss", "objective", "first_weights", *OF_REPLACED_TOKENS)  # phases train one model
+OF_ALL_PHASES = ("sentence_task", "sentence_loss", "objective", "first_weights", "boundary_weight",
+                 *OF_REPLACED_TOKENS)  # phases train one model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class Options:
     embedding_sharing: EmbeddingSharing = "shared"
     adds_first: bool = False  # the row of [CLS] is added to each before the head that tells replaced tokens (DeBERTa v3)
     replaced_weight: float = 50.0  # of the loss of replaced tokens, that of the generator's words being 1
+    # Factor of the loss of SpanBERT's boundary objective (masked words are predicted from the rows beside their span, too); 0: none.
+    boundary_weight: float = 0.0
     # Several instances share a row of max_seq_length tokens (data/pretraining/packing), so batch_size counts fuller rows.
     pack: bool = False
     max_instances_per_row: int = 8  # with pack
@@ -50,6 +53,10 @@ class Options:
         for name, most in (("generator_width", 1.0), ("generator_layers", 1.0), ("replaced_weight", math.inf)):
             if not 0 < (value := getattr(self, name)) <= most:
                 raise ValueError(f"{name}: expected more than 0{' and at most 1' if most == 1 else ''}, got {value}")
+        if not 0 <= self.boundary_weight < math.inf:
+            raise ValueError(f"boundary_weight: expected at least 0, got {self.boundary_weight}")
+        refuse_unused("config.options.boundary_weight", self.boundary_weight, 0.0, "objective masked_lm and another masking.strategy than "
+                      "token_draws, whose places are in no order", self.objective == "masked_lm" and self.masking.strategy != "token_draws")
         check_used(self, OF_REPLACED_TOKENS, "objective replaced_tokens", self.objective == "replaced_tokens")
         if self.masking.strategy == "token_draws" and self.objective == "next_token":
             raise ValueError("masking.strategy: expected another one beside objective next_token, which masks nothing, got token_draws")

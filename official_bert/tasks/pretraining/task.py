@@ -14,6 +14,7 @@ from official_bert.data.pretraining.packing import Packing
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.data.tables import Rows, Source
 from official_bert.files import find_files
+from official_bert.layers.heads import LONGEST_SPAN, places_in_spans
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import encoder_settings
 from official_bert.models.first_weights import begin_with_neighbours
@@ -52,6 +53,9 @@ class Task(TaskBase):
                              f"{self.options.objective}, {model.attention} and {model.bilstm_layers}")
         if self._tells_replaced:
             self._check_replaced_tokens()
+        if self.options.boundary_weight and self.config.training.teacher:
+            raise ValueError("config.options.boundary_weight: expected 0 beside training.teacher, which has no such head, got "
+                             f"{self.options.boundary_weight}")
         for number, phase in enumerate(self.config.phases):
             for key in OF_ALL_PHASES:
                 if (other := phase.options.get(key, wanted := getattr(self.options, key))) != wanted:
@@ -105,11 +109,11 @@ class Task(TaskBase):
 
     @property
     def loss_names(self):
-        """`mlm` or `next_token`, and the task about sentences; or `mlm` of the generator and `replaced`."""
+        """`mlm` or `next_token`, `boundary` of spans, and the task about sentences; or `mlm` of the generator and `replaced`."""
         if self._tells_replaced:
             return ("mlm", "replaced")
-        words = "next_token" if self._is_next_token else "mlm"
-        return (words, self._sentence_task) if self._learns_sentences else (words,)
+        return ("next_token" if self._is_next_token else "mlm", *(("boundary",) if self.options.boundary_weight else ()),
+                *((self._sentence_task,) if self._learns_sentences else ()))
 
     @property
     def counter_names(self):
@@ -123,7 +127,7 @@ class Task(TaskBase):
             return ReplacedTokenPretrainer.make(self.config.model, {
                 "generator": encoder_settings(self._generator_config()), "embedding_sharing": self.options.embedding_sharing,
                 "adds_first": self.options.adds_first}, recompute=self.config.training.recompute)
-        return Pretrainer.make(self.config.model, {"next_sentence": self._learns_sentences},
+        return Pretrainer.make(self.config.model, {"next_sentence": self._learns_sentences, "boundary": self.options.boundary_weight > 0},
                                recompute=self.config.training.recompute)
 
     def draw_first_weights(self, model):
@@ -141,12 +145,12 @@ class Task(TaskBase):
 
     def _factor(self, name: str) -> float:
         """What a loss is multiplied by."""
-        return self.options.replaced_weight if name == "replaced" else 1.0
+        return {"replaced": self.options.replaced_weight, "boundary": self.options.boundary_weight}.get(name, 1.0)
 
     def loss_weights(self, batch):
-        """The number of predictions, and of examples or real tokens."""
-        second = _token_weights(batch) if self._tells_replaced else _sentence_weights(batch)
-        return dict(zip(self.loss_names, (tf.reduce_sum(_mlm_weights(batch)), tf.reduce_sum(second))))
+        """The number of predictions, of those near enough to the beginning of their span, and of examples or real tokens."""
+        weights = {"replaced": _token_weights, "boundary": _boundary_weights, self._sentence_task: _sentence_weights}
+        return {name: tf.reduce_sum(weights.get(name, _mlm_weights)(batch)) for name in self.loss_names}
 
     def counters(self, outputs, batch):
         """Accuracies of words, sentences and replaced tokens, and precision and recall of these."""
@@ -160,7 +164,7 @@ class Task(TaskBase):
 
     def flops(self, batch):
         """Those of the encoder and its heads, and of the generator."""
-        if not self._tells_replaced:
+        if not self._tells_replaced:  # the head of spans is not counted
             return super().flops(batch)
         rows = {"input_ids": batch["input_ids"]}
         return training_flops(self.config.model, rows) + training_flops(self._generator_config(), batch)
@@ -178,6 +182,8 @@ class Task(TaskBase):
     def _predicted(self, outputs, batch):
         """Logits, labels and weights of each loss."""
         predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch))]
+        if "boundary" in self.loss_names:
+            predicted.append((outputs["boundary_logits"], batch["masked_lm_ids"], _boundary_weights(batch)))
         if self._tells_replaced:  # as two classes: their softmax is the logistic function of the one logit
             logits = outputs["replaced_logits"]
             predicted.append((tf.stack([tf.zeros_like(logits), logits], axis=-1), outputs["replaced"], _token_weights(batch)))
@@ -336,6 +342,12 @@ class Task(TaskBase):
 def _mlm_weights(batch) -> tf.Tensor:
     """1 for each prediction of a real row, else 0: [B,P]."""
     return batch["masked_lm_weights"] * batch["example_weights"][:, None]
+
+
+def _boundary_weights(batch) -> tf.Tensor:
+    """1 for each prediction of a real row that is among the first tokens of its span, else 0: [B,P]."""
+    _, _, places = places_in_spans(batch["masked_lm_positions"], batch["masked_lm_weights"])
+    return _mlm_weights(batch) * tf.cast(places < LONGEST_SPAN, tf.float32)
 
 
 def _token_weights(batch) -> tf.Tensor:

@@ -194,7 +194,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     member, model_type = member_for(config, stored.model_type)
     suffix, form = member.form_of(stored.head, stored.weights)
     architecture, table = member.stems[model_type] + suffix, NameTable([*member.encoder, *form.rows])
-    left_out = [name for name in stored.weights if name.startswith("pooler/") and table.theirs(name) is None]
+    left_out = [name for name in stored.weights if name.startswith(("pooler/", "boundary/")) and table.theirs(name) is None]
     tensors = {}
     for ours, theirs in table.all_theirs([name for name in stored.weights if name not in left_out], "a Hugging Face model").items():
         matrix = as_matrix(ours, stored.weights[ours])
