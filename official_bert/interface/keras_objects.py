@@ -23,6 +23,7 @@ from official_bert.models import (
     bi_encoder,
     classifier,
     encoder,
+    observed_pretrainer,
     pretrainer,
     replaced_tokens,
     span_predictor,
@@ -32,8 +33,8 @@ from official_bert.models import (
 from official_bert.tasks.tagging import word_tagger
 
 MODULES: tuple[types.ModuleType, ...] = (
-    attention, bi_encoder, classifier, convolution, crf, embeddings, encoder, heads, layer_mixing, layer_norm, pooler, pretrainer,
-    relative_positions, replaced_tokens, span_predictor, sparse_encoder, tagger, transformer, word_tagger)
+    attention, bi_encoder, classifier, convolution, crf, embeddings, encoder, heads, layer_mixing, layer_norm, observed_pretrainer,
+    pooler, pretrainer, relative_positions, replaced_tokens, span_predictor, sparse_encoder, tagger, transformer, word_tagger)
 if keras.backend.backend() == "tensorflow":
     from official_bert.training import optimization
 
