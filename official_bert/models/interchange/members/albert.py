@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import LINEAR, USUAL_KEYS, Form, Member, dense, output, tables
+from official_bert.models.interchange.members.member import LINEAR, USUAL_KEYS, Form, Member, dense, layers, output, tables, usual_forms
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, rows
 
 LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.0."  # of groups of one layer, as all published models have
@@ -17,7 +17,7 @@ WORDS = (*dense("masked_lm/transform/", "predictions.dense."), *rows("masked_lm/
          *rows("masked_lm/output_bias", "predictions.bias"))
 
 
-def layers(values: Mapping[str, Any]) -> dict[str, Any]:
+def all_layers(values: Mapping[str, Any]) -> dict[str, Any]:
     """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group or a product."""
     for key in ("num_hidden_groups", "embedding_size"):
         if values[key] == 0:
@@ -26,7 +26,7 @@ def layers(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def their_layers(config: ModelConfig) -> dict[str, Any]:
-    """The reverse of `layers`."""
+    """The reverse of `all_layers`."""
     return {"num_hidden_layers": config.num_hidden_layers // config.layers_in_group}
 
 
@@ -48,21 +48,17 @@ def pack(tensors: dict[str, np.ndarray], config: ModelConfig) -> dict[str, np.nd
 ALBERT = Member(
     stems={"albert": "Albert"}, prefix="albert.",
     encoder=(*tables("albert."), *dense("embeddings/projection/", "albert.encoder.embedding_hidden_mapping_in."),
-             *(row for ours, theirs in (("query", "query"), ("key", "key"), ("value", "value"), ("output", "dense"))
-               for row in rows(f"layer_{{i}}/attention/{ours}/", f"{LAYER}attention.{theirs}.", DENSE, LINEAR)),
-             *rows("layer_{i}/attention_LayerNorm/", LAYER + "attention.LayerNorm.", NORM, LINEAR),
-             *dense("layer_{i}/intermediate/", LAYER + "ffn."), *dense("layer_{i}/output/", LAYER + "ffn_output."),
-             *rows("layer_{i}/output_LayerNorm/", LAYER + "full_layer_layer_norm.", NORM, LINEAR)),
+             *layers(LAYER, {"attention/query": "attention.query", "attention/key": "attention.key", "attention/value": "attention.value",
+                             "attention/output": "attention.dense", "attention_LayerNorm": "attention.LayerNorm", "intermediate": "ffn",
+                             "output": "ffn_output", "output_LayerNorm": "full_layer_layer_norm"})),
     forms={"Model": Form("", POOLER),
            "ForPreTraining": Form("pretraining", POOLER, WORDS, output("next_sentence/", "sop_classifier.classifier.")),
            "ForMaskedLM": Form("pretraining", WORDS),
-           "ForSequenceClassification": Form("classifier", POOLER, CLASSIFIER), "ForMultipleChoice": Form("choice", POOLER, CLASSIFIER),
-           "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
-           "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))},
+           **usual_forms(POOLER, CLASSIFIER)},
     tied={"predictions.decoder.weight": "albert.embeddings.word_embeddings.weight", "predictions.decoder.bias": "predictions.bias"},
     keys={ours: theirs for ours, theirs in USUAL_KEYS.items() if ours != "num_hidden_layers"} | {
         "embedding_size": "embedding_size", "layer_groups": "num_hidden_groups", "layers_in_group": "inner_group_num"},
-    fields=layers, values=their_layers, used=("num_hidden_layers",), unpack=unpack, pack=pack, sentence_task="sop",
+    fields=all_layers, values=their_layers, used=("num_hidden_layers",), unpack=unpack, pack=pack, sentence_task="sop",
     defaults={"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_hidden_layers": 12, "num_hidden_groups": 1,
               "num_attention_heads": 64, "intermediate_size": 16384, "inner_group_num": 1, "hidden_act": "gelu_new",
               "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import LINEAR, Form, Member, bert_layers, dense, output, tables
+from official_bert.models.interchange.members.member import LINEAR, Form, Member, dense, layers, output, tables, usual_forms
 from official_bert.models.interchange.names import NORM, rows
 
 WORDS = (*dense("masked_lm/transform/", "cls.predictions.transform.dense."),
@@ -14,13 +14,10 @@ WORDS = (*dense("masked_lm/transform/", "cls.predictions.transform.dense."),
 
 def forms(prefix: str) -> dict[str, Form]:
     """BERT's classes over an encoder with this prefix."""
-    pooler, classifier = dense("pooler/", f"{prefix}pooler.dense."), output("classifier/", "classifier.")
-    sentences = output("next_sentence/", "cls.seq_relationship.")
+    pooler, sentences = dense("pooler/", f"{prefix}pooler.dense."), output("next_sentence/", "cls.seq_relationship.")
     return {"Model": Form("", pooler), "ForPreTraining": Form("pretraining", pooler, WORDS, sentences),
             "ForMaskedLM": Form("pretraining", WORDS), "ForNextSentencePrediction": Form("pretraining", pooler, sentences),
-            "ForSequenceClassification": Form("classifier", pooler, classifier), "ForMultipleChoice": Form("choice", pooler, classifier),
-            "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
-            "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))}
+            **usual_forms(pooler, output("classifier/", "classifier."))}
 
 
 def tied(prefix: str) -> dict[str, str]:
@@ -41,8 +38,8 @@ def their_tasks(config: ModelConfig) -> dict[str, Any]:
 
 
 BERT = Member(stems={"bert": "Bert"}, prefix="bert.", forms=forms("bert."), tied=tied("bert."),
-              encoder=(*tables("bert."), *bert_layers("layer_{i}/", "bert.encoder.layer.{i}.")))
+              encoder=(*tables("bert."), *layers("bert.encoder.layer.{i}.")))
 ERNIE = Member(stems={"ernie": "Ernie"}, prefix="ernie.", forms=forms("ernie."), tied=tied("ernie."), fields=tasks, values=their_tasks,
                encoder=(*tables("ernie."), ("embeddings/task_type_embeddings", "ernie.embeddings.task_type_embeddings.weight"),
-                        *bert_layers("layer_{i}/", "ernie.encoder.layer.{i}.")),
+                        *layers("ernie.encoder.layer.{i}.")),
                used=("use_task_id", "task_type_vocab_size"), defaults={"use_task_id": False, "task_type_vocab_size": 3})

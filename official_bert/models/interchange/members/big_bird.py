@@ -5,7 +5,7 @@ from typing import Any
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.bert import WORDS, tied
-from official_bert.models.interchange.members.member import Form, Member, bert_layers, dense, output, tables
+from official_bert.models.interchange.members.member import Form, Member, dense, layers, output, tables
 
 BLOCK, RANDOM_BLOCKS = 64, 3  # of all published models
 POOLER = dense("pooler/", "bert.pooler.")
@@ -31,7 +31,7 @@ def their_attention(config: ModelConfig) -> dict[str, Any]:
 
 BIG_BIRD = Member(
     stems={"big_bird": "BigBird"}, prefix="bert.", tied=tied("bert."),
-    encoder=(*tables("bert."), *bert_layers("layer_{i}/", "bert.encoder.layer.{i}.")),
+    encoder=(*tables("bert."), *layers("bert.encoder.layer.{i}.")),
     # Its heads for classes and answers are others than BERT's; a run holds them in ours.
     forms={"Model": Form("", POOLER), "ForMaskedLM": Form("pretraining", POOLER, WORDS),
            "ForPreTraining": Form("pretraining", POOLER, WORDS, output("next_sentence/", "cls.seq_relationship.")),

@@ -7,10 +7,9 @@ import numpy as np
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.bert import WORDS, tied
-from official_bert.models.interchange.members.member import LINEAR, USUAL_KEYS, Form, Member, dense, output, tables
-from official_bert.models.interchange.names import DENSE, NORM, rows
+from official_bert.models.interchange.members.member import LINEAR, USUAL_KEYS, Form, Member, dense, layers, output, tables, usual_forms
+from official_bert.models.interchange.names import NORM, rows
 
-LAYER = "deberta.encoder.layer.{i}."
 POOLER, CLASSIFIER = dense("pooler/", "pooler.dense."), output("classifier/", "classifier.")
 # Names of `legacy: false`, by those of `legacy: true`, which are written.
 NEWER = {"lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
@@ -65,21 +64,16 @@ DEBERTA = Member(
     encoder=(*tables("deberta.", ("word_embeddings", "token_type_embeddings")),
              ("relative_positions/table", "deberta.encoder.rel_embeddings.weight"),
              *rows("relative_positions/LayerNorm/", "deberta.encoder.LayerNorm.", NORM, LINEAR),
-             *(row for ours, theirs in (
-                 ("query", "self.query_proj"), ("key", "self.key_proj"), ("value", "self.value_proj"), ("output", "output.dense"),
-                 ("distance_query", "self.pos_query_proj"), ("distance_key", "self.pos_key_proj"))
-               for row in rows(f"layer_{{i}}/attention/{ours}/", f"{LAYER}attention.{theirs}.", DENSE, LINEAR)),
-             *rows("layer_{i}/attention_LayerNorm/", LAYER + "attention.output.LayerNorm.", NORM, LINEAR),
-             *dense("layer_{i}/intermediate/", LAYER + "intermediate.dense."), *dense("layer_{i}/output/", LAYER + "output.dense."),
-             *rows("layer_{i}/output_LayerNorm/", LAYER + "output.LayerNorm.", NORM, LINEAR),
+             *layers("deberta.encoder.layer.{i}.", {
+                 "attention/query": "attention.self.query_proj", "attention/key": "attention.self.key_proj",
+                 "attention/value": "attention.self.value_proj", "attention/distance_query": "attention.self.pos_query_proj",
+                 "attention/distance_key": "attention.self.pos_key_proj"}),
              *dense("convolution/", "deberta.encoder.conv.conv."),
              *rows("convolution/LayerNorm/", "deberta.encoder.conv.LayerNorm.", NORM, LINEAR)),
     forms={"Model": Form(""), "ForMaskedLM": Form("pretraining", WORDS),
            "ForPreTraining": Form("replaced", rows("replaced_LayerNorm/", f"{REPLACED}LayerNorm.", NORM, LINEAR),
                                   dense("replaced_transform/", f"{REPLACED}dense."), output("replaced/", f"{REPLACED}classifier.")),
-           "ForSequenceClassification": Form("classifier", POOLER, CLASSIFIER), "ForMultipleChoice": Form("choice", POOLER, CLASSIFIER),
-           "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
-           "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))},
+           **usual_forms(POOLER, CLASSIFIER)},
     tied=tied("deberta."),
     keys=USUAL_KEYS | {"position_buckets": "position_buckets", "pooler_act": "pooler_hidden_act", "convolution_act": "conv_act"},
     fields=distances, values=their_distances,

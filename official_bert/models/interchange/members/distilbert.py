@@ -1,26 +1,22 @@
 """DistilBERT (Sanh et al. 2019): half the layers, no segments, no pooler of the encoder's own."""
 
-from official_bert.models.interchange.members.member import LINEAR, Form, Member, dense, output, tables
-from official_bert.models.interchange.names import DENSE, NORM, rows
+from official_bert.models.interchange.members.member import LINEAR, Form, Member, dense, layers, output, tables, usual_forms
+from official_bert.models.interchange.names import NORM, rows
 
-LAYER = "distilbert.transformer.layer.{i}."
 POOLER, CLASSIFIER = dense("pooler/", "pre_classifier."), output("classifier/", "classifier.")
 
 DISTILBERT = Member(
     stems={"distilbert": "DistilBert"}, prefix="distilbert.",
     encoder=(*tables("distilbert.", ("word_embeddings", "position_embeddings")),
-             *(row for ours, theirs in (("query", "q_lin"), ("key", "k_lin"), ("value", "v_lin"), ("output", "out_lin"))
-               for row in rows(f"layer_{{i}}/attention/{ours}/", f"{LAYER}attention.{theirs}.", DENSE, LINEAR)),
-             *rows("layer_{i}/attention_LayerNorm/", LAYER + "sa_layer_norm.", NORM, LINEAR),
-             *dense("layer_{i}/intermediate/", LAYER + "ffn.lin1."), *dense("layer_{i}/output/", LAYER + "ffn.lin2."),
-             *rows("layer_{i}/output_LayerNorm/", LAYER + "output_layer_norm.", NORM, LINEAR)),
+             *layers("distilbert.transformer.layer.{i}.", {
+                 "attention/query": "attention.q_lin", "attention/key": "attention.k_lin", "attention/value": "attention.v_lin",
+                 "attention/output": "attention.out_lin", "attention_LayerNorm": "sa_layer_norm", "intermediate": "ffn.lin1",
+                 "output": "ffn.lin2", "output_LayerNorm": "output_layer_norm"})),
     forms={"Model": Form(""),
            "ForMaskedLM": Form("pretraining", dense("masked_lm/transform/", "vocab_transform."),
                                rows("masked_lm/LayerNorm/", "vocab_layer_norm.", NORM, LINEAR),
                                rows("masked_lm/output_bias", "vocab_projector.bias")),
-           "ForSequenceClassification": Form("classifier", POOLER, CLASSIFIER), "ForMultipleChoice": Form("choice", POOLER, CLASSIFIER),
-           "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
-           "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))},
+           **usual_forms(POOLER, CLASSIFIER)},
     tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     keys={"vocab_size": "vocab_size", "hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
           "intermediate_size": "hidden_dim", "hidden_act": "activation", "hidden_dropout_prob": "dropout",

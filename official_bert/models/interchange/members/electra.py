@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import LINEAR, Form, Member, bert_layers, dense, output, tables
+from official_bert.models.interchange.members.member import LINEAR, Form, Member, dense, layers, output, tables, usual_forms
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, googles_encoder, rows
 
 
@@ -20,18 +20,16 @@ def narrow_tables(values: Mapping[str, Any]) -> dict[str, Any]:
 ELECTRA = Member(
     stems={"electra": "Electra"}, prefix="electra.",
     encoder=(*tables("electra."), *dense("embeddings/projection/", "electra.embeddings_project."),
-             *bert_layers("layer_{i}/", "electra.encoder.layer.{i}.")),
+             *layers("electra.encoder.layer.{i}.")),
     forms={"Model": Form(""),
            "ForPreTraining": Form("replaced", dense("replaced_transform/", "discriminator_predictions.dense."),
                                   output("replaced/", "discriminator_predictions.dense_prediction.")),
            "ForMaskedLM": Form("pretraining", dense("masked_lm/transform/", "generator_predictions.dense."),
                                rows("masked_lm/LayerNorm/", "generator_predictions.LayerNorm.", NORM, LINEAR),
                                rows("masked_lm/output_bias", "generator_lm_head.bias")),
+           **usual_forms(dense("pooler/", "sequence_summary.summary."), output("classifier/", "classifier.")),
            "ForSequenceClassification": Form("classifier", dense("pooler/", "classifier.dense."),
-                                             output("classifier/", "classifier.out_proj.")),
-           "ForMultipleChoice": Form("choice", dense("pooler/", "sequence_summary.summary."), output("classifier/", "classifier.")),
-           "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
-           "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))},
+                                             output("classifier/", "classifier.out_proj."))},
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     fixed={"pooler_act": "gelu_erf", "masked_lm_act": "gelu_erf"}, fields=narrow_tables,
     values=lambda config: {"embedding_size": config.table_width}, used=("embedding_size",),

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,17 +25,23 @@ USUAL_KEYS = SIZES | {name: name for name in ("hidden_act", "hidden_dropout_prob
     "layer_norm_epsilon": "layer_norm_eps"}
 
 
-def bert_layers(ours: str, theirs: str) -> list[tuple[str, str]]:
-    """The rows of a layer under BERT's names."""
-    return [
-        *rows(ours + "attention/query/", theirs + "attention.self.query.", DENSE, LINEAR),
-        *rows(ours + "attention/key/", theirs + "attention.self.key.", DENSE, LINEAR),
-        *rows(ours + "attention/value/", theirs + "attention.self.value.", DENSE, LINEAR),
-        *rows(ours + "attention/output/", theirs + "attention.output.dense.", DENSE, LINEAR),
-        *rows(ours + "attention_LayerNorm/", theirs + "attention.output.LayerNorm.", NORM, LINEAR),
-        *rows(ours + "intermediate/", theirs + "intermediate.dense.", DENSE, LINEAR),
-        *rows(ours + "output/", theirs + "output.dense.", DENSE, LINEAR),
-        *rows(ours + "output_LayerNorm/", theirs + "output.LayerNorm.", NORM, LINEAR)]
+# The parts of a layer under BERT's names.
+PARTS = {"attention/query": "attention.self.query", "attention/key": "attention.self.key", "attention/value": "attention.self.value",
+         "attention/output": "attention.output.dense", "attention_LayerNorm": "attention.output.LayerNorm",
+         "intermediate": "intermediate.dense", "output": "output.dense", "output_LayerNorm": "output.LayerNorm"}
+
+
+def layers(theirs: str, names: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:
+    """The rows of a layer; `names` are the parts that are not called as BERT's, and those that BERT does not have."""
+    return [row for part, name in {**PARTS, **names}.items()
+            for row in rows(f"layer_{{i}}/{part}/", f"{theirs}{name}.", NORM if part.endswith("LayerNorm") else DENSE, LINEAR)]
+
+
+def usual_forms(pooler: Rows, classifier: Rows) -> dict[str, "Form"]:
+    """The classes for texts, choices, tokens and answers under BERT's names."""
+    return {"ForSequenceClassification": Form("classifier", pooler, classifier), "ForMultipleChoice": Form("choice", pooler, classifier),
+            "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
+            "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))}
 
 
 def tables(prefix: str, names: Iterable[str] = ("word_embeddings", "token_type_embeddings", "position_embeddings")) -> list:

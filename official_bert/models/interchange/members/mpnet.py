@@ -7,10 +7,8 @@ import numpy as np
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members import roberta
-from official_bert.models.interchange.members.member import LINEAR, USUAL_KEYS, Member, dense, tables
-from official_bert.models.interchange.names import DENSE, NORM, rows
+from official_bert.models.interchange.members.member import USUAL_KEYS, Member, layers, tables
 
-LAYER = "mpnet.encoder.layer.{i}."
 BUCKETS, TABLE = 32, "mpnet.encoder.relative_attention_bias.weight"
 
 
@@ -34,11 +32,9 @@ def used_buckets(tensors: dict[str, np.ndarray], _: ModelConfig) -> dict[str, np
 MPNET = Member(
     stems={"mpnet": "MPNet"}, prefix="mpnet.",
     encoder=(*tables("mpnet.", ("word_embeddings", "position_embeddings")), ("relative_positions/table", TABLE),
-             *(row for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o"))
-               for row in rows(f"layer_{{i}}/attention/{ours}/", f"{LAYER}attention.attn.{theirs}.", DENSE, LINEAR)),
-             *rows("layer_{i}/attention_LayerNorm/", LAYER + "attention.LayerNorm.", NORM, LINEAR),
-             *dense("layer_{i}/intermediate/", LAYER + "intermediate.dense."), *dense("layer_{i}/output/", LAYER + "output.dense."),
-             *rows("layer_{i}/output_LayerNorm/", LAYER + "output.LayerNorm.", NORM, LINEAR)),
+             *layers("mpnet.encoder.layer.{i}.", {
+                 "attention/query": "attention.attn.q", "attention/key": "attention.attn.k", "attention/value": "attention.attn.v",
+                 "attention/output": "attention.attn.o", "attention_LayerNorm": "attention.LayerNorm"})),
     forms=roberta.forms("mpnet."), tied=roberta.tied("mpnet."),
     keys={ours: theirs for ours, theirs in USUAL_KEYS.items() if ours != "type_vocab_size"},
     fixed={"masked_lm_act": "gelu_erf"}, fields=buckets, values=their_values, used=("relative_attention_num_buckets",),

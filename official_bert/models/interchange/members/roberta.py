@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import LINEAR, Form, Member, bert_layers, dense, output, tables
+from official_bert.models.interchange.members.member import LINEAR, Form, Member, dense, layers, output, tables, usual_forms
 from official_bert.models.interchange.names import NORM, rows
 
 
@@ -14,11 +14,9 @@ def forms(prefix: str) -> dict[str, Form]:
     words = (*dense("masked_lm/transform/", "lm_head.dense."), *rows("masked_lm/LayerNorm/", "lm_head.layer_norm.", NORM, LINEAR),
              *rows("masked_lm/output_bias", "lm_head.bias"))
     return {"Model": Form("", pooler), "ForMaskedLM": Form("pretraining", words),
+            **usual_forms(pooler, output("classifier/", "classifier.")),
             "ForSequenceClassification": Form("classifier", dense("pooler/", "classifier.dense."),
-                                              output("classifier/", "classifier.out_proj.")),
-            "ForMultipleChoice": Form("choice", pooler, output("classifier/", "classifier.")),
-            "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
-            "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))}
+                                              output("classifier/", "classifier.out_proj."))}
 
 
 def tied(prefix: str) -> dict[str, str]:
@@ -40,6 +38,6 @@ def padding(config: ModelConfig) -> dict[str, Any]:
 
 ROBERTA = Member(
     stems={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}, prefix="roberta.",
-    encoder=(*tables("roberta."), *bert_layers("layer_{i}/", "roberta.encoder.layer.{i}.")), forms=forms("roberta."),
+    encoder=(*tables("roberta."), *layers("roberta.encoder.layer.{i}.")), forms=forms("roberta."),
     tied=tied("roberta."), fixed={"masked_lm_act": "gelu_erf"}, fields=first_position, values=padding, used=("pad_token_id",),
     defaults={"pad_token_id": 1, "layer_norm_eps": 1e-12})
