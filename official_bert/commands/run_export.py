@@ -54,6 +54,8 @@ flags.DEFINE_integer("tokens_at_once", None, "Question answering, taggers, class
 command_line.define_no_answer()
 flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of products in the exported graph, for CPUs with instructions "
                   "for it. bfloat16: all weights of the encoder. int8: the encoder's products with weights. Answers are float32.")
+flags.DEFINE_bool("constant_weights", False, "Whether the weights of layers are constants in saved_model.pb, at most 500 MB. oneDNN then "
+                  "arranges them once, for the first request's length: faster if all requests are like it, slower for much shorter ones.")
 flags.DEFINE_list("format", ["saved_model"], "Formats, one or several with commas: saved_model (text and ids), and, for rows of ids in "
                   "other runtimes, onnx, litert, litert_float16, litert_int8.")
 flags.DEFINE_integer("opset", 17, "onnx: the version of its operations, 13 to 18.")
@@ -101,7 +103,7 @@ def main(_) -> None:
     texts = _check_texts(served, task.config, FLAGS.check_file, FLAGS.check_label, FLAGS.check_loss)
     for line in export(served, task.config, ExportOptions(
             output=FLAGS.output, version=FLAGS.version, batch_sizes=[int(size) for size in sizes], precision=FLAGS.precision,
-            formats=FLAGS.format, other_formats=FormatOptions(opset=FLAGS.opset, texts=texts))):
+            constant_weights=FLAGS.constant_weights, formats=FLAGS.format, other_formats=FormatOptions(opset=FLAGS.opset, texts=texts))):
         print(line)
     if (run := RunFolder.holding(FLAGS.checkpoint)) and exists(run.file(CARD_FILE)):
         write_card(os.path.join(FLAGS.output, CARD_FILE), read_text(run.file(CARD_FILE)))

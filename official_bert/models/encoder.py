@@ -132,16 +132,18 @@ class BertEncoder(keras.Model):
             pooled, x = x[:, :count], x[:, count:]                                    # [B,1 or K,D], [B,P,D]
         elif mean:
             pooled = self._means(x, inputs, pooled_places)                            # [B,1 or K,D]
-            x = x if positions is None else gather_rows(x, positions)
+            x = x if positions is None else self.gather_rows(x, positions)
         else:
             first = cls_positions is None and self.settings["attention"] == "bidirectional"
-            pooled = x[:, :1] if first else gather_rows(x, pooled_places)             # [B,1 or K,D]
+            pooled = x[:, :1] if first else self.gather_rows(x, pooled_places)             # [B,1 or K,D]
         if cls_positions is None and not self.bilstms:
             pooled = pooled[:, 0]                                                     # [B,D]
         outputs = {"sequence_output": x, "pooled_output": self.pooler(pooled), "embedding_output": embedded}
         if self.settings["return_layers"]:
             outputs["layer_outputs"] = layer_outputs if self.bilstms else [*layer_outputs[:-1], x]
         return outputs
+
+    gather_rows = staticmethod(gather_rows)  # exported graphs have another
 
     def pooled_places(self, input_mask):
         """Returns the places [B,1] of the rows that stand for whole texts: that of [CLS] or, left to right, of the last real token."""
@@ -166,7 +168,7 @@ class BertEncoder(keras.Model):
         """Runs the BiLSTMs over the real rows of x [B,S,D]; returns the wanted rows, or all, and the last states [B,D]."""
         for bilstm in self.bilstms:
             x = run_bilstm(bilstm, x, ops.cast(input_mask, "bool"), training)         # [B,S,D]
-        return x if positions is None else gather_rows(x, positions), last_states(x, last_real_places(input_mask))
+        return x if positions is None else self.gather_rows(x, positions), last_states(x, last_real_places(input_mask))
 
     def _distances(self, x, places=None):
         """What layers are told of the distances of rows of x [B,S,D] from queries at `places` [B,Q], or from all, as their arguments."""
@@ -204,7 +206,7 @@ class BertEncoder(keras.Model):
             mask = mask.of_layer(mask.window, mask.rotary, positions)
         elif mask.shape[2] != 1:
             mask = ops.take_along_axis(mask, ops.expand_dims(positions, (1, 3)), axis=2)  # [B,1,1+P,S]
-        return layer(x, attention_mask=mask, queries=gather_rows(x, positions), training=training, **self._distances(x, positions))
+        return layer(x, attention_mask=mask, queries=self.gather_rows(x, positions), training=training, **self._distances(x, positions))
 
     def get_config(self):
         return super().get_config() | self.settings

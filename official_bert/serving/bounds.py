@@ -49,21 +49,35 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
 
     A group has at most `tokens_at_once` tokens, all rows padded to its longest, but at least one row. The results of a group are tensors
     of any number of rows each, described by `results` (shapes with None for the rows). One group runs after another, long rows
-    first, so memory is bounded by that of a group. No rows at all are one empty group.
+    first, so memory is bounded by that of a group. No rows at all are one empty group. A single group needs no loop.
     """
     total = tf.size(lengths)
     ordered, order = tf.math.top_k(lengths, total)  # equal ones in their order
     ordered = tf.pad(ordered, [[0, 2]])  # as `_group_size` wants them
+    compute = compute if tf.executing_eagerly() else as_function(compute)
 
     def run(first: tf.Tensor, index: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, tf.Tensor, list[tf.TensorArray]]:
         last = first + _group_size(ordered[first:], tokens_at_once)
         found = compute(order[first:last])
         return last, index + 1, [array.write(index, found[name]) for name, array in zip(results, arrays)]
 
-    arrays = [tf.TensorArray(spec.dtype, 1, dynamic_size=True, element_shape=spec.shape, infer_shape=False) for spec in results.values()]
-    *_, arrays = tf.while_loop(lambda first, index, _: (first < total) | tf.equal(index, 0), run,
-                               [tf.constant(0), tf.constant(0), arrays], parallel_iterations=1)
-    return {name: array.concat() for name, array in zip(results, arrays)}, order
+    def in_turn() -> list[tf.Tensor]:
+        arrays = [tf.TensorArray(spec.dtype, 1, dynamic_size=True, element_shape=spec.shape, infer_shape=False)
+                  for spec in results.values()]
+        *_, arrays = tf.while_loop(lambda first, *_: first < total, run, [tf.constant(0), tf.constant(0), arrays], parallel_iterations=1)
+        return [array.concat() for array in arrays]
+
+    def at_once() -> list[tf.Tensor]:
+        found = compute(order)
+        return [found[name] for name in results]
+    values = tf.cond(_group_size(ordered, tokens_at_once) >= total, at_once, in_turn)
+    return dict(zip(results, values)), order
+
+
+def as_function(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
+    """Returns `compute(rows)` as a function of the graph, which all callers share: it is in the graph, with its constants, and in memory once."""
+    return tf.function(compute, autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)],
+                       experimental_attributes={"_noinline": True}).get_concrete_function()
 
 
 def _group_size(lengths: tf.Tensor, tokens_at_once: int) -> tf.Tensor:

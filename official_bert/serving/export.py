@@ -21,7 +21,7 @@ from official_bert.serving import warmup
 from official_bert.serving.bounds import require, same_rows
 from official_bert.serving.example_signature import parse_inputs
 from official_bert.serving.formats.writing import FORMATS, FormatOptions, check_choices, write_format
-from official_bert.serving.precision import Precision, Weights, weights_in
+from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
 from official_bert.serving.served_model import ServedModel
 from official_bert.text import loading
 
@@ -30,6 +30,7 @@ BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
 PRECISION_FILE = "precision.txt"
 PADDED_FILE = "padded_outputs.json"
 MOST_REQUEST_ROWS = 1024
+MOST_CONSTANTS = 500_000_000  # bytes; TensorFlow keeps several copies of a graph while it loads
 WARMED_SIZES = (1, 8, 32)  # rows of the warm-up requests if nobody says otherwise; the largest is the most that runs at once
 
 
@@ -42,6 +43,7 @@ class ExportOptions:
     batch_sizes: Sequence[int] = WARMED_SIZES  # of the warm-up requests: what the server's batching allows; none: no warm-up
     num_choices: int = 4  # of a choice model's Examples and warm-up requests
     precision: Precision = "float32"  # the model was made in its `policy_of`
+    constant_weights: bool = False  # those of layers, in saved_model.pb
     formats: Sequence[str] = ("saved_model",)
     other_formats: FormatOptions = dataclasses.field(default_factory=FormatOptions)
 
@@ -53,6 +55,9 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     not answer as the SavedModel does; OSError for a folder that cannot be written.
     """
     check_choices(options.formats, options.other_formats, options.precision)
+    if options.constant_weights and (size := constant_bytes(options.precision, served.model)) > MOST_CONSTANTS:
+        raise ValueError(f"--constant_weights: expected layers of at most {MOST_CONSTANTS:,} bytes in a graph, got {size:,}; without it, "
+                         "weights are variables")
     if (choices := served.longest.get("choices", options.num_choices)) < options.num_choices:
         raise ValueError(f"--max_choices: expected at least {options.num_choices}, which the signature of Examples has, got {choices}")
     if wrong := [label for label in served.labels if not label or "\n" in label or "\r" in label]:
@@ -67,7 +72,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     if existing := [*spelled, *(path for path in targets.values() if exists(path))]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
     make_folder(options.output)
-    weights = weights_in(options.precision, served.model)
+    weights = weights_in(options.precision, served.model, options.constant_weights)
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as temporary:
         folder = os.path.join(temporary, "assets")
         assets = _write_assets(served, config, folder, options.precision)

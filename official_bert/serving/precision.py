@@ -4,6 +4,7 @@ M rows, K and N the width of a row before and after a product.
 """
 
 import contextlib
+import functools
 import math
 import platform
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.models.encoder import encoder_within
+from official_bert.serving.served_layers import Calls, MakeProduct, Value, Values, kernel_and_bias, served_layers, tables_of
 
 Precision = Literal["float32", "bfloat16", "int8"]
 POLICIES: Mapping[Precision, str] = {"float32": "float32", "bfloat16": "mixed_bfloat16", "int8": "float32"}  # of the model that is exported
@@ -39,42 +41,57 @@ def policy_of(precision: Precision) -> Iterator[None]:
 
 
 class Weights(NamedTuple):
-    """The variables that graphs of a model read, and the scope in which these graphs are traced."""
+    """The variables that graphs of a model read, once they are traced, and the scope in which they are traced."""
 
     variables: list[tf.Variable]
     scope: Callable[[], contextlib.AbstractContextManager]
 
 
-def weights_in(precision: Precision, model: keras.Model) -> Weights:
-    """Returns what graphs read in a precision for the weights of a model, which was made in its `policy_of`."""
+def weights_in(precision: Precision, model: keras.Model, constants: bool = False) -> Weights:
+    """Returns what graphs read in a precision for the weights of a model, which was made in its `policy_of`.
+
+    With `constants`, those of the encoder that are no tables are parts of the graph: oneDNN arranges them once.
+    """
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
     encoder = encoder_within(model)
-    if precision == "bfloat16":
-        # Layer norm computes in float32. Heads are small; the word embeddings, which are not, are the encoder's.
-        others = {id(weight): tf.Variable(tf.cast(weight.value, tf.bfloat16), trainable=False) for weight in encoder.weights
-                  if weight.name not in ("gamma", "beta")}
-        return Weights([*others.values(), *_values(model, set(others))], lambda: _OtherValues(others))
+    values, dtype = Values(constants), tf.bfloat16 if precision == "bfloat16" else tf.float32
+    make = Int8Product if precision == "int8" else functools.partial(values.product, dtype=dtype)
+    calls, computed = served_layers(encoder, make, values, dtype)
     if precision == "int8":
-        products = {layer: Int8Product(layer) for layer in _products(encoder)}
-        return Weights(_values(model, {id(layer.kernel) for layer in products}), lambda: _computed_by(products))
-    return Weights(_values(model, set()), contextlib.nullcontext)
+        products = [layer for layer in _products(encoder) if id(layer.kernel) not in computed]
+        calls |= {(layer, "call"): LayerByProduct(layer, make) for layer in products}
+        computed |= {id(weight) for layer in products for weight in layer.weights}
+    tables, others = {id(weight) for weight in tables_of(encoder)}, dict[int, Value]()
+    for weight in encoder.weights:
+        kind = tf.float32 if weight.name in ("gamma", "beta") else dtype  # layer norm computes in float32
+        if id(weight) not in computed and (kind != tf.float32 or constants and id(weight) not in tables):
+            others[id(weight)] = values.keep(weight.numpy(), kind, is_table=id(weight) in tables)
+    values.variables += [variable.value for variable in model.variables if id(variable) not in {*computed, *others}]
+
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        with _OtherValues(others), _computed_by(calls):
+            yield
+    return Weights(values.variables, scope)
 
 
-def _values(model: keras.Model, without: set[int]) -> list[tf.Variable]:
-    """Returns TensorFlow's variables of a model, but those whose Keras variables have the ids `without`."""
-    return [variable.value for variable in model.variables if id(variable) not in without]
+def constant_bytes(precision: Precision, model: keras.Model) -> int:
+    """Returns how many bytes of constants `weights_in` would put into a graph."""
+    encoder = encoder_within(model)
+    tables, size = {id(weight) for weight in tables_of(encoder)}, {"float32": 4, "bfloat16": 2, "int8": 1}[precision]
+    return sum(size * math.prod(weight.shape) for weight in encoder.weights if id(weight) not in tables)
 
 
 class _OtherValues(keras.StatelessScope):
     """Gives the layers other values for the variables with these ids; `StatelessScope` itself casts them to the variables' type."""
 
-    def __init__(self, values: Mapping[int, tf.Variable]):
+    def __init__(self, values: Mapping[int, Value]):
         super().__init__()
         self.values = values
 
     def get_current_value(self, variable):
         """Returns the value that stands for a variable, None for its own."""
-        return self.values.get(id(variable))
+        return self.values[id(variable)]() if id(variable) in self.values else None
 
 
 def _products(encoder: keras.Model) -> list[keras.layers.Layer]:
@@ -85,40 +102,47 @@ def _products(encoder: keras.Model) -> list[keras.layers.Layer]:
 
 
 @contextlib.contextmanager
-def _computed_by(others: Mapping[keras.layers.Layer, Callable]) -> Iterator[None]:
+def _computed_by(calls: Calls) -> Iterator[None]:
     """Layers compute by these functions."""
-    for layer, call in others.items():
-        layer.call = call  # hides the class's method
+    for (layer, method), function in calls.items():
+        setattr(layer, method, function)  # hides the class's method
     try:
         yield
     finally:
-        for layer in others:
-            del layer.call
+        for layer, method in calls:
+            delattr(layer, method)
+
+
+class LayerByProduct:
+    """A layer's product with its weights, and its bias, by another product of rows."""
+
+    def __init__(self, layer: keras.layers.Layer, make: MakeProduct):
+        rows = getattr(layer, "equation", "bsd").partition(",")[0]                                # [B,S] and what is contracted
+        self.contracted = len(rows) - 2
+        self.made, (kernel, bias) = layer.kernel.shape[self.contracted:], kernel_and_bias(layer, self.contracted)
+        self.width, self.product = len(kernel), make(kernel, bias)
+
+    def __call__(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """x [...,K or what it is made of] -> [...,N or what that is]; `training` is false."""
+        kept = tf.shape(x)[:x.shape.rank - self.contracted]
+        return tf.reshape(self.product(tf.reshape(x, [-1, self.width])), tf.concat([kept, self.made], 0))
 
 
 class Int8Product:
-    """The product of a layer's rows with its weights, and its bias, by oneDNN's product of integers.
+    """The product of rows with weights [K,N], and a bias [N], by oneDNN's product of integers.
 
     Each column of the weights has a scale. So has each row, found when it is computed: its result does not depend on other rows.
     The weights are constants of the graph: oneDNN arranges those once, and variables for every call.
     """
 
-    def __init__(self, layer: keras.layers.Layer):
-        kernel = layer.kernel.numpy()
-        rows = getattr(layer, "equation", "bsd").partition(",")[0]                                # [B,S] and what is contracted
-        self.contracted = len(rows) - 2
-        self.bias, self.made = None if layer.bias is None else layer.bias.value, kernel.shape[self.contracted:]
-        kernel = kernel.reshape(math.prod(kernel.shape[:self.contracted]), -1)                    # [K,N]
+    def __init__(self, kernel: np.ndarray, bias: np.ndarray | None):
         scale = np.maximum(np.abs(kernel).max(0) / 127, LEAST_SCALE).astype(np.float32)
-        integers = np.rint(kernel / scale).astype(np.int8)
+        self.kernel, self.scale, self.bias = np.rint(kernel / scale).astype(np.int8), scale, bias
         # The op takes rows without a sign: 0 is 128, and what the weights make of that is taken away again.
-        zero = -128 * integers.sum(0, dtype=np.float32)
-        self.kernel, self.scale, self.zero = integers, scale, zero
+        self.zero = -128 * self.kernel.sum(0, dtype=np.float32)
 
-    def __call__(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """x [...,K or what it is made of] -> [...,N or what that is]; `training` is false."""
-        kept = tf.shape(x)[:x.shape.rank - self.contracted]
-        rows = tf.reshape(x, [-1, self.kernel.shape[0]])                                          # [M,K]
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        """rows [M,K] -> [M,N]."""
         step = tf.maximum(tf.reduce_max(tf.abs(rows), axis=1, keepdims=True) / 127, LEAST_SCALE)  # [M,1]
         integers = tf.bitcast(tf.cast(rows / step + 128.5, tf.uint8), tf.quint8)
         # The ranges say that integers mean themselves. They are part of what oneDNN compiles, so a call's own would be compiled anew.
@@ -126,5 +150,4 @@ class Int8Product:
             a=integers, min_a=0.0, max_a=255.0, b=tf.bitcast(tf.constant(self.kernel), tf.qint8), min_b=-127.0, max_b=127.0, bias=self.zero,
             min_freezed_output=0.0, max_freezed_output=0.0, Toutput=tf.float32, input_quant_mode="SCALED")
         product = product * step * self.scale                                                      # [M,N]
-        product = product if self.bias is None else tf.nn.bias_add(product, tf.reshape(self.bias, [-1]))
-        return tf.reshape(product, tf.concat([kept, self.made], 0))
+        return product if self.bias is None else tf.nn.bias_add(product, self.bias)

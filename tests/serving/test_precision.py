@@ -13,7 +13,7 @@ from official_bert.layers.attention import Projection
 from official_bert.models.interchange import formats
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving.loading import load_exported
-from official_bert.serving.precision import Int8Product, policy_of, weights_in
+from official_bert.serving.precision import Int8Product, LayerByProduct, policy_of, weights_in
 from official_bert.tasks.pretraining.served import ServedFillMask
 
 
@@ -38,7 +38,7 @@ def test_a_product_in_int8_is_that_of_rounded_rows_and_weights():
     x[3] = 0
     layer = made(keras.layers.Dense(10), (None, 24))
     kernel, bias = layer.get_weights()
-    found = Int8Product(layer)(tf.constant(x)).numpy()
+    found = Int8Product(kernel, bias)(tf.constant(x)).numpy()
     np.testing.assert_allclose(found, product_by_hand(x, kernel, bias), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(found[3], bias)
     assert 1e-4 < np.abs(found[4:] - (x @ kernel + bias)[4:]).max() < 0.1
@@ -49,7 +49,7 @@ def test_a_product_in_int8_is_that_of_rounded_rows_and_weights():
 def test_a_projection_in_int8_keeps_its_shape_and_a_row_its_result_in_any_batch(equation, rest, shape):
     layer = made(Projection(equation, rest, bias_axes=equation.split("->")[1][2:]), shape)
     x = tf.constant(np.random.default_rng(2).normal(size=shape).astype("float32"))
-    product = tf.function(Int8Product(layer).__call__, input_signature=[tf.TensorSpec([None, None, *shape[2:]])])
+    product = tf.function(LayerByProduct(layer, Int8Product).__call__, input_signature=[tf.TensorSpec([None, None, *shape[2:]])])
     found = product(x).numpy()
     np.testing.assert_allclose(found, layer(x), atol=0.1)
     np.testing.assert_array_equal(product(x[1:2, 2:3]).numpy(), found[1:2, 2:3])
@@ -79,7 +79,7 @@ def test_a_graph_has_its_weights_in_its_precision_and_the_model_is_left_alone(pr
         wide = [value.name for value in graph.graph.variables if value.dtype == tf.float32 and value.shape.rank > 1]
         assert wide and not any("/bert/" in name for name in wide)  # those of heads, which are small
     else:
-        assert sum(node.op.startswith("QuantizedMatMul") for node in nodes) == 12  # six products a layer
+        assert sum(node.op.startswith("QuantizedMatMul") for node in nodes) == 9  # queries, keys and values are one; in the last layer, two
     found = graph(**rows)["logits"]
     assert found.dtype == tf.float32
     exact = made_in("float32", small_config)(rows)["mlm_logits"].numpy()

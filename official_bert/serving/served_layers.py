@@ -1,0 +1,166 @@
+"""What the layers of an encoder compute in exported graphs: the same numbers by fewer operations.
+
+The identities are exact but for rounding:
+
+* A key's bias adds the same to all scores of a query, which the softmax does not see.
+* The weights of a query add up to 1, so the bias of values is added to the result of every head, and goes into the bias of the product
+  that merges them.
+* The scale of scores goes into the weights of the queries.
+* Queries, keys and values are one product.
+* A row's head is a run of neighbouring numbers, so heads are gathered, which takes less than to transpose, for any number of rows.
+* A score that is not seen gets -1e9 added, instead of being replaced by it.
+* Rows of positions and segments are one table of sums.
+* Wanted rows are gathered by one operation, which Keras does by six.
+
+B batch, S sequence, Q query rows, N heads, H head size, D = N * H hidden size.
+"""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from official_bert.layers import fused
+from official_bert.layers.attention import SelfAttention
+from official_bert.layers.embeddings import Embeddings
+from official_bert.layers.visibility import LONG
+from official_bert.models.encoder import BertEncoder
+
+Value = Callable[[], tf.Tensor | tf.Variable]
+Product = Callable[[tf.Tensor], tf.Tensor]  # rows [M,K] -> [M,N]
+MakeProduct = Callable[[np.ndarray, np.ndarray | None], Product]  # of a kernel [K,N] and a bias [N]
+Calls = dict[tuple[keras.layers.Layer, str], Callable]  # of a layer and its method, what is called instead
+MOST_SUMS = 1 << 16  # rows in a table of sums of positions and segments
+
+
+class Values:
+    """Keeps what a graph reads for its weights: variables, or constants in it."""
+
+    def __init__(self, constants: bool = False):
+        self.constants, self.variables = constants, list[tf.Variable]()
+
+    def keep(self, value: np.ndarray, dtype: tf.DType, is_table: bool = False) -> Value:
+        """Returns a function that gives the value to the graph which is traced when it is called; a table is never a constant."""
+        value = np.ascontiguousarray(value, dtype.as_numpy_dtype)
+        if self.constants and not is_table:
+            return lambda: tf.constant(value)
+        with tf.init_scope():
+            variable = tf.Variable(value, trainable=False)
+        self.variables.append(variable)
+        return lambda: variable
+
+    def product(self, kernel: np.ndarray, bias: np.ndarray | None, dtype: tf.DType = tf.float32) -> Product:
+        """Returns the product of rows with a kernel, and its bias, in a type."""
+        weights, added = self.keep(kernel, dtype), None if bias is None else self.keep(bias, dtype)
+
+        def multiply(rows: tf.Tensor) -> tf.Tensor:
+            found = tf.matmul(rows, weights())
+            return found if added is None else tf.nn.bias_add(found, added())
+        return multiply
+
+
+def kernel_and_bias(layer: keras.layers.Layer, contracted: int = 1) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns a layer's kernel as a matrix [K,N] and its bias [N]; its first `contracted` axes are K."""
+    kernel = layer.kernel.numpy()
+    return (kernel.reshape(int(np.prod(kernel.shape[:contracted])), -1), None if layer.bias is None else layer.bias.numpy().reshape(-1))
+
+
+class ServedAttention:
+    """`SelfAttention.call` of a layer that knows of no windows, and of distances by a bias alone."""
+
+    def __init__(self, layer: SelfAttention, make: MakeProduct):
+        self.heads, self.width = layer.settings["num_heads"], layer.settings["hidden_size"]
+        (query, query_bias), (key, _), (value, value_bias) = map(kernel_and_bias, (layer.query, layer.key, layer.value))
+        merge, merge_bias = kernel_and_bias(layer.merge_heads, 2)
+        scale, none = np.float32(layer.scale), np.zeros(self.width, np.float32)
+        # A bias of zeros: TensorFlow's product with a bias keeps weights arranged, and the one without does not.
+        query_bias = none if query_bias is None else query_bias * scale
+        self._kernels = {"query": (query * scale, query_bias), "keys and values": (
+            np.concatenate([key, value], axis=1), np.concatenate([none, none]))}
+        self._kernels["all"] = tuple(np.concatenate(parts, axis=-1) for parts in zip(*self._kernels.values()))
+        self._make, self._made = make, dict[str, Product]()
+        self.merge = make(merge, None if merge_bias is None else merge_bias + value_bias @ merge)
+
+    def __call__(self, x, attention_mask, queries=None, bias=None, training=None):
+        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x, `bias` [B or 1,N,Q,S] -> [B,Q,D]."""
+        del training  # false
+        batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))  # the same tensor in all layers: computed once
+        if queries is None:
+            count, rows = length, self._heads_of(self._product("all"), x)
+            q, k, v = (tf.gather(rows, self._places(batch, length, part, 3)) for part in range(3))
+        else:
+            count, rows = tf.shape(queries)[1], self._heads_of(self._product("keys and values"), x)
+            q = tf.gather(self._heads_of(self._product("query"), queries), self._places(batch, count, 0, 1))
+            k, v = (tf.gather(rows, self._places(batch, length, part, 2)) for part in range(2))
+        scores = tf.matmul(q, k, transpose_b=True)                                    # [B,N,Q,S]
+        scores = tf.cast(scores if bias is None else scores + bias, tf.float32)
+        shares = tf.nn.softmax(scores + tf.where(attention_mask, 0.0, fused.UNSEEN))
+        context = tf.reshape(tf.matmul(tf.cast(shares, v.dtype), v), [-1, self.width // self.heads])   # [B*N*Q,H]
+        return tf.reshape(self.merge(tf.reshape(tf.gather(context, self._back(batch, count)), [-1, self.width])),
+                          [batch, count, self.width])
+
+    def _product(self, name: str) -> Product:
+        """Returns a product, which is made when a graph first needs it."""
+        if name not in self._made:
+            self._made[name] = self._make(*self._kernels[name])
+        return self._made[name]
+
+    def _heads_of(self, product: Product, x: tf.Tensor) -> tf.Tensor:
+        """The heads [B*S*...,H] of a product of rows x [B,S,D]."""
+        return tf.reshape(product(tf.reshape(x, [-1, self.width])), [-1, self.width // self.heads])
+
+    def _places(self, batch: tf.Tensor, length: tf.Tensor, part: int, parts: int) -> tf.Tensor:
+        """Where the heads [B,N,S] of a part of a product stand among those of all parts [B*S*parts*N]."""
+        rows, heads = tf.range(batch * length) * (parts * self.heads), tf.range(self.heads) + part * self.heads
+        return tf.reshape(rows, [batch, 1, length]) + heads[:, None]
+
+    def _back(self, batch: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Where the heads of each row [B*Q*N] stand among those [B*N*Q] of attention."""
+        first = tf.range(batch) * (self.heads * count)
+        return tf.reshape(first[:, None, None] + tf.range(count)[:, None] + tf.range(self.heads) * count, [-1])
+
+
+class ServedTables:
+    """`Embeddings.call` with a table of the sums of rows of positions and segments."""
+
+    def __init__(self, layer: Embeddings, values: Values, dtype: tf.DType):
+        positions, segments = layer.position_embeddings.numpy(), layer.token_type_embeddings.numpy()
+        self.layer, self.longest = layer, len(positions)
+        self.sums = values.keep((segments[:, None] + positions).reshape(-1, positions.shape[1]), dtype, is_table=True)
+
+    def __call__(self, input_ids, segment_ids, position_ids=None, task_type_ids=None, training=None):
+        """input_ids, segment_ids, position_ids [B,S] (positions None: 0 to S-1) -> [B,S,D]."""
+        del task_type_ids, training  # a model without tasks; false
+        places = tf.range(tf.shape(input_ids)[1]) if position_ids is None else position_ids
+        words = ops.cast(ops.take(self.layer.word_embeddings, input_ids, axis=0), "float32")
+        summed = words + tf.cast(tf.gather(self.sums(), segment_ids * self.longest + places), tf.float32)
+        rows = self.layer.layer_norm(tf.cast(summed, self.layer.compute_dtype))
+        return rows if self.layer.projection is None else self.layer.projection(rows)
+
+
+def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype: tf.DType,
+                  ) -> tuple[Calls, set[int]]:
+    """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do not read.
+
+    Layers of models with windows, rotary or disentangled positions, or rows beyond `LONG`, are left as they are.
+    """
+    config, computed = encoder.config, set[int]()
+    calls: Calls = {(encoder, "gather_rows"): lambda x, positions: tf.gather(x, positions, batch_dims=1)}
+    if not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG):
+        for layer in encoder.transformer_layers:
+            calls[layer.attention, "call"] = ServedAttention(layer.attention, make)
+            computed |= {id(weight) for weight in layer.attention.weights}
+    tables, segments = encoder.embeddings.tables, config.type_vocab_size
+    if {"position_embeddings", "token_type_embeddings"} <= set(tables) and not config.first_position and not config.task_type_vocab_size and (
+            segments * config.max_position_embeddings <= MOST_SUMS):
+        calls[encoder.embeddings, "call"] = ServedTables(encoder.embeddings, values, dtype)
+        computed |= {id(encoder.embeddings.position_embeddings), id(encoder.embeddings.token_type_embeddings)}
+    return calls, computed
+
+
+def tables_of(encoder: BertEncoder) -> list[keras.Variable]:
+    """Returns the weights of which rows are taken, and those of recurrent layers, whose loops would copy constants."""
+    parts = [part for part in (encoder.relative_positions, *encoder.bilstms) if part is not None]
+    return [*(getattr(encoder.embeddings, name) for name in encoder.embeddings.tables), *(weight for part in parts for weight in part.weights)]

@@ -1,0 +1,83 @@
+"""Exported graphs compute by fewer operations than the layers, and give the layers' numbers."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.config import ModelConfig
+from official_bert.models.classifier import Classifier
+from official_bert.models.encoder import make_encoder
+from official_bert.models.pretrainer import Pretrainer
+from official_bert.serving import export
+from official_bert.serving.precision import constant_bytes, weights_in
+
+SMALL = ModelConfig(vocab_size=50, hidden_size=12, num_hidden_layers=3, num_attention_heads=2, intermediate_size=20,
+                    max_position_embeddings=24, initializer_range=0.7)
+CHANGES = {
+    "bert": {}, "left to right": {"attention": "left_to_right"}, "albert": {"layer_groups": 1, "embedding_size": 8},
+    "roberta": {"first_position": 2, "type_vocab_size": 1}, "distilbert": {"type_vocab_size": 0}, "ernie": {"task_type_vocab_size": 3},
+    "mpnet": {"relative_buckets": 8, "type_vocab_size": 0}, "deberta": {"position_buckets": 4, "position_span": 12},
+    "modernbert": {"rotary": 1e4, "window": 4, "norm": "pre", "feed_forward": "gated", "biases": False, "type_vocab_size": 0},
+    "pre": {"norm": "pre"}, "long": {"max_position_embeddings": 1100}, "lstm": {"attention": "left_to_right", "bilstm_layers": 1}}
+MODELS = {"encoder": make_encoder, "classifier": Classifier.make, "pretrainer": Pretrainer.make}
+
+
+def rows(config):
+    rng = np.random.default_rng(1)
+    mask = np.array([[1] * 9, [1] * 5 + [0] * 4, [1, 0, 1] * 3, [0] * 9], np.int32)
+    return {"input_ids": rng.integers(3, config.vocab_size, mask.shape).astype(np.int32), "input_mask": mask,
+            "segment_ids": rng.integers(0, max(1, config.type_vocab_size), mask.shape).astype(np.int32),
+            "masked_lm_positions": np.array([[0, 8]] * 4, np.int32)}
+
+
+@pytest.mark.parametrize(("kind", "name"), [
+    ("encoder", "bert"), ("pretrainer", "albert"),
+    *(pytest.param(kind, name, marks=pytest.mark.slow) for kind in MODELS for name in CHANGES)])
+def test_a_graph_gives_the_numbers_of_the_layers(kind, name):
+    config = dataclasses.replace(SMALL, **CHANGES[name])
+    keras.utils.set_random_seed(5)
+    model = MODELS[kind](config)
+    model.set_weights([np.random.default_rng(place).normal(0.1, 0.4, weight.shape) for place, weight in enumerate(model.get_weights())])
+    inputs = {key: value for key, value in rows(config).items() if kind == "pretrainer" or key != "masked_lm_positions"}
+    specs = {key: tf.TensorSpec([None, None], tf.int32, key) for key in inputs}
+    wanted = model(inputs)
+    for constants in (False, True):
+        weights = weights_in("float32", model, constants)
+        with weights.scope():
+            graph = tf.function(lambda values: model(values, training=False), autograph=False).get_concrete_function(specs)
+        found = graph(**{key: tf.constant(value) for key, value in inputs.items()})
+        for key, value in wanted.items():
+            np.testing.assert_allclose(found[key], value, rtol=2e-5, atol=2e-5, err_msg=key)
+        read = {id(variable) for variable in graph.graph.variables}
+        assert read <= {id(variable) for variable in weights.variables}
+        if constants and not config.bilstm_layers:  # what is left are tables, and heads
+            width = config.hidden_size
+            assert not [variable.name for variable in graph.graph.variables if tuple(variable.shape) == (width, 3 * width)]
+    for key, value in model(inputs).items():  # the model is left alone
+        np.testing.assert_array_equal(value, wanted[key])
+
+
+def test_operations_are_few():
+    model = Classifier.make(SMALL)
+    specs = {key: tf.TensorSpec([None, None], tf.int32, key) for key in ("input_ids", "input_mask", "segment_ids")}
+    with weights_in("float32", model).scope():
+        graph = tf.function(lambda values: model(values, training=False), autograph=False).get_concrete_function(specs).graph
+    kinds = [node.op for node in graph.as_graph_def().node]
+    # A layer: one product for queries, keys and values, one for the heads together, two of the feed-forward network; the last layer has
+    # one more, for its single query. Then pooler and classifier.
+    assert kinds.count("MatMul") == 3 * 4 + 1 + 2
+    assert kinds.count("Transpose") == 1  # of the classifier's weights
+
+
+def test_more_constants_than_a_graph_should_hold_are_refused(monkeypatch, tmp_path):
+    model = Classifier.make(SMALL)
+    products = 3 * (4 * 12 * 12 + 2 * 12 * 20 + 4 * 12 + 20 + 12 + 4 * 12) + 12 * 12 + 12 + 2 * 12
+    assert constant_bytes("float32", model) == 4 * products and constant_bytes("bfloat16", model) == 2 * products
+    monkeypatch.setattr(export, "MOST_CONSTANTS", 4 * products - 1)
+    options = export.ExportOptions(output=str(tmp_path / "m"), constant_weights=True)
+    with pytest.raises(ValueError, match="--constant_weights: expected layers of at most"):
+        export.export(type("Served", (), {"model": model, "longest": {}, "labels": ()}), None, options)
+    assert not (tmp_path / "m").exists()
