@@ -75,7 +75,7 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
 
 
 def as_function(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
-    """Returns `compute(rows)` as a function of the graph, which all callers share: it is in the graph, with its constants, and in memory once."""
+    """Returns `compute(rows)` as a function of the graph, which is there, with its constants, once for all who call it."""
     return tf.function(compute, autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)],
                        experimental_attributes={"_noinline": True}).get_concrete_function()
 

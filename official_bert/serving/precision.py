@@ -64,7 +64,7 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
     tables, others = {id(weight) for weight in tables_of(encoder)}, dict[int, Value]()
     for weight in encoder.weights:
         kind = tf.float32 if weight.name in ("gamma", "beta") else dtype  # layer norm computes in float32
-        if id(weight) not in computed and (kind != tf.float32 or constants and id(weight) not in tables):
+        if id(weight) not in computed and (kind != tf.float32 or (constants and id(weight) not in tables)):
             others[id(weight)] = values.keep(weight.numpy(), kind, is_table=id(weight) in tables)
     values.variables += [variable.value for variable in model.variables if id(variable) not in {*computed, *others}]
 

@@ -152,9 +152,9 @@ def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype
         for layer in encoder.transformer_layers:
             calls[layer.attention, "call"] = ServedAttention(layer.attention, make)
             computed |= {id(weight) for weight in layer.attention.weights}
-    tables, segments = encoder.embeddings.tables, config.type_vocab_size
-    if {"position_embeddings", "token_type_embeddings"} <= set(tables) and not config.first_position and not config.task_type_vocab_size and (
-            segments * config.max_position_embeddings <= MOST_SUMS):
+    summed = {"position_embeddings", "token_type_embeddings"} <= set(encoder.embeddings.tables)
+    counted = config.first_position or config.task_type_vocab_size  # positions of real tokens alone; a third table
+    if summed and not counted and config.type_vocab_size * config.max_position_embeddings <= MOST_SUMS:
         calls[encoder.embeddings, "call"] = ServedTables(encoder.embeddings, values, dtype)
         computed |= {id(encoder.embeddings.position_embeddings), id(encoder.embeddings.token_type_embeddings)}
     return calls, computed
@@ -162,5 +162,6 @@ def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype
 
 def tables_of(encoder: BertEncoder) -> list[keras.Variable]:
     """Returns the weights of which rows are taken, and those of recurrent layers, whose loops would copy constants."""
+    tables = [getattr(encoder.embeddings, name) for name in encoder.embeddings.tables]
     parts = [part for part in (encoder.relative_positions, *encoder.bilstms) if part is not None]
-    return [*(getattr(encoder.embeddings, name) for name in encoder.embeddings.tables), *(weight for part in parts for weight in part.weights)]
+    return [*tables, *(weight for part in parts for weight in part.weights)]
